@@ -1,0 +1,79 @@
+"""The eager engine: the same modules in torch, in the arithmetic of a target. The reference of every comparison."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from export.lowering import EntryPoint
+from model.component import Component, TensorSpec
+from model.layers.attention import CacheAttention, use_cache_attention
+from quantize.linear import Product, use_product
+from runtime.bundle import ComponentEntry, State, Tensor
+from runtime.engines.base import Arrays, Engine, Stream, check_states, empty_states
+
+
+def describe(component: Component, where: EntryPoint, recipe: str, report: dict[str, float]) -> ComponentEntry:
+    """The component as a manifest tells of it."""
+
+    def tensors(specs: tuple[TensorSpec, ...]) -> tuple[Tensor, ...]:
+        return tuple(Tensor(name=spec.name, dtype=spec.dtype, shape=spec.shape, kind=spec.kind.value) for spec in specs)
+
+    return ComponentEntry(
+        name=component.name,
+        graph=component.graph,
+        file=where.file,
+        entry_point=where.name,
+        purpose=component.purpose,
+        inputs=tensors(component.inputs),
+        outputs=tensors(component.outputs),
+        states=tuple(State(name=s.name, dtype=s.dtype, shape=s.shape, is_cache=s.is_cache) for s in component.states),
+        dims=dict(component.dims),
+        recipe=recipe,
+        **report,
+    )
+
+
+class EagerEngine(Engine):
+    """Runs components as torch modules. `product` and `attention` say in whose arithmetic."""
+
+    def __init__(self, components: list[Component], product: Product, attention: CacheAttention, cache_length: int):
+        self._components = {component.name: component for component in components}
+        self._product, self._attention, self._cache_length = product, attention, cache_length
+
+    def stream(self) -> EagerStream:
+        entries = tuple(describe(c, EntryPoint("eager", c.graph), "", {"bits_per_weight": 32.0}) for c in self._components.values())
+        return EagerStream(entries, self._cache_length, self)
+
+    def call(self, name: str, inputs: list[torch.Tensor], states: list[torch.Tensor]) -> list[torch.Tensor]:
+        component = self._components[name]
+        use_product(component.module, self._product)
+        use_cache_attention(component.module, self._attention)
+        with torch.no_grad():
+            result = component.module(*inputs, *states)
+        return list(result) if isinstance(result, tuple) else [result]
+
+
+class EagerStream(Stream):
+    def __init__(self, entries: tuple[ComponentEntry, ...], cache_length: int, engine: EagerEngine):
+        super().__init__(entries, cache_length)
+        self._engine = engine
+        self.reset()
+
+    def reset(self) -> None:
+        self._states = empty_states(self.components)
+
+    def snapshot(self) -> Arrays:
+        return {name: array.copy() for name, array in self._states.items()}
+
+    def restore(self, states: Arrays) -> None:
+        check_states(self.components, states)
+        self._states = {name: np.array(array) for name, array in states.items()}
+
+    def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
+        arguments = [torch.from_numpy(np.array(inputs[spec.name])) for spec in entry.inputs]
+        names = [state.name for state in entry.states]
+        results = self._engine.call(entry.name, arguments, [torch.from_numpy(self._states[name]) for name in names])
+        arrays = [result.numpy() for result in results]
+        self._states.update(zip(names, arrays[len(entry.outputs) :], strict=True))
+        return dict(zip((spec.name for spec in entry.outputs), arrays, strict=False))

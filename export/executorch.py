@@ -1,0 +1,120 @@
+"""Lowering to ExecuTorch: XNNPACK for products, the llama operators for caches, one program with a method per graph."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from executorch.backends.xnnpack.partition.config.gemm_configs import AddmmConfig, LinearConfig, MMConfig
+from executorch.backends.xnnpack.partition.config.generic_node_configs import BMMConfig
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackDynamicallyQuantizedPartitioner, XnnpackPartitioner
+from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir.passes import MemoryPlanningPass
+from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  registers torch.ops.llama
+from torch import nn
+
+from export.lowering import EntryPoint, ExportError, Graph, Stateful, dynamic_shapes, quiet_logs
+from model.component import Component
+from model.layers.attention import ReferenceAttention, use_cache_attention
+from quantize.linear import int8_per_token, use_product
+
+PROGRAM = "model.pte"
+# Products only: with everything that XNNPACK takes, slices and reshapes cut the codec into 157 delegates instead of 53,
+# and lowering takes half as long again.
+PRODUCTS = [LinearConfig, AddmmConfig, MMConfig, BMMConfig]
+
+
+class LlamaAttention:
+    """Caches [1, L, H_kv, D], written in place by `update_cache` and read up to the last position by `custom_sdpa`."""
+
+    layout = "BSHD"
+
+    def __call__(self, q, k, v, k_cache, v_cache, position):
+        start = position[0].item()
+        torch._check_is_size(start)
+        torch._check(start < k_cache.shape[1])
+        torch._check(start + q.shape[1] <= k_cache.shape[1])
+        torch.ops.llama.update_cache(k, k_cache, start)
+        torch.ops.llama.update_cache(v, v_cache, start)
+        return torch.ops.llama.custom_sdpa(q, k_cache, v_cache, start, None, 0.0, True), k_cache, v_cache
+
+
+class ReadStates(Stateful):
+    """`GRAPH.read`: all states of a graph, so that a runtime can take a snapshot."""
+
+    def forward(self):
+        return tuple(self.states())
+
+
+class WriteStates(Stateful):
+    """`GRAPH.write`: replaces all states. A program starts with zeros whatever it was exported with."""
+
+    def forward(self, *values: torch.Tensor):
+        for buffer, value in zip(self.states(), values, strict=True):
+            buffer.copy_(value)
+        return ()
+
+
+class ExecuTorchLowering:
+    """One `.pte`; a graph is one dynamic method, because each loaded method packs its weights once more in memory."""
+
+    target = "executorch"
+    layout = LlamaAttention.layout
+    product = staticmethod(int8_per_token)
+    numerics = "ExecuTorch"
+    packages = ("torch", "torchao", "executorch")
+
+    def lower(self, graphs: Iterable[Graph], folder: Path) -> dict[str, EntryPoint]:
+        programs: dict[str, torch.export.ExportedProgram] = {}
+        entries: dict[str, EntryPoint] = {}
+        for graph in graphs:
+            programs |= self._trace(graph)
+            entries |= {component.name: EntryPoint(PROGRAM, graph.name) for component in graph.components}
+        try:
+            with _quiet():
+                edge = to_edge_transform_and_lower(
+                    programs,
+                    partitioner=[XnnpackDynamicallyQuantizedPartitioner(), XnnpackPartitioner(configs=PRODUCTS)],
+                    compile_config=EdgeCompileConfig(_check_ir_validity=False),
+                )
+                planning = MemoryPlanningPass(share_mutable_buffers=True)
+                program = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning, emit_mutable_buffer_names=True))
+        except Exception as error:
+            raise ExportError(f"{', '.join(programs)}: ExecuTorch lowering failed: {type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
+        with (folder / PROGRAM).open("wb") as file:
+            program.write_to_file(file)
+        return entries
+
+    def _trace(self, graph: Graph) -> dict[str, torch.export.ExportedProgram]:
+        component = graph.widest
+        use_product(component.module, int8_per_token)
+        use_cache_attention(component.module, LlamaAttention())
+        try:
+            with _quiet():
+                inputs = tuple(graph.trace_inputs().values())
+                dynamic = (tuple(shapes or None for shapes in dynamic_shapes(component)),)
+                methods = {graph.name: torch.export.export(Stateful(component), inputs, dynamic_shapes=dynamic, strict=True)}
+                if component.states:
+                    methods[f"{graph.name}.read"] = torch.export.export(ReadStates(_shell(component)), (), strict=True)
+                    values = tuple(torch.zeros(state.shape) for state in component.states)
+                    methods[f"{graph.name}.write"] = torch.export.export(WriteStates(_shell(component)), values, strict=True)
+        except Exception as error:
+            raise ExportError(f"{graph.name}: ExecuTorch export failed: {type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
+        finally:
+            use_cache_attention(component.module, ReferenceAttention(self.layout))
+        return methods
+
+
+def _shell(component: Component) -> Component:
+    """The component's states without its weights."""
+    return Component(component.name, component.graph, nn.Module(), component.inputs, component.outputs, (), component.example, component.states)
+
+
+@contextmanager
+def _quiet():
+    with warnings.catch_warnings(), quiet_logs("torch", "torchao", "executorch", "root"):
+        warnings.simplefilter("ignore")
+        yield

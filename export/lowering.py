@@ -1,0 +1,124 @@
+"""What a target must provide, and what every target shares: graphs, their example inputs, their states."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from model.component import Component
+from quantize.linear import Product
+
+TRACE_ROWS = 5  # size of a dynamic dimension while tracing: neither 0 nor 1, which torch.export would take as constants
+
+
+class ExportError(Exception):
+    """A component could not be lowered or written. Exit code 3."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Components that are lowered as one: the first has the widest bounds, the others are the same module at other sizes."""
+
+    name: str
+    components: tuple[Component, ...]
+
+    @property
+    def widest(self) -> Component:
+        return self.components[0]
+
+    def trace_inputs(self) -> dict[str, torch.Tensor]:
+        return example_inputs(self.widest, {dim: min(TRACE_ROWS, high) for dim, (_, high) in self.widest.dims.items()})
+
+
+@dataclass(frozen=True)
+class EntryPoint:
+    """Where a component ended up: `name` inside `file`."""
+
+    file: str
+    name: str
+
+
+class Lowering(Protocol):
+    """One target. `layout` and `product` say what its artifacts compute, for the eager reference to do the same."""
+
+    target: str
+    layout: str
+    product: Product
+    numerics: str
+    packages: tuple[str, ...]
+
+    def lower(self, graphs: Iterable[Graph], folder: Path) -> dict[str, EntryPoint]:
+        """Writes artifacts into `folder`, graph after graph, and returns the entry point of every component."""
+        ...
+
+
+def graphs_of(components: Iterable[Component]) -> list[Graph]:
+    """Components grouped by graph, in order."""
+    groups: dict[str, list[Component]] = {}
+    for component in components:
+        groups.setdefault(component.graph, []).append(component)
+    return [Graph(name, tuple(parts)) for name, parts in groups.items()]
+
+
+def example_inputs(component: Component, sizes: dict[str, int], seed: int = 0) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array) for name, array in component.example(seed, **sizes).items()}
+
+
+def zero_states(component: Component) -> list[torch.Tensor]:
+    return [torch.zeros(state.shape) for state in component.states]
+
+
+def dynamic_shapes(component: Component) -> list[dict[int, torch.export.Dim]]:
+    """One entry per input: which of its axes are which dimension."""
+    dims = {name: torch.export.Dim(name, min=low, max=high) for name, (low, high) in component.dims.items()}
+    return [{axis: dims[size] for axis, size in enumerate(spec.shape) if size in dims} for spec in component.inputs]
+
+
+class Stateful(nn.Module):
+    """A pure module with its states as buffers, for targets that mutate them: `forward(*inputs) -> outputs`.
+
+    A target's attention may write a cache in place and hand it back; then there is nothing to copy.
+    """
+
+    def __init__(self, component: Component):
+        super().__init__()
+        self.module = component.module
+        self.n_outputs = len(component.outputs)
+        self.names = [f"{component.graph}_{state.name}" for state in component.states]
+        for name, state in zip(self.names, component.states, strict=True):
+            self.register_buffer(name, torch.zeros(state.shape))
+
+    def states(self) -> list[torch.Tensor]:
+        return [getattr(self, name) for name in self.names]
+
+    def forward(self, *inputs: torch.Tensor):
+        before = self.states()
+        result = self.module(*inputs, *before)
+        result = result if isinstance(result, tuple) else (result,)
+        for buffer, after in zip(before, result[self.n_outputs :], strict=True):
+            if after is not buffer:
+                buffer.copy_(after)
+        return result[: self.n_outputs]
+
+
+@contextmanager
+def quiet_logs(*names: str) -> Iterator[None]:
+    """Raises the level of noisy loggers while a target converts."""
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,66 @@
+"""What is exported, as data: a family yields `Component` values, and export walks them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from torch import nn
+
+Shape = tuple[int | str, ...]
+
+
+class Kind(StrEnum):
+    """What a tensor is; it sets the tolerance of a comparison."""
+
+    EMBEDDING = "embedding"
+    HIDDEN = "hidden"
+    LOGITS = "logits"
+    LATENT = "latent"
+    AUDIO = "audio"
+    INDEX = "index"
+    STATE = "state"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output. A string in `shape` names a dimension, whose bounds stand in `Component.dims`."""
+
+    name: str
+    dtype: str
+    shape: Shape
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class StateSpec:
+    """What a component carries from call to call. Components of one graph that name the same state share it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    is_cache: bool = False
+
+
+@dataclass(frozen=True)
+class Component:
+    """A callable part of a model.
+
+    `module` is pure: `forward(*inputs, *states) -> (*outputs, *states)`, so that each target may keep states its own way.
+    `graph` names what is lowered: two components of one graph are two entry points of it, and share weights and states.
+    `weights` are prefixes of module paths in the family's root module (the checkpoint's own names).
+    `example(seed, **dims)` gives inputs with the named dimensions fixed.
+    """
+
+    name: str
+    graph: str
+    module: nn.Module
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    weights: tuple[str, ...]
+    example: Callable[..., dict[str, np.ndarray]]
+    states: tuple[StateSpec, ...] = ()
+    dims: dict[str, tuple[int, int]] = field(default_factory=dict)
+    purpose: str = ""

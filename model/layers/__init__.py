@@ -1,0 +1,1 @@
+"""Building blocks that families share: each file is one noun."""

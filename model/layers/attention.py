@@ -1,0 +1,87 @@
+"""Grouped-query attention with a KV cache that each target keeps in its own way.
+
+`Attention` projects and rotates; a `CacheAttention` writes the new rows into the cache and attends. The reference one
+stands here; a target's own (a fused operator, a one-hot write) is put in its place by `use_cache_attention`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from model.layers.rope import rotate
+
+CACHE_LAYOUTS = ("BSHD", "BHSD")
+
+
+class CacheAttention(Protocol):
+    """How a cache is laid out, written and read."""
+
+    layout: str
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, position: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q [1, S, H, D], k and v [1, S, H_kv, D], caches in `layout`, position int64 [1] of the first row
+        -> attended [1, S, H, D], and both caches with rows position … position + S - 1 written."""
+        ...
+
+
+def cache_shape(layout: str, length: int, n_kv_heads: int, head_dim: int) -> tuple[int, ...]:
+    """Shape of one cache tensor: BSHD [1, length, heads, head_dim] or BHSD [1, heads, length, head_dim]."""
+    if layout not in CACHE_LAYOUTS:
+        raise ValueError(f"cache layout {layout!r}: expected one of {', '.join(CACHE_LAYOUTS)}")
+    return (1, length, n_kv_heads, head_dim) if layout == "BSHD" else (1, n_kv_heads, length, head_dim)
+
+
+class ReferenceAttention:
+    """Plain attention over the live prefix of the cache: what every target is compared with. Writes the cache in place."""
+
+    def __init__(self, layout: str = "BSHD"):
+        self.layout = layout
+
+    def __call__(self, q, k, v, k_cache, v_cache, position):
+        start, end = int(position), int(position) + q.shape[1]
+        rows = 1 if self.layout == "BSHD" else 2
+        for cache, new in ((k_cache, k), (v_cache, v)):
+            cache.narrow(rows, start, end - start).copy_(new if rows == 1 else new.transpose(1, 2))
+        keys, values = (c.narrow(rows, 0, end) for c in (k_cache, v_cache))
+        if rows == 1:
+            keys, values = keys.transpose(1, 2), values.transpose(1, 2)  # [1, H_kv, end, D]
+        causal = torch.ones(end - start, end, dtype=torch.bool).tril(start)
+        out = F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, attn_mask=causal, enable_gqa=True)
+        return out.transpose(1, 2), k_cache, v_cache
+
+
+class Attention(nn.Module):
+    """Self-attention with RoPE on queries and keys; inner width `n_heads · head_dim` need not equal `dim`."""
+
+    def __init__(self, dim: int, n_heads: int, n_kv_heads: int, head_dim: int):
+        super().__init__()
+        self.n_heads, self.n_kv_heads, self.head_dim = n_heads, n_kv_heads, head_dim
+        self.wq = nn.Linear(dim, n_heads * head_dim, bias=False)
+        self.wk = nn.Linear(dim, n_kv_heads * head_dim, bias=False)
+        self.wv = nn.Linear(dim, n_kv_heads * head_dim, bias=False)
+        self.wo = nn.Linear(n_heads * head_dim, dim, bias=False)
+        self.cache_attention: CacheAttention = ReferenceAttention()
+
+    def project(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """x [B, S, dim] -> q [B, S, H, D], k and v [B, S, H_kv, D]."""
+        shape = (*x.shape[:2], -1, self.head_dim)
+        return self.wq(x).reshape(shape), self.wk(x).reshape(shape), self.wv(x).reshape(shape)
+
+    def forward(self, x, cos, sin, k_cache, v_cache, position):
+        q, k, v = self.project(x)
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        out, k_cache, v_cache = self.cache_attention(q, k, v, k_cache, v_cache, position)
+        return self.wo(out.flatten(-2)), k_cache, v_cache
+
+
+def use_cache_attention(module: nn.Module, cache_attention: CacheAttention) -> None:
+    """Puts a target's way of keeping the cache into every `Attention` below `module`."""
+    for part in module.modules():
+        if isinstance(part, Attention):
+            part.cache_attention = cache_attention

@@ -1,0 +1,302 @@
+"""Configuration of Voxtral-TTS, read from the published `params.json`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from model.errors import CheckpointNotFound, ConfigError
+
+END_AUDIO, FIRST_LEVEL = 1, 2  # codes 0 and 1 are EMPTY and END_AUDIO; codebook entry i is code i + 2
+TABLE_ROUNDING = 128  # tables are padded to a multiple of this many rows
+
+
+def _comma_ints(value: Any) -> Any:
+    """The published file spells lists as "2,2,2,2"; a plain list is taken too."""
+    if isinstance(value, str):
+        parts = value.split(",")
+        if not all(part.strip().isdecimal() for part in parts):
+            raise ValueError(f"expected whole numbers separated by commas, found {value!r}")
+        return [int(part) for part in parts]
+    return value
+
+
+Size = Annotated[int, Field(gt=0, le=1 << 31)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Sizes = Annotated[tuple[Size, ...], BeforeValidator(_comma_ints), Field(min_length=1)]
+
+
+class _Section(BaseModel):
+    """Part of `params.json`: immutable; keys that inference does not need are passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class TransformerArgs(_Section):
+    """Shape of a stack of pre-norm blocks."""
+
+    dim: Size
+    n_layers: Size
+    head_dim: Size
+    hidden_dim: Size
+    n_heads: Size
+    n_kv_heads: Size
+    norm_eps: Positive = 1e-5
+    use_biases: Literal[False] = False
+
+    @model_validator(mode="after")
+    def _heads_divide(self):
+        if self.n_heads % self.n_kv_heads:
+            raise ValueError(f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.n_kv_heads}")
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim {self.head_dim} is odd; RoPE rotates pairs")
+        return self
+
+
+class AcousticTransformerArgs(TransformerArgs):
+    """The flow-matching head. `rope_theta`, `sigma` and `sigma_max` of the published file are inert."""
+
+    input_dim: Size
+    n_decoding_steps: Size = 7
+
+
+class EncodingArgs(_Section):
+    sampling_rate: Size = 24000
+    frame_rate: Positive = 12.5
+
+
+class AudioModelArgs(_Section):
+    """Code books, special ids, and the acoustic head. Sizes exclude the two special codes."""
+
+    semantic_codebook_size: Size
+    acoustic_codebook_size: Size
+    n_acoustic_codebook: Size
+    audio_encoding_args: EncodingArgs = EncodingArgs()
+    audio_token_id: Annotated[int, Field(ge=0)]
+    begin_audio_token_id: Annotated[int, Field(ge=0)]
+    input_embedding_concat_type: Literal["sum"] = "sum"
+    acoustic_transformer_args: AcousticTransformerArgs
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older_spelling(cls, data: Any) -> Any:
+        """`codebook_sizes` "8192,21,21,…": semantic size, then one size per acoustic code book."""
+        if not isinstance(data, dict) or "codebook_sizes" not in data:
+            return data
+        sizes = _comma_ints(data["codebook_sizes"])
+        if not isinstance(sizes, list) or len(sizes) < 2 or len(set(sizes[1:])) != 1:
+            raise ValueError("codebook_sizes: expected a semantic size, then equal acoustic sizes")
+        spelled = {"semantic_codebook_size": sizes[0], "acoustic_codebook_size": sizes[1], "n_acoustic_codebook": len(sizes) - 1}
+        for key, value in spelled.items():
+            if data.get(key, value) != value:
+                raise ValueError(f"codebook_sizes gives {key} {value}, yet {key} is {data[key]}")
+        return {**data, **spelled}
+
+    @model_validator(mode="after")
+    def _levels(self):
+        if self.acoustic_codebook_size < 2:
+            raise ValueError("acoustic_codebook_size: a scalar quantiser needs at least 2 levels")
+        return self
+
+
+class AudioTokenizerArgs(_Section):
+    """The codec's decoder. The published file holds no encoder, so none is described."""
+
+    channels: Literal[1] = 1
+    sampling_rate: Size
+    pretransform_patch_size: Size
+    patch_proj_kernel_size: Annotated[int, Field(ge=2)]
+    semantic_codebook_size: Size
+    semantic_dim: Size
+    acoustic_codebook_size: Size
+    acoustic_dim: Size
+    conv_weight_norm: Literal[True] = True
+    causal: Literal[True] = True
+    attn_sliding_window_size: Size
+    half_attn_window_upon_downsampling: bool = True
+    dim: Size
+    hidden_dim: Size
+    head_dim: Size
+    n_heads: Size
+    n_kv_heads: Size
+    qk_norm: Literal[True] = True
+    qk_norm_eps: Positive = 1e-6
+    norm_eps: Positive = 0.01
+    use_biases: Literal[False] = False
+    layer_scale: Literal[True] = True
+    decoder_transformer_lengths: Sizes = Field(alias="decoder_transformer_lengths_str")
+    decoder_convs_kernels: Sizes = Field(alias="decoder_convs_kernels_str")
+    decoder_convs_strides: Sizes = Field(alias="decoder_convs_strides_str")
+    voice: dict[str, int] = {}
+
+    @model_validator(mode="after")
+    def _stages(self):
+        lengths, kernels, strides = self.decoder_transformer_lengths, self.decoder_convs_kernels, self.decoder_convs_strides
+        if not len(lengths) == len(kernels) == len(strides):
+            raise ValueError(
+                f"decoder_transformer_lengths_str, decoder_convs_kernels_str and decoder_convs_strides_str have "
+                f"{len(lengths)}, {len(kernels)} and {len(strides)} entries; expected as many of each"
+            )
+        if strides[0] != 1:
+            raise ValueError(f"decoder_convs_strides_str: the first convolution keeps the rate, found stride {strides[0]}")
+        for kernel, stride in zip(kernels[1:], strides[1:], strict=True):
+            if stride < 2 or kernel != 2 * stride:
+                raise ValueError(f"decoder_convs_kernels_str: an upsampler of stride {stride} needs kernel {2 * stride}, found {kernel}")
+        if self.n_heads != self.n_kv_heads:
+            raise ValueError(f"n_kv_heads {self.n_kv_heads}: the codec's attention has as many key heads as query heads ({self.n_heads})")
+        if any(window < 1 for window in self.windows):
+            raise ValueError(f"attn_sliding_window_size {self.attn_sliding_window_size} is halved below 1 by {len(strides) - 1} upsamplers")
+        if self.patch_proj_kernel_size - 1 >= self.positions_per_frame:
+            raise ValueError(f"patch_proj_kernel_size {self.patch_proj_kernel_size} reflects more than one frame of {self.positions_per_frame}")
+        return self
+
+    @property
+    def rates(self) -> tuple[int, ...]:
+        """Positions per frame in each stage: 1, 2, 4, 8 as published."""
+        rates = [1]
+        for stride in self.decoder_convs_strides[1:]:
+            rates.append(rates[-1] * stride)
+        return tuple(rates)
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Positions a stage attends back to, itself not counted: 2, 4, 8, 16 as published, narrowest first."""
+        if not self.half_attn_window_upon_downsampling:
+            return (self.attn_sliding_window_size,) * len(self.rates)
+        upsamplers = len(self.rates) - 1
+        return tuple(self.attn_sliding_window_size >> (upsamplers - stage) for stage in range(upsamplers + 1))
+
+    @property
+    def positions_per_frame(self) -> int:
+        return self.rates[-1]
+
+    @property
+    def samples_per_frame(self) -> int:
+        return self.positions_per_frame * self.pretransform_patch_size
+
+
+class Multimodal(_Section):
+    bos_token_id: Annotated[int, Field(ge=0)] = 1
+    audio_model_args: AudioModelArgs
+    audio_tokenizer_args: AudioTokenizerArgs
+
+
+class VoxtralTTSConfig(TransformerArgs):
+    """All of `params.json` that inference needs; the top level is the backbone."""
+
+    vocab_size: Size
+    rope_theta: Positive
+    max_seq_len: Size = 65536
+    tied_embeddings: Literal[True] = True
+    model_type: Literal["voxtral_tts"] = "voxtral_tts"
+    multimodal: Multimodal
+
+    @property
+    def audio(self) -> AudioModelArgs:
+        return self.multimodal.audio_model_args
+
+    @property
+    def acoustic(self) -> AcousticTransformerArgs:
+        return self.audio.acoustic_transformer_args
+
+    @property
+    def codec(self) -> AudioTokenizerArgs:
+        return self.multimodal.audio_tokenizer_args
+
+    @property
+    def n_codebooks(self) -> int:
+        """Codes per frame: one semantic, then the acoustic ones."""
+        return 1 + self.audio.n_acoustic_codebook
+
+    @property
+    def semantic_rows(self) -> int:
+        """Rows of the semantic head: codes and specials, padded."""
+        return _round_up(self.audio.semantic_codebook_size + FIRST_LEVEL)
+
+    @property
+    def code_offsets(self) -> tuple[int, ...]:
+        """First table row of each code book; cumulative over the unpadded sizes."""
+        semantic, acoustic = self.audio.semantic_codebook_size + FIRST_LEVEL, self.audio.acoustic_codebook_size + FIRST_LEVEL
+        return (0, *(semantic + acoustic * k for k in range(self.audio.n_acoustic_codebook)))
+
+    @property
+    def addressed_code_rows(self) -> int:
+        """Rows of the table of code embeddings that some code names: 9022 as published."""
+        return self.code_offsets[-1] + self.audio.acoustic_codebook_size + FIRST_LEVEL
+
+    @property
+    def code_table_rows(self) -> int:
+        """Rows of the table of code embeddings, padded: 9088 as published."""
+        return _round_up(self.addressed_code_rows)
+
+    @property
+    def short_code_table_rows(self) -> int:
+        """Rows that tools give the table who pad its parts and forget the special codes: 9088 too at the published
+        size, yet too few at small ones, where such tools read past its end."""
+        return self.semantic_rows + _round_up(self.audio.acoustic_codebook_size * self.audio.n_acoustic_codebook)
+
+    @model_validator(mode="after")
+    def _agree(self):
+        audio, codec, acoustic = self.audio, self.codec, self.acoustic
+        pairs = [
+            ("acoustic_transformer_args.input_dim", acoustic.input_dim, "dim", self.dim),
+            ("audio_tokenizer_args.semantic_codebook_size", codec.semantic_codebook_size, "audio_model_args", audio.semantic_codebook_size),
+            ("audio_tokenizer_args.acoustic_codebook_size", codec.acoustic_codebook_size, "audio_model_args", audio.acoustic_codebook_size),
+            ("audio_tokenizer_args.acoustic_dim", codec.acoustic_dim, "audio_model_args.n_acoustic_codebook", audio.n_acoustic_codebook),
+            ("audio_tokenizer_args.sampling_rate", codec.sampling_rate, "audio_encoding_args", audio.audio_encoding_args.sampling_rate),
+            ("acoustic_transformer_args.dim", acoustic.dim % 2, "an even width", 0),
+        ]
+        for key, found, other, expected in pairs:
+            if found != expected:
+                raise ValueError(f"{key} is {found}, which does not agree with {other}: {expected}")
+        frame_rate = codec.sampling_rate / codec.samples_per_frame
+        if abs(frame_rate - audio.audio_encoding_args.frame_rate) > 1e-6:
+            raise ValueError(f"audio_encoding_args.frame_rate is {audio.audio_encoding_args.frame_rate}; the codec makes {frame_rate} frames a second")
+        for key in ("audio_token_id", "begin_audio_token_id"):
+            if getattr(audio, key) >= self.vocab_size:
+                raise ValueError(f"audio_model_args.{key} {getattr(audio, key)} lies outside vocab_size {self.vocab_size}")
+        return self
+
+
+@dataclass(frozen=True)
+class Switches:
+    """Two facts on which public implementations differ; both stand in the manifest.
+
+    first_frame: `audio_token` takes frame 0 from an extra step fed with the embedding of [AUDIO];
+        `prefill` takes it from the last hidden state of the prompt.
+    alibi_slopes: `mistral` is 1 … 1/2^(n-1), `standard` is 1/2 … 1/2^n.
+    """
+
+    first_frame: Literal["audio_token", "prefill"] = "audio_token"
+    alibi_slopes: Literal["mistral", "standard"] = "mistral"
+
+
+def _round_up(rows: int) -> int:
+    return -(-rows // TABLE_ROUNDING) * TABLE_ROUNDING
+
+
+def parse_config(params: Any, source: str = "params.json") -> VoxtralTTSConfig:
+    """Checks the parsed JSON. Raises ConfigError that names the key, what was found and what was expected."""
+    try:
+        return VoxtralTTSConfig.model_validate(params)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"]) or "top level"
+        found = "" if first["type"] in ("missing", "value_error") else f", found {str(first['input'])[:60]!r}"
+        raise ConfigError(f"{source}: {key}: {first['msg'].removeprefix('Value error, ')}{found}") from None
+
+
+def load_config(checkpoint: Path) -> VoxtralTTSConfig:
+    """Reads `checkpoint/params.json`. Raises CheckpointNotFound or ConfigError."""
+    path = checkpoint / "params.json"
+    if not path.is_file():
+        raise CheckpointNotFound(f"{checkpoint} is no checkpoint: it has no params.json; give a folder as published")
+    try:
+        params = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path}: not JSON: {error}") from None
+    return parse_config(params, str(path))

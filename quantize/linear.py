@@ -1,0 +1,92 @@
+"""Modules that hold integers and scales, and the arithmetic in which they are multiplied.
+
+A product is `product(x, linear) -> y`. The three here are what a target's kernels compute, written in plain torch: they
+are the reference that an artifact is compared with, and for two targets also the spelling that is lowered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+import torchao.quantization.quant_primitives  # noqa: F401  registers the operators used below
+from torch import nn
+
+from quantize.recipe import Scheme
+from quantize.scales import QuantizedWeight
+
+Product = Callable[[torch.Tensor, "QuantizedLinear"], torch.Tensor]
+CHANNEL_BLOCK = 128  # activation block of a per-channel weight under `int8_per_block`: what the ONNX kernel is given
+
+
+class QuantizedLinear(nn.Module):
+    """x [..., K] -> [..., N] with weight int8 [N, K] and scale float32 [N, K / block]."""
+
+    def __init__(self, weight: QuantizedWeight, scheme: Scheme):
+        super().__init__()
+        self.scheme = scheme
+        self.register_buffer("weight", weight.integers)
+        self.register_buffer("scale", weight.scale)
+        self.register_buffer("zero", torch.zeros_like(weight.scale, dtype=torch.int8), persistent=False)  # lowerings match a constant
+        self.product: Product = float_activations
+
+    @property
+    def block(self) -> int:
+        """Weights that share a scale."""
+        return self.weight.shape[1] // self.scale.shape[1]
+
+    def dequantized(self) -> torch.Tensor:
+        """float32 [N, K], as an operator that every lowering recognises."""
+        low, high = self.scheme.range
+        return torch.ops.torchao.dequantize_affine(self.weight, [1, self.block], self.scale, self.zero, torch.int8, low, high)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.product(x, self)
+
+
+class QuantizedEmbedding(nn.Module):
+    """ids [...] -> [..., D] from int8 rows and one float32 scale per row."""
+
+    def __init__(self, weight: QuantizedWeight, scheme: Scheme):
+        super().__init__()
+        self.scheme = scheme
+        self.register_buffer("weight", weight.integers)
+        self.register_buffer("scale", weight.scale)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.weight[ids].float() * self.scale[ids]
+
+
+def float_activations(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
+    """Weights are dequantised, activations stay as they are (Core ML)."""
+    return F.linear(x, linear.dequantized())
+
+
+def int8_per_token(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
+    """Each row of activations is quantised to 8 bits with a zero point of its own (XNNPACK's dynamic kernels)."""
+    ops, block = torch.ops.torchao, [1] * (x.dim() - 1) + [x.shape[-1]]
+    scale, zero = ops.choose_qparams_affine(x, "ASYMMETRIC", block, torch.int8, -128, 127, None, None, torch.int8)
+    integers = ops.quantize_affine(x, block, scale, zero, torch.int8, -128, 127)
+    return F.linear(ops.dequantize_affine(integers, block, scale, zero, torch.int8, -128, 127), linear.dequantized())
+
+
+def int8_per_block(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
+    """Each block of a row is quantised symmetrically, scale absmax / 127, half to even (ONNX Runtime's MatMulNBits, level 4).
+
+    The kernel multiplies by 127 / absmax; a division by absmax / 127 rounds some ties the other way.
+    """
+    columns = linear.weight.shape[1]
+    size = linear.block if linear.scheme.group else CHANNEL_BLOCK
+    blocks = F.pad(x, (0, -columns % size)).unflatten(-1, (-1, size))
+    top = blocks.abs().amax(-1, keepdim=True)
+    inverse = torch.where(top > 0, torch.full_like(top, 127.0) / top, 0.0)  # torch's `127 / top` is one ulp off
+    rounded = (torch.round(blocks * inverse) * (top / 127)).flatten(-2)[..., :columns]
+    return F.linear(rounded, linear.dequantized())
+
+
+def use_product(module: nn.Module, product: Product) -> None:
+    """Sets the arithmetic of every quantised linear below `module`."""
+    for part in module.modules():
+        if isinstance(part, QuantizedLinear):
+            part.product = product

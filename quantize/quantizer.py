@@ -1,0 +1,53 @@
+"""Applies a recipe while weights are loaded, one weight at a time, and keeps account of what it did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import sqrt
+
+import torch
+from torch import nn
+
+from quantize.linear import QuantizedEmbedding, QuantizedLinear
+from quantize.recipe import Recipe
+from quantize.scales import search_scales
+
+SCALE_BITS = 16
+
+
+@dataclass
+class Quantizer:
+    """Called for each linear and embedding as it is loaded; `never` lists paths that no recipe may touch (constants)."""
+
+    recipe: Recipe
+    never: tuple[str, ...] = ()
+    weights: int = 0
+    bits: float = 0.0
+    squared_error: float = 0.0
+    min_max_squared_error: float = 0.0
+    squared_norm: float = 0.0
+    quantized: list[str] = field(default_factory=list)
+
+    def __call__(self, path: str, module: nn.Module, weight: torch.Tensor) -> nn.Module | None:
+        """The module that replaces `module`, or None where the recipe keeps floats."""
+        is_table = isinstance(module, nn.Embedding)
+        scheme = None if path in self.never else self.recipe.scheme_for(path, is_table)
+        self.weights += weight.numel()
+        if scheme is None:
+            self.bits += 32 * weight.numel()
+            return None
+        found = search_scales(weight, scheme, path)
+        self.bits += scheme.bits * weight.numel() + SCALE_BITS * found.scale.numel()
+        self.squared_error += found.squared_error
+        self.min_max_squared_error += found.min_max_squared_error
+        self.squared_norm += found.squared_norm
+        self.quantized.append(path)
+        return QuantizedEmbedding(found, scheme) if is_table else QuantizedLinear(found, scheme)
+
+    def report(self) -> dict[str, float]:
+        """Bits per weight, and relative weight error |w - q·s| / |w| with searched and with plain min-max scales."""
+        result = {"bits_per_weight": round(self.bits / self.weights, 3) if self.weights else 32.0}
+        if self.squared_norm:
+            result["weight_error"] = sqrt(self.squared_error / self.squared_norm)
+            result["weight_error_min_max"] = sqrt(self.min_max_squared_error / self.squared_norm)
+        return result

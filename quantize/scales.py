@@ -1,0 +1,72 @@
+"""The search for scales: integers and scales that lie closer to the weight than plain min-max gives.
+
+Scales are rounded to bfloat16 before anything is measured with them, because XNNPACK stores them so; then every target
+holds the same weights. They are kept at or above the smallest normal half, so that Core ML's float16 holds them exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torchao.quantization.quant_primitives import MappingType, choose_qparams_affine, quantize_affine
+
+from quantize.recipe import RecipeError, Scheme
+
+SHRINK = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7)  # clipping tried against min-max; below 0.7 nothing won on normal weights
+SMALLEST_SCALE = 2.0**-14
+
+
+@dataclass(frozen=True)
+class QuantizedWeight:
+    """integers int8 [N, K]; scale float32 [N, K / block], values of bfloat16; squared errors summed over the weight."""
+
+    integers: torch.Tensor
+    scale: torch.Tensor
+    squared_error: float
+    min_max_squared_error: float
+    squared_norm: float
+
+
+def search_scales(weight: torch.Tensor, scheme: Scheme, path: str) -> QuantizedWeight:
+    """weight [N, K] of any float dtype. Raises RecipeError when K is no multiple of the group or a value is not finite."""
+    weight = weight.float()
+    rows, columns = weight.shape
+    block = scheme.group or columns
+    if columns % block:
+        raise RecipeError(f"{path}: {columns} inputs are no multiple of the group of {block}; add a rule that keeps it: --quant-rule '{path}=none'")
+    if not torch.isfinite(weight).all():
+        raise RecipeError(f"{path}: a weight is not finite; it cannot be quantised")
+    low, high = scheme.range
+    start, _ = choose_qparams_affine(weight, MappingType.SYMMETRIC, [1, block], torch.int8, low, high, scale_dtype=torch.float32)
+    start = start.reshape(rows, -1)
+    groups = weight.reshape(rows, -1, block)
+
+    def attempt(scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        scale = scale.clamp_min(SMALLEST_SCALE).bfloat16().float()
+        zero = torch.zeros_like(scale, dtype=torch.int32)
+        integers = quantize_affine(weight, [1, block], scale, zero, torch.int8, low, high).reshape(groups.shape)
+        return integers, scale, (groups - integers * scale[..., None]).square().sum(-1)
+
+    best_integers, best_scale, best_error = attempt(start)
+    min_max_error = float(best_error.sum(dtype=torch.float64))
+
+    def keep_better(scale: torch.Tensor) -> None:
+        nonlocal best_integers, best_scale, best_error
+        integers, scale, error = attempt(scale)
+        better = error < best_error
+        best_integers = torch.where(better[..., None], integers, best_integers)
+        best_scale, best_error = torch.where(better, scale, best_scale), torch.where(better, error, best_error)
+
+    for factor in SHRINK:
+        keep_better(start * factor)
+    held = best_integers.float()
+    power = held.square().sum(-1)
+    keep_better(torch.where(power > 0, (groups * held).sum(-1) / power.clamp_min(1), best_scale).abs())  # least squares
+    return QuantizedWeight(
+        integers=best_integers.reshape(rows, columns),
+        scale=best_scale,
+        squared_error=float(best_error.sum(dtype=torch.float64)),
+        min_max_squared_error=min_max_error,
+        squared_norm=float(weight.square().sum(dtype=torch.float64)),
+    )

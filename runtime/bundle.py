@@ -1,0 +1,167 @@
+"""The bundle: a folder with a manifest, and the only thing between export and runtime. The format is in BUNDLE.md."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from runtime.errors import IntegrityError, UsageError
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+
+
+def _inside(path: str) -> str:
+    parts = PurePosixPath(path).parts
+    if not path or path.startswith("/") or ".." in parts or "\\" in path or ":" in path or str(PurePosixPath(path)) != path:
+        raise ValueError(f"{path!r} is not a plain path inside the bundle")
+    return path
+
+
+RelativePath = Annotated[str, AfterValidator(_inside)]
+Dimension = Annotated[int, Field(ge=0)] | str
+Bounds = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
+Dtype = Literal["float32", "float16", "int64", "int32"]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Tensor(_Record):
+    """One input or output; a named dimension has its bounds in `ComponentEntry.dims`, `1920*T` is a multiple of one."""
+
+    name: str
+    dtype: Dtype
+    shape: tuple[Dimension, ...]
+    kind: str
+
+
+class State(_Record):
+    """What an entry point carries from call to call; entries of one graph share states of one name."""
+
+    name: str
+    dtype: Dtype
+    shape: tuple[Annotated[int, Field(ge=1)], ...]
+    is_cache: bool
+
+
+class ComponentEntry(_Record):
+    """How one component is called: `entry_point` of `file`."""
+
+    name: str
+    graph: str
+    file: RelativePath
+    entry_point: str
+    purpose: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    states: tuple[State, ...]
+    dims: dict[str, Bounds]
+    recipe: str
+    bits_per_weight: float
+    weight_error: float | None = None
+    weight_error_min_max: float | None = None
+
+
+class FileEntry(_Record):
+    size: Annotated[int, Field(ge=0)]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class Source(_Record):
+    """The checkpoint that a bundle was made from: its files by hash, never its place."""
+
+    name: str
+    files: dict[str, FileEntry]
+
+
+class Manifest(_Record):
+    """All of `manifest.json`."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    family: str
+    constants: dict[str, Any]
+    switches: dict[str, str]
+    source: Source
+    target: str
+    recipe: dict[str, Any]
+    cache_length: Annotated[int, Field(ge=1)]
+    components: tuple[ComponentEntry, ...]
+    files: dict[RelativePath, FileEntry]
+    tokenizer: RelativePath | None
+    voices: dict[str, RelativePath]
+    tools: dict[str, str]
+    licence: str
+    numerics: str
+    verification: dict[str, Any]
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Raises UsageError where there is no bundle, IntegrityError where the manifest is broken or newer than this code."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise UsageError(f"{folder} is no bundle: it has no {MANIFEST}; make one with python -m export")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise IntegrityError(f"{path}: not JSON ({error}); export the bundle again") from None
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise IntegrityError(f"{path}: schema {version} is newer than this runtime's {SCHEMA_VERSION}; update voxport")
+    try:
+        return Manifest.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise IntegrityError(f"{path}: {key}: {first['msg'].removeprefix('Value error, ')}; export the bundle again") from None
+
+
+def file_entry(path: Path) -> FileEntry:
+    """Size and hash of a file, read in pieces."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return FileEntry(size=path.stat().st_size, sha256=digest)
+
+
+class Bundle:
+    """An opened bundle. Opening checks that every file is there in its size; `check_hashes` reads them all."""
+
+    def __init__(self, folder: Path | str):
+        self.folder = Path(folder)
+        self.manifest = read_manifest(self.folder)
+        for name, entry in self.manifest.files.items():
+            path = self.folder / name
+            if not path.is_file() or not path.resolve().is_relative_to(self.folder.resolve()):
+                raise IntegrityError(f"{path}: missing, though the manifest lists it; export the bundle again")
+            if path.stat().st_size != entry.size:
+                raise IntegrityError(f"{path}: {path.stat().st_size} bytes, the manifest says {entry.size}; export the bundle again")
+        listed = [*self.manifest.voices.values(), *(c.file for c in self.manifest.components), self.manifest.tokenizer]
+        for name in filter(None, listed):
+            if not any(file == name or file.startswith(f"{name}/") for file in self.manifest.files):
+                raise IntegrityError(f"{self.folder / MANIFEST}: {name} is used but not among the files; export the bundle again")
+
+    @cached_property
+    def components(self) -> dict[str, ComponentEntry]:
+        return {component.name: component for component in self.manifest.components}
+
+    def component(self, name: str) -> ComponentEntry:
+        """Raises UsageError that lists the components there are."""
+        if name not in self.components:
+            raise UsageError(f"{self.folder}: no component {name!r}; there are {', '.join(self.components)}")
+        return self.components[name]
+
+    def check_hashes(self) -> None:
+        """Raises IntegrityError that names the first file whose bytes are not those that were exported."""
+        for name, entry in self.manifest.files.items():
+            if file_entry(self.folder / name) != entry:
+                raise IntegrityError(f"{self.folder / name}: its bytes differ from the manifest's hash; fetch or export the bundle again")
+
+    @property
+    def is_verified(self) -> bool:
+        return self.manifest.verification.get("status") == "passed"

@@ -1,0 +1,32 @@
+"""One way to run a component, whatever compiled it: an `Engine` opens a bundle, a `Stream` holds one caller's states."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from runtime.errors import EngineUnavailable
+
+if TYPE_CHECKING:
+    from runtime.bundle import Bundle
+    from runtime.engines.base import Engine
+
+PACKAGES = {"onnx": "onnxruntime", "executorch": "executorch"}
+
+
+def open_engine(bundle: Bundle, threads: int | None = None) -> Engine:
+    """The engine of the bundle's target. `threads` None means all cores. Raises EngineUnavailable."""
+    target = bundle.manifest.target
+    if target == "coreml":
+        raise EngineUnavailable(f"{bundle.folder}: a Core ML bundle; this version of voxport has no engine for it: load it with Core ML on a Mac or phone")
+    if target not in PACKAGES:
+        raise EngineUnavailable(f"{bundle.folder}: target {target!r} has no engine here; there are {', '.join(PACKAGES)}")
+    if find_spec(PACKAGES[target]) is None:
+        raise EngineUnavailable(f"{bundle.folder}: {PACKAGES[target]} is not installed; run: pip install 'voxport[{target}]'")
+    if target == "onnx":
+        from runtime.engines.onnx import OnnxEngine
+
+        return OnnxEngine(bundle, threads)
+    from runtime.engines.executorch import ExecuTorchEngine
+
+    return ExecuTorchEngine(bundle, threads)

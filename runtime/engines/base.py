@@ -1,0 +1,92 @@
+"""The interface of engines, and the checks that every call passes whatever the engine."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+from runtime.bundle import ComponentEntry
+from runtime.errors import UsageError
+
+Arrays = dict[str, np.ndarray]
+
+
+class Engine(ABC):
+    """Holds what streams share: compiled code and weights."""
+
+    @abstractmethod
+    def stream(self) -> Stream:
+        """A new caller, with states of its own, empty."""
+
+
+class Stream(ABC):
+    """One utterance's states and the calls that change them. Two streams of one engine never see each other's states."""
+
+    def __init__(self, components: tuple[ComponentEntry, ...], cache_length: int):
+        self.components = {entry.name: entry for entry in components}
+        self.cache_length = cache_length
+
+    def run(self, component: str, inputs: Arrays) -> Arrays:
+        """Calls a component, updates its states, and returns its outputs. Raises UsageError on inputs that do not fit."""
+        if component not in self.components:
+            raise UsageError(f"no component {component!r}; there are {', '.join(self.components)}")
+        entry = self.components[component]
+        check_inputs(entry, inputs, self.cache_length)
+        return self._run(entry, inputs)
+
+    @abstractmethod
+    def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays: ...
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Empties every state."""
+
+    @abstractmethod
+    def snapshot(self) -> Arrays:
+        """Copies of all states, by name."""
+
+    @abstractmethod
+    def restore(self, states: Arrays) -> None:
+        """Puts a snapshot's values back."""
+
+
+def check_inputs(entry: ComponentEntry, inputs: Arrays, cache_length: int) -> None:
+    """Names, dtypes, shapes and bounds; engines check less than this, and one of them aborts on a negative position."""
+    if inputs.keys() != {spec.name for spec in entry.inputs}:
+        raise UsageError(f"{entry.name}: inputs {', '.join(sorted(inputs))}; expected {', '.join(spec.name for spec in entry.inputs)}")
+    sizes: dict[str, int] = {}
+    for spec in entry.inputs:
+        array = inputs[spec.name]
+        if array.dtype != spec.dtype:
+            raise UsageError(f"{entry.name}: input {spec.name} is {array.dtype}, expected {spec.dtype}")
+        if array.ndim != len(spec.shape):
+            raise UsageError(f"{entry.name}: input {spec.name} has shape {list(array.shape)}, expected {list(spec.shape)}")
+        for size, expected in zip(array.shape, spec.shape, strict=True):
+            if isinstance(expected, str):
+                low, high = entry.dims[expected]
+                fits = low <= size <= high and sizes.setdefault(expected, size) == size
+            else:
+                fits = size == expected
+            if not fits:
+                bounds = ", ".join(f"{name} from {low} to {high}" for name, (low, high) in entry.dims.items())
+                raise UsageError(f"{entry.name}: input {spec.name} has shape {list(array.shape)}, expected {list(spec.shape)} {bounds}".rstrip())
+    if "position" in inputs:
+        position = int(inputs["position"][0])
+        rows = inputs["embeddings"].shape[1] if "embeddings" in inputs else 0
+        if position < 0 or any(state.is_cache for state in entry.states) and position + rows > cache_length:
+            raise UsageError(f"{entry.name}: position {position} with {rows} rows lies outside the cache of {cache_length}")
+
+
+def empty_states(components: dict[str, ComponentEntry]) -> Arrays:
+    """Zeros for every state that the components name."""
+    return {state.name: np.zeros(state.shape, state.dtype) for entry in components.values() for state in entry.states}
+
+
+def check_states(components: dict[str, ComponentEntry], states: Arrays) -> None:
+    """A snapshot fits the components that it is restored into. Raises UsageError."""
+    expected = {state.name: (state.shape, state.dtype) for entry in components.values() for state in entry.states}
+    found = {name: (array.shape, array.dtype) for name, array in states.items()}
+    if found != expected:
+        odd = next(name for name in sorted(expected.keys() | found.keys()) if found.get(name) != expected.get(name))
+        raise UsageError(f"snapshot: state {odd} is {found.get(odd)}, this bundle has {expected.get(odd)}")

@@ -1,0 +1,105 @@
+"""ONNX Runtime. One session per graph, caches in buffers that attention reads and writes in place."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import onnxruntime as ort
+
+from runtime.bundle import Bundle, ComponentEntry
+from runtime.engines.base import Arrays, Engine, Stream, check_states, empty_states
+from runtime.errors import RuntimeFault
+
+PAST, PRESENT = "past.", "present."  # a state's input and output bear its name behind these
+
+
+class OnnxEngine(Engine):
+    """Sessions open on first use, so that a component nobody calls costs nothing."""
+
+    def __init__(self, bundle: Bundle, threads: int | None = None):
+        self.bundle = bundle
+        self._threads = threads or os.cpu_count() or 1
+        self._sessions: dict[str, ort.InferenceSession] = {}
+
+    def session(self, file: str) -> ort.InferenceSession:
+        if file not in self._sessions:
+            options = ort.SessionOptions()
+            options.intra_op_num_threads = self._threads
+            options.inter_op_num_threads = 1
+            options.log_severity_level = 4  # what goes wrong is raised; a second copy on stderr helps nobody
+            wanted = ("CUDAExecutionProvider", "CPUExecutionProvider")
+            providers = [provider for provider in wanted if provider in ort.get_available_providers()]
+            try:
+                self._sessions[file] = ort.InferenceSession(self.bundle.folder / file, options, providers=providers)
+            except Exception as error:  # ONNX Runtime's exceptions have no common base below Exception
+                raise RuntimeFault(f"{self.bundle.folder / file}: ONNX Runtime cannot open it: {_first_line(error)}") from None
+        return self._sessions[file]
+
+    def stream(self) -> OnnxStream:
+        return OnnxStream(self)
+
+
+class OnnxStream(Stream):
+    def __init__(self, engine: OnnxEngine):
+        super().__init__(engine.bundle.manifest.components, engine.bundle.manifest.cache_length)
+        self._engine = engine
+        self.reset()
+
+    def reset(self) -> None:
+        self._bindings: dict[str, _Binding] = {}
+        self._states = empty_states(self.components)
+
+    def snapshot(self) -> Arrays:
+        return {name: array.copy() for name, array in self._states.items()}
+
+    def restore(self, states: Arrays) -> None:
+        check_states(self.components, states)
+        for name, array in states.items():
+            self._states[name][:] = array  # in place: the bindings point here
+
+    def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
+        if entry.file not in self._bindings:
+            self._bindings[entry.file] = _Binding(self._engine.session(entry.file), entry, self._states)
+        try:
+            return self._bindings[entry.file].run(inputs)
+        except Exception as error:
+            raise RuntimeFault(f"{entry.name}: ONNX Runtime failed: {_first_line(error)}") from None
+
+
+class _Binding:
+    """One session's inputs and outputs for one stream, bound once; only what changes is bound again."""
+
+    def __init__(self, session: ort.InferenceSession, entry: ComponentEntry, states: Arrays):
+        self._session, self._states = session, states
+        self._binding = session.io_binding()
+        self._outputs = [spec.name for spec in entry.outputs]
+        self._carried = [state.name for state in entry.states if not state.is_cache]
+        self._buffers = []
+        self._allocated = [*self._outputs, *(PRESENT + name for name in self._carried)]
+        for name in self._allocated:
+            self._binding.bind_output(name, "cpu")
+        for state in entry.states:
+            if state.is_cache:  # past and present are one buffer: new rows are written, nothing is copied
+                value = ort.OrtValue.ortvalue_from_numpy(states[state.name])
+                self._binding.bind_ortvalue_input(PAST + state.name, value)
+                self._binding.bind_ortvalue_output(PRESENT + state.name, value)
+                self._buffers.append(value)
+
+    def run(self, inputs: Arrays) -> Arrays:
+        for name, array in inputs.items():
+            self._binding.bind_cpu_input(name, np.ascontiguousarray(array))
+        for name in self._carried:
+            self._binding.bind_cpu_input(PAST + name, self._states[name])
+        for name in self._allocated:  # a bound output keeps the last call's shape
+            self._binding.bind_output(name, "cpu")
+        self._session.run_with_iobinding(self._binding)
+        values = self._binding.get_outputs()  # in the order in which they were bound
+        outputs = {name: value.numpy() for name, value in zip(self._outputs, values, strict=False)}
+        for name, value in zip(self._carried, values[len(self._outputs) :], strict=False):
+            self._states[name][:] = value.numpy()
+        return outputs
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
