@@ -28,7 +28,7 @@ def describe(component: Component, where: EntryPoint, recipe: str, report: dict[
         inputs=tensors(component.inputs),
         outputs=tensors(component.outputs),
         states=tuple(State(name=s.name, dtype=s.dtype, shape=s.shape, is_cache=s.is_cache) for s in component.states),
-        dims=dict(component.dims),
+        dims=dict(component.dims if where.dims is None else where.dims),
         recipe=recipe,
         **report,
     )
@@ -39,18 +39,18 @@ class EagerEngine(Engine):
 
     def __init__(self, components: list[Component], product: Product, attention: CacheAttention, cache_length: int):
         self._components = {component.name: component for component in components}
-        self._product, self._attention, self._cache_length = product, attention, cache_length
+        self._cache_length = cache_length
+        for component in components:
+            use_product(component.module, product)
+            use_cache_attention(component.module, attention)
 
     def stream(self) -> EagerStream:
         entries = tuple(describe(c, EntryPoint("eager", c.graph), "", {"bits_per_weight": 32.0}) for c in self._components.values())
         return EagerStream(entries, self._cache_length, self)
 
     def call(self, name: str, inputs: list[torch.Tensor], states: list[torch.Tensor]) -> list[torch.Tensor]:
-        component = self._components[name]
-        use_product(component.module, self._product)
-        use_cache_attention(component.module, self._attention)
         with torch.no_grad():
-            result = component.module(*inputs, *states)
+            result = self._components[name].module(*inputs, *states)
         return list(result) if isinstance(result, tuple) else [result]
 
 

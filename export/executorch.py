@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -71,8 +72,9 @@ class ExecuTorchLowering:
         programs: dict[str, torch.export.ExportedProgram] = {}
         entries: dict[str, EntryPoint] = {}
         for graph in graphs:
+            graph = _single_steps(graph)
             programs |= self._trace(graph)
-            entries |= {component.name: EntryPoint(PROGRAM, graph.name) for component in graph.components}
+            entries |= {component.name: EntryPoint(PROGRAM, graph.name, component.dims) for component in graph.components}
         try:
             with _quiet():
                 edge = to_edge_transform_and_lower(
@@ -106,6 +108,14 @@ class ExecuTorchLowering:
         finally:
             use_cache_attention(component.module, ReferenceAttention(self.layout))
         return methods
+
+
+def _single_steps(graph: Graph) -> Graph:
+    """A graph that carries windows rather than a cache takes one step a call: it streams anyway, and with a dynamic size
+    the codec takes twice as long to lower."""
+    if not graph.widest.states or any(state.is_cache for state in graph.widest.states):
+        return graph
+    return Graph(graph.name, tuple(replace(component, dims=dict.fromkeys(component.dims, (1, 1))) for component in graph.components))
 
 
 def _shell(component: Component) -> Component:

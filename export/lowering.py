@@ -41,10 +41,11 @@ class Graph:
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """Where a component ended up: `name` inside `file`."""
+    """Where a component ended up: `name` inside `file`. `dims` says where a target takes narrower bounds than the component."""
 
     file: str
     name: str
+    dims: dict[str, tuple[int, int]] | None = None
 
 
 class Lowering(Protocol):
@@ -79,7 +80,7 @@ def zero_states(component: Component) -> list[torch.Tensor]:
 
 def dynamic_shapes(component: Component) -> list[dict[int, torch.export.Dim]]:
     """One entry per input: which of its axes are which dimension."""
-    dims = {name: torch.export.Dim(name, min=low, max=high) for name, (low, high) in component.dims.items()}
+    dims = {name: torch.export.Dim(name, min=low, max=high) for name, (low, high) in component.dims.items() if high > 1}
     return [{axis: dims[size] for axis, size in enumerate(spec.shape) if size in dims} for spec in component.inputs]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -77,6 +78,23 @@ WEIGHTS_OF_GRAPH = {
     ),
     "codec": ("audio_tokenizer",),
 }
+
+
+def constants(config: VoxtralTTSConfig) -> dict[str, Any]:
+    """All that a runner must know besides names and shapes."""
+    return {
+        "sample_rate": config.codec.sampling_rate,
+        "samples_per_frame": config.codec.samples_per_frame,
+        "dim": config.dim,
+        "vocab_size": config.vocab_size,
+        "n_codebooks": config.n_codebooks,
+        "semantic_codes": config.audio.semantic_codebook_size,
+        "acoustic_levels": config.audio.acoustic_codebook_size,
+        "euler_steps": config.acoustic.n_decoding_steps,
+        "bos_id": config.multimodal.bos_token_id,
+        "audio_id": config.audio.audio_token_id,
+        "begin_audio_id": config.audio.begin_audio_token_id,
+    }
 
 
 def components(

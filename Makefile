@@ -1,0 +1,26 @@
+PYTHON ?= python3
+BIN := .venv/bin
+DEMO := artifacts/voxtral-tts-tiny-onnx-w8
+
+.PHONY: demo test check install
+install: .venv/.installed
+
+.venv/.installed: pyproject.toml requirements.lock
+	$(PYTHON) -c 'import sys; sys.exit("voxport needs Python 3.11 or newer; run: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $@
+
+demo: install
+	$(BIN)/python -m export --target onnx --quant w8
+	$(BIN)/python -m runtime say "Hello there. This is a model of random weights." --bundle $(DEMO) -o hello.wav
+
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -m "not slow"
+
+test: check
+	$(BIN)/python -m pytest -m slow

@@ -1,0 +1,191 @@
+"""Makes a bundle: lower into a hidden folder, verify there, and only then give it its name."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from export.compare import VerificationError
+from export.describe import bundle_readme
+from export.eager import describe
+from export.lowering import EntryPoint, ExportError, Lowering
+from export.manifest import source_files, tool_versions
+from export.source import Model, Plan, Source
+from export.verify import failures, verify
+from runtime.bundle import MANIFEST, SCHEMA_VERSION, Bundle, FileEntry, Manifest
+from runtime.bundle import Source as SourceEntry
+from runtime.bundle import file_entry, read_manifest
+from runtime.errors import IntegrityError, RuntimeFault, UsageError
+
+log = logging.getLogger(__name__)
+NOT_PART = (MANIFEST, "verify.json")  # a bundle's files, less those that are written about it
+
+
+@dataclass(frozen=True)
+class Request:
+    """One bundle to make."""
+
+    name: str
+    target: str
+    out: Path
+    plan: Plan
+    licence: str
+    force: bool = False
+    check: bool = True
+
+
+class OutputExists(UsageError):
+    """The output folder holds something else. Exit code 2."""
+
+
+def build(source: Source, lowering: Lowering, request: Request) -> tuple[Path, bool]:
+    """Exports one bundle and returns its folder, and whether it was made anew.
+
+    Raises ExportError, VerificationError or OutputExists; then nothing is left that looks finished.
+    """
+    wanted = _identity(source, lowering, request)
+    if request.out.exists() and _is_current(request, wanted):
+        return request.out, False
+    with _staging(request) as folder:
+        model = Model(source, request.plan, source.recipes(request.plan), lowering.layout)
+        log.info("%s: lowering to %s", request.name, request.target)
+        entries = lowering.lower(_announced(model), folder)
+        _write_parts(source, folder)
+        manifest = _manifest(source, lowering, request, model, entries, wanted, folder)
+        (folder / "README.md").write_text(bundle_readme(manifest), encoding="utf-8")
+        manifest = manifest.model_copy(update={"files": _files(folder)})
+        _write_manifest(folder, manifest)
+        if request.check and lowering.numerics != "not run":
+            log.info("%s: verifying", request.name)
+            result = verify(Bundle(folder), source, request.plan, lowering, model=model)
+            if result["status"] != "passed":
+                raise VerificationError(f"{request.name} for {request.target} does not match eager: " + "; ".join(failures(result)[:3]))
+            _write_manifest(folder, manifest.model_copy(update={"verification": result}))
+    return request.out, True
+
+
+def _announced(model: Model) -> Iterator:
+    for graph in model.graphs():
+        report = model.reports[graph.name]
+        log.info("  %s: %.2f bits per weight", graph.name, report["bits_per_weight"])
+        yield graph
+
+
+def _identity(source: Source, lowering: Lowering, request: Request) -> dict[str, Any]:
+    """What must agree for an existing bundle to be this one."""
+    graphs = {graph: recipe.describe() for graph, recipe in source.recipes(request.plan).items()}
+    default = source.family.switches(**request.plan.switches)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "family": source.family.name,
+        "target": request.target,
+        "switches": {name: getattr(default, name) for name in default.__dataclass_fields__},
+        "source": {"name": request.name, "files": {name: entry.model_dump() for name, entry in source_files(source.folder).items()}},
+        "recipe": {"name": request.plan.quant, "graphs": graphs},
+        "cache_length": request.plan.cache_length,
+        "tools": tool_versions(lowering.packages),
+    }
+
+
+def _is_current(request: Request, wanted: dict[str, Any]) -> bool:
+    """True for this very bundle, checked file by file. Raises OutputExists where something else is in the way."""
+    try:
+        found = read_manifest(request.out).model_dump(mode="json")
+    except (UsageError, IntegrityError):
+        found = None
+    if found is not None and all(found[key] == json.loads(json.dumps(value)) for key, value in wanted.items()):
+        try:
+            Bundle(request.out).check_hashes()
+            if request.check and found["verification"]["status"] == "unverified" and found["numerics"] != "not run":
+                return False
+            return True
+        except RuntimeFault as error:
+            if request.force:
+                return False
+            raise OutputExists(f"{error} (--force replaces it)") from None
+    if request.force or (request.out.is_dir() and not any(request.out.iterdir())):
+        return False
+    what = "another bundle" if found is not None else "something that is no bundle"
+    raise OutputExists(f"{request.out}: holds {what}; give another --out, or --force to replace it")
+
+
+@contextmanager
+def _staging(request: Request) -> Iterator[Path]:
+    """A folder beside the output that takes its name when all went well, and is gone when not."""
+    out = request.out
+    folder = out.parent / f".{out.name}.partial"
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)  # left by a run that was killed
+        folder.mkdir()
+        yield folder
+        _replace(folder, out)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise ExportError(f"{out.parent}: no space left on the disk; free some or give another --out") from None
+        raise ExportError(f"{error.filename or out}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _replace(folder: Path, out: Path) -> None:
+    if out.exists() or out.is_symlink():
+        old = out.parent / f".{out.name}.old"
+        shutil.rmtree(old, ignore_errors=True)
+        os.replace(out, old)
+        os.replace(folder, out)
+        shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink()
+    else:
+        os.replace(folder, out)
+
+
+def _write_parts(source: Source, folder: Path) -> None:
+    """Tokenizer as published; voices as safetensors with one key, `embedding`, float32 (bfloat16 fits in it)."""
+    tokenizer = source.folder / "tekken.json"
+    if tokenizer.is_file():
+        shutil.copyfile(tokenizer, folder / "tekken.json")
+    if source.voices:
+        (folder / "voices").mkdir()
+    for name, rows in source.voices.items():
+        save_file({"embedding": rows.float().contiguous()}, folder / "voices" / f"{name}.safetensors")
+
+
+def _files(folder: Path) -> dict[str, FileEntry]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {name: file_entry(path) for path in paths if (name := path.relative_to(folder).as_posix()) not in NOT_PART}
+
+
+def _manifest(
+    source: Source, lowering: Lowering, request: Request, model: Model, entries: dict[str, EntryPoint], wanted: dict[str, Any], folder: Path
+) -> Manifest:
+    recipes = source.recipes(request.plan)
+    components = []
+    for component in model.all_components():
+        recipe = recipes[component.graph].name
+        components.append(describe(component, entries[component.name], recipe, model.reports[component.graph]))
+    return Manifest(
+        **{key: value for key, value in wanted.items() if key != "source"},
+        source=SourceEntry.model_validate(wanted["source"]),
+        constants=source.family.constants(source.config),
+        components=tuple(components),
+        files={},
+        tokenizer="tekken.json" if (folder / "tekken.json").is_file() else None,
+        voices={name: f"voices/{name}.safetensors" for name in source.voices},
+        licence=request.licence,
+        numerics=lowering.numerics,
+        verification={"status": "unverified", "rows": [], "agreement": {}},
+    )
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    (folder / MANIFEST).write_text(json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True) + "\n", encoding="utf-8")

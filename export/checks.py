@@ -1,0 +1,180 @@
+"""The checks of a bundle: one function per question of the design's table, each over two or three streams.
+
+`artifact`, `eager` and `full` are streams of the same components: the compiled ones, eager with the artifact's integers
+and activation arithmetic, and eager in full precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from export.compare import Comparison, Fact, relative_distance
+from model.component import Component
+from runtime.engines.base import Arrays, Stream
+from runtime.errors import RuntimeFault, UsageError
+
+NewStream = Callable[[], Stream]
+SEEDS = 6
+SIZES = (1, 2, 5)  # rows of a dynamic dimension; short, so that a rounding tie in one call says nothing of another
+LONG = 24
+
+
+class Context:
+    """What the checks compare, and which graphs multiply with integer activations."""
+
+    def __init__(self, components: list[Component], artifact: NewStream, eager: NewStream, full: NewStream | None, integer_graphs: set[str], bars: dict[str, float]):
+        self.components = {component.name: component for component in components}
+        self.artifact, self.eager, self.full = artifact, eager, full
+        self._integer, self._bars = integer_graphs, bars
+
+    def comparison(self, component: str, output: str, check: str, may_carry_flips: bool = False) -> Comparison:
+        return Comparison(component, output, check, self.components[component].graph in self._integer, may_carry_flips)
+
+    def quantisation_bar(self, component: str) -> float | None:
+        return self._bars.get(self.components[component].graph)
+
+
+def each_component(context: Context) -> Iterable[Comparison]:
+    """Every output, and every state after the call, over seeds and sizes; each call starts from the same states."""
+    for component in context.components.values():
+        streams = [make() for make in (context.artifact, context.eager, context.full) if make]
+        compared = {spec.name: context.comparison(component.name, spec.name, "outputs") for spec in component.outputs}
+        states = context.comparison(component.name, "states", "states") if component.states else None
+        for comparison in compared.values():
+            comparison.quantisation_bar = context.quantisation_bar(component.name)
+        bounds = streams[0].components[component.name].dims
+        for seed in range(SEEDS):
+            for size in (*SIZES, LONG) if bounds else (1,):
+                sizes = {dim: min(size, high) for dim, (_, high) in bounds.items()}
+                start = _warm_states(context, component, seed)
+                results = []
+                for stream in streams:
+                    stream.restore(start)
+                    results.append(stream.run(component.name, _at(component.example(seed, **sizes), LONG if start_is_warm(component) else 0)))
+                for name, comparison in compared.items():
+                    comparison.add(results[0][name], results[1][name])
+                    if len(results) == 3:
+                        comparison.quantisation.append(relative_distance(results[1][name], results[2][name]))
+                if states:
+                    found, expected = streams[0].snapshot(), streams[1].snapshot()
+                    for state in component.states:
+                        states.add(found[state.name], expected[state.name])
+        yield from compared.values()
+        if states:
+            yield states
+
+
+def start_is_warm(component: Component) -> bool:
+    """Steps start from states that a longer call left; first calls start from nothing."""
+    return component.name.endswith("step") and bool(component.states)
+
+
+def _warm_states(context: Context, component: Component, seed: int) -> Arrays:
+    stream = context.eager()
+    if start_is_warm(component):
+        first = next(other for other in context.components.values() if other.graph == component.graph)
+        stream.run(first.name, first.example(seed + 100, **{dim: min(LONG, high) for dim, (_, high) in first.dims.items()}))
+    return stream.snapshot()
+
+
+def _at(inputs: Arrays, position: int) -> Arrays:
+    return {**inputs, "position": np.array([position])} if "position" in inputs else inputs
+
+
+def long_run(context: Context, steps: int) -> Iterable[Comparison | Fact]:
+    """Many decode steps after a prefill, with the same inputs for both; no drift; the last cache position, and one past it."""
+    prefill, step = context.components["prefill"], context.components["decode_step"]
+    artifact, eager = context.artifact(), context.eager()
+    compared = context.comparison("decode_step", "hidden", f"{steps} steps", may_carry_flips=True)
+    start = _at(prefill.example(7, S=min(LONG, artifact.cache_length // 2)), 0)
+    position = start["embeddings"].shape[1]
+    for stream in (artifact, eager):
+        stream.run("prefill", start)
+    steps = min(steps, artifact.cache_length - position)
+    compared.check = f"{steps} steps"
+    for index in range(steps):
+        inputs = _at(step.example(index), position + index)
+        compared.add(artifact.run("decode_step", inputs)["hidden"], eager.run("decode_step", inputs)["hidden"])
+    yield compared
+    quarter = max(steps // 4, 1)
+    first, last = np.median(compared.errors[:quarter]), np.median(compared.errors[-quarter:])
+    yield Fact("no drift", bool(last <= max(10 * first, compared.bars[0] / 10)), f"median error {first:.1e} in the first quarter of {steps} steps, {last:.1e} in the last")
+    yield from last_position(context, eager.cache_length)
+
+
+def last_position(context: Context, length: int) -> Iterable[Comparison | Fact]:
+    """The last row of the cache is used like any other; a position one past it is refused."""
+    step = context.components["decode_step"]
+    compared = context.comparison("decode_step", "hidden", "last position")
+    generator = np.random.default_rng(3)
+    artifact, eager = context.artifact(), context.eager()
+    filled = {name: 0.5 * generator.standard_normal(array.shape, dtype=np.float32) for name, array in eager.snapshot().items()}
+    for seed in range(SEEDS):
+        outputs = []
+        for stream in (artifact, eager):
+            stream.restore(filled)
+            outputs.append(stream.run("decode_step", _at(step.example(seed), length - 1))["hidden"])
+        compared.add(*outputs)
+    yield compared
+    try:
+        artifact.run("decode_step", _at(step.example(0), length))
+        yield Fact("one past the last position is refused", False, f"position {length} ran")
+    except UsageError as error:
+        yield Fact("one past the last position is refused", True, str(error))
+
+
+def replay(context: Context) -> Iterable[Fact]:
+    """Reset and replay give the same bits; two interleaved streams give what each gives alone."""
+    utterances = [_calls(context, seed) for seed in (1, 2)]
+    stream = context.artifact()
+    alone = []
+    for calls in utterances:
+        stream.reset()
+        alone.append([stream.run(*call) for call in calls])
+    stream.reset()
+    yield Fact("reset and replay", _same(alone[0], [stream.run(*call) for call in utterances[0]]), "bit for bit")
+    pair = [context.artifact(), context.artifact()]
+    mixed: list[list[Arrays]] = [[], []]
+    for together in zip(*utterances, strict=True):
+        for which, call in enumerate(together):
+            mixed[which].append(pair[which].run(*call))
+    yield Fact("two interleaved streams", all(_same(a, b) for a, b in zip(alone, mixed, strict=True)), "bit for bit as alone")
+
+
+def _calls(context: Context, seed: int) -> list[tuple[str, Arrays]]:
+    by_name = context.components
+    calls = [("prefill", by_name["prefill"].example(seed, S=LONG // 2))]
+    for index in range(6):
+        calls.append(("decode_step", _at(by_name["decode_step"].example(seed + index), LONG // 2 + index)))
+        calls.append(("codec_step", _at(by_name["codec_step"].example(seed + index), index)))
+    return calls
+
+
+def _same(first: list[Arrays], second: list[Arrays]) -> bool:
+    return all(np.array_equal(a[name], b[name]) for a, b in zip(first, second, strict=True) for name in a)
+
+
+def streaming(context: Context, frames: int = 40) -> Iterable[Comparison]:
+    """Chunks of any size through `codec_step` add up to the whole utterance, in the artifact or, where it takes single frames only, in eager."""
+    compared = context.comparison("codec_step", "audio", "chunks equal whole", may_carry_flips=True)
+    codes = context.components["codec"].example(11, T=frames)["codes"]
+    most = context.artifact().components["codec"].dims["T"][1]
+    whole = (context.artifact if most >= frames else context.eager)().run("codec", {"codes": codes, "position": np.array([0])})["audio"]
+    for size in sorted({min(size, most) for size in (1, 3, 7, frames)}):
+        stream = context.artifact()
+        pieces = [
+            stream.run("codec_step", {"codes": codes[:, start : start + size], "position": np.array([start])})["audio"]
+            for start in range(0, frames, size)
+        ]
+        compared.add(np.concatenate(pieces, axis=1), whole)
+    yield compared
+
+
+def guarded(checks: Iterable[Comparison | Fact], name: str) -> Iterable[Comparison | Fact]:
+    """An engine that fails outright is a failed check, not a crash of the checker."""
+    try:
+        yield from checks
+    except RuntimeFault as error:
+        yield Fact(name, False, str(error))

@@ -1,0 +1,69 @@
+"""The README of a bundle: the order of calls with names and shapes, for whoever writes a native runner."""
+
+from __future__ import annotations
+
+from runtime.bundle import ComponentEntry, Manifest, Tensor
+
+CALLS = """\
+## Order of calls
+
+1. `ids` = {bos}, {begin}, one {audio} per voice row, 36, the text's ids, 35, {begin}{extra}. Text ids come from `tekken.json`
+   (byte-level BPE; specials typed in a text are text).
+2. `embed_text(ids)`, then write the voice's rows over the rows of the ids {audio}.
+3. `prefill(embeddings, position=0)`; its `semantic_logits` and `condition` belong to the last row.
+4. For each frame:
+   a. The semantic code is the argmax of `semantic_logits` without row 0 and without rows from {rows} on. 1 ends the speech.
+   b. Draw `x`, {acoustic} standard normals. For `step` 0 ... {last_step}: `x = acoustic_step(x, step, condition).next_x`.
+   c. Acoustic codes: round((clamp(x, -1, 1) + 1) / 2 * {top}) + 2, half to even.
+   d. `embed_codes(codes)`, then `decode_step(embeddings, position)`; `position` counts rows since the prompt's first.
+   e. `codec_step(codes, position)` gives {samples} samples; `position` counts frames. Any number of frames may go in one call.
+5. {rate} Hz mono, clip to [-1, 1].
+
+A new utterance starts at position 0; states need no clearing as long as they are finite.
+"""
+STATES = {
+    "onnx": "States are inputs `past.NAME` and outputs `present.NAME`. Bind a cache's input and output to one buffer; the others are small.\n"
+    "Weights of all graphs lie in `weights.bin`.\n",
+    "executorch": "States are mutable buffers of the program. `GRAPH.read()` returns all of a graph's states, `GRAPH.write(...)` replaces them, in\n"
+    "the order of the table. A program starts with zeros. Register the llama custom operators.\n",
+    "coreml": "States are Core ML states (float16). Make one state object per package and utterance. Integer inputs are int32.\n",
+}
+
+
+def bundle_readme(manifest: Manifest) -> str:
+    """Markdown, complete without this project at hand."""
+    constants = manifest.constants
+    parts = [
+        f"# {manifest.source.name}, {manifest.target}, {manifest.recipe['name']}\n",
+        f"Made by voxport. Weights: {manifest.licence}. Numerics checked by: {manifest.numerics}. `manifest.json` has all of this for programs.\n",
+        CALLS.format(
+            bos=constants["bos_id"],
+            begin=constants["begin_audio_id"],
+            audio=constants["audio_id"],
+            extra=f", {constants['audio_id']} (embedded as text: its hidden state gives frame 0)" if manifest.switches["first_frame"] == "audio_token" else "",
+            rows=2 + constants["semantic_codes"],
+            acoustic=constants["n_codebooks"] - 1,
+            last_step=constants["euler_steps"] - 1,
+            top=constants["acoustic_levels"] - 1,
+            samples=constants["samples_per_frame"],
+            rate=constants["sample_rate"],
+        ),
+        "## Components\n",
+        STATES[manifest.target],
+        f"The caches hold {manifest.cache_length} rows.\n",
+    ]
+    return "\n".join([*parts, *(_component(entry) for entry in manifest.components)])
+
+
+def _component(entry: ComponentEntry) -> str:
+    lines = [f"### {entry.name}\n", f"`{entry.entry_point}` of `{entry.file}`: {entry.purpose}. Recipe {entry.recipe}, {entry.bits_per_weight} bits per weight.\n"]
+    lines += ["| | name | dtype | shape |", "|---|---|---|---|"]
+    for what, tensors in (("in", entry.inputs), ("out", entry.outputs)):
+        lines += [f"| {what} | {tensor.name} | {tensor.dtype} | {_shape(tensor, entry)} |" for tensor in tensors]
+    lines += [f"| state | {state.name} | {state.dtype} | {list(state.shape)} |" for state in entry.states]
+    return "\n".join(lines) + "\n"
+
+
+def _shape(tensor: Tensor, entry: ComponentEntry) -> str:
+    bounds = "; ".join(f"{name} {low} to {high}" for name, (low, high) in entry.dims.items() if any(name == size for size in tensor.shape))
+    return f"[{', '.join(map(str, tensor.shape))}]" + (f" ({bounds})" if bounds else "")

@@ -1,0 +1,120 @@
+"""A checkpoint and what is to be made of it: the plan, and the quantised model that the plan gives."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from export.lowering import Graph, graphs_of
+from model.checkpoint import Checkpoint, is_below, materialize
+from model.component import Component
+from model.families import FAMILIES, Family
+from quantize.quantizer import Quantizer
+from quantize.recipe import Recipe, RecipeError, Rule, find_recipe
+
+DEFAULT_CACHE_LENGTH = 2048  # rows; 150 s of speech after a prompt of 170
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What decides an artifact besides the checkpoint and the target."""
+
+    quant: str = "none"
+    quant_for: tuple[tuple[str, str], ...] = ()
+    rules: tuple[Rule, ...] = ()
+    switches: dict[str, str] = field(default_factory=dict)
+    cache_length: int = DEFAULT_CACHE_LENGTH
+
+    def recipes(self, family: Family, component_graphs: dict[str, str]) -> dict[str, Recipe]:
+        """The recipe of each graph, rules included. Raises RecipeError on an unknown component or a contradiction."""
+        chosen: dict[str, str] = {}
+        for component, recipe in self.quant_for:
+            graph = component_graphs.get(component, component if component in component_graphs.values() else None)
+            if graph is None:
+                raise RecipeError(f"--quant-for {component}={recipe}: no such component; there are {', '.join(component_graphs)}")
+            if chosen.setdefault(graph, recipe) != recipe:
+                raise RecipeError(f"--quant-for {component}={recipe}: it shares its weights with a component that is to be {chosen[graph]}")
+        protected = tuple(Rule(path, None) for path in family.high_precision)
+        return {
+            graph: find_recipe(chosen.get(graph, self.quant)).with_rules(self.rules + protected)
+            for graph in dict.fromkeys(component_graphs.values())
+        }
+
+
+class Source:
+    """A checkpoint, opened and checked; no weight is loaded."""
+
+    def __init__(self, folder: Path, family: str = "voxtral_tts"):
+        self.folder = folder
+        self.family = FAMILIES[family]
+        self.config = self.family.load_config(folder)
+        self.checkpoint = Checkpoint(folder)
+        self._root = self.family.root(self.config, self.checkpoint)
+
+    def root(self) -> nn.Module:
+        """A new root module on the meta device."""
+        return copy.deepcopy(self._root)
+
+    def describe(self, plan: Plan) -> list[Component]:
+        """Components without weights."""
+        return self.family.components(self._root, self.config, self.family.switches(**plan.switches), plan.cache_length)
+
+    def recipes(self, plan: Plan) -> dict[str, Recipe]:
+        return plan.recipes(self.family, {component.name: component.graph for component in self.describe(plan)})
+
+    @cached_property
+    def voices(self) -> dict[str, Any]:
+        return self.family.voices(self.folder, self.config.dim)
+
+
+class Model:
+    """The modules of a checkpoint with a plan's quantisation. Weights load graph by graph, when a graph is asked for."""
+
+    def __init__(self, source: Source, plan: Plan, recipes: dict[str, Recipe], layout: str):
+        self._source, self._plan, self._recipes, self._layout = source, plan, recipes, layout
+        self._root = source.root()
+        self._switches = source.family.switches(**plan.switches)
+        self._loaded: dict[str, list[Component]] = {}
+        self.reports: dict[str, dict[str, float]] = {}
+        self.quantized: dict[str, list[str]] = {}
+
+    def components(self, graph: str) -> list[Component]:
+        if graph not in self._loaded:
+            family = self._source.family
+            quantizer = Quantizer(self._recipes[graph], family.constant)
+            materialize(self._root, self._source.checkpoint, family.weights_of_graph[graph], quantizer)
+            self._loaded[graph] = family.components(self._root, self._source.config, self._switches, self._plan.cache_length, self._layout, only=graph)
+            self.reports[graph], self.quantized[graph] = quantizer.report(), quantizer.quantized
+        return self._loaded[graph]
+
+    def graphs(self) -> Iterator[Graph]:
+        """Graph after graph, each loaded when its turn comes."""
+        for name in self._recipes:
+            yield from graphs_of(self.components(name))
+
+    def all_components(self) -> list[Component]:
+        return [component for name in self._recipes for component in self.components(name)]
+
+
+def graph_weights(root: nn.Module, prefixes: tuple[str, ...], recipe: Recipe, constant: tuple[str, ...]) -> tuple[int, float]:
+    """Number of weights below `prefixes` and the bytes that the recipe holds them in, from shapes alone."""
+    tables = {f"{path}.weight": isinstance(module, nn.Embedding) for path, module in root.named_modules() if isinstance(module, nn.Linear | nn.Embedding)}
+    count, size = 0, 0.0
+    for name, parameter in root.named_parameters():
+        path = name.removesuffix(".weight")
+        if not is_below(name, prefixes) or path in constant:
+            continue
+        scheme = recipe.scheme_for(path, tables[name]) if name in tables else None
+        count += parameter.numel()
+        if scheme is None:
+            size += 4 * parameter.numel()
+        else:
+            scales = parameter.numel() / (scheme.group or parameter.shape[-1])
+            size += parameter.numel() * scheme.bits / 8 + 4 * scales
+    return count, size

@@ -1,0 +1,87 @@
+"""Every intermediate value of an utterance, for whoever writes or debugs a runner. Works on any engine's streams.
+
+Inputs and outputs bear the names that BUNDLE.md lists.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from runtime.engines.base import Engine
+from runtime.errors import UsageError
+from runtime.voxtral_tts import Constants, Speaker
+
+Arrays = dict[str, np.ndarray]
+TRACED_FRAME = 3  # frame whose hidden state conditions the velocities that are written
+
+
+def read_inputs(path: Path, constants: Constants) -> Arrays:
+    """`ids` [P], `voice` [N, dim], `noise` [F, K - 1]; optional `codes` [F, K], `codec_codes` [1, T, K], `vel_x` [1, K - 1].
+
+    Raises UsageError that names the array.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UsageError(f"{path}: not a readable .npz of arrays ({error})") from None
+    books = constants.n_codebooks
+    shapes = {"ids": (None,), "voice": (None, constants.dim), "noise": (None, books - 1)}
+    optional = {"codes": (None, books), "codec_codes": (1, None, books), "vel_x": (1, books - 1)}
+    for name, shape in (shapes | optional).items():
+        if name not in arrays:
+            if name in optional:
+                continue
+            raise UsageError(f"{path}: array {name} is missing; expected {', '.join(shapes)}, optionally {', '.join(optional)}")
+        found = arrays[name].shape
+        if len(found) != len(shape) or any(want not in (None, size) for size, want in zip(found, shape, strict=True)):
+            raise UsageError(f"{path}: array {name} has shape {list(found)}, expected {['any' if s is None else s for s in shape]}")
+        kind = np.floating if name in ("voice", "noise", "vel_x") else np.integer
+        if not np.issubdtype(arrays[name].dtype, kind):
+            raise UsageError(f"{path}: array {name} is {arrays[name].dtype}, expected {kind.__name__}")
+        arrays[name] = arrays[name].astype(np.float32 if kind is np.floating else np.int64)
+    for name, low, high in (("ids", 0, constants.vocab_size), ("codes", 0, constants.semantic_codes + 2), ("codec_codes", 0, constants.semantic_codes + 2)):
+        if name in arrays and arrays[name].size and not (low <= arrays[name].min() and arrays[name].max() < high):
+            raise UsageError(f"{path}: array {name} has values outside {low} … {high - 1}")
+    if len(arrays["noise"]) == 0:
+        raise UsageError(f"{path}: noise has no frame; expected one row per frame")
+    if "codes" in arrays and len(arrays["codes"]) != len(arrays["noise"]):
+        raise UsageError(f"{path}: codes has {len(arrays['codes'])} frames, noise has {len(arrays['noise'])}; expected as many")
+    return {name: array for name, array in arrays.items() if name in shapes or name in optional}
+
+
+def trace(engine: Engine, constants: Constants, first_frame: str, inputs: Arrays) -> Arrays:
+    """Runs the utterance; given `codes` are fed back in place of the ones chosen (teacher forcing)."""
+    speaker = Speaker(engine.stream(), constants, first_frame)
+    outputs = {"prefill_hidden": speaker.prefill(inputs["ids"], inputs["voice"])}
+    frames, forced = [], inputs.get("codes")
+    for index in range(len(inputs["noise"])):
+        frames.append(speaker.frame(inputs["noise"][index : index + 1]))
+        if index + 1 < len(inputs["noise"]):
+            speaker.step(frames[-1].codes if forced is None else forced[index : index + 1])
+    outputs["hidden"] = np.stack([frame.hidden for frame in frames])
+    outputs["semantic_logits"] = np.stack([frame.semantic_logits for frame in frames])
+    outputs["codes"] = np.concatenate([frame.codes for frame in frames])
+    traced = min(TRACED_FRAME, len(frames) - 1)
+    outputs["vel_x"] = inputs.get("vel_x", inputs["noise"][traced : traced + 1])
+    for step in range(constants.euler_steps):
+        outputs[f"velocity_{step / constants.euler_steps:.4f}"] = speaker.velocity(outputs["vel_x"], step, frames[traced].condition)
+    if "codec_codes" in inputs:
+        codec = Speaker(engine.stream(), constants, first_frame)
+        outputs["audio"] = codec.decode(inputs["codec_codes"][0])[None]
+    return outputs
+
+
+def write_outputs(path: Path, outputs: Arrays) -> None:
+    """Writes the .npz beside its place and renames it. Raises UsageError where that is not possible."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            np.savez(file, **outputs)
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,163 @@
+"""Speech from text with a Voxtral-TTS bundle: prompt, prefill, frame loop, codec. Works on any engine's streams."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from runtime.engines.base import Stream
+from runtime.errors import IntegrityError, UsageError
+
+FAMILY = "voxtral_tts"
+EMPTY_AUDIO, END_AUDIO, FIRST_CODE = 0, 1, 2  # the first two rows of every code book are specials
+log = logging.getLogger(__name__)
+Count = Annotated[int, Field(gt=0)]
+
+
+class Constants(BaseModel):
+    """`constants` of the manifest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    sample_rate: Count
+    samples_per_frame: Count
+    dim: Count
+    vocab_size: Count
+    n_codebooks: Annotated[int, Field(ge=2)]
+    semantic_codes: Count
+    acoustic_levels: Annotated[int, Field(ge=2)]
+    euler_steps: Count
+    bos_id: int
+    audio_id: int
+    begin_audio_id: int
+
+
+def parse_constants(constants: dict[str, Any]) -> Constants:
+    """Raises IntegrityError that names the constant."""
+    try:
+        return Constants.model_validate(constants)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise IntegrityError(f"manifest.json: constants.{'.'.join(map(str, first['loc']))}: {first['msg']}; export the bundle again") from None
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What one step of the loop decides. `noise` and `codes` have one value per code book, the semantic one apart."""
+
+    codes: np.ndarray  # int64 [1, K]
+    hidden: np.ndarray  # float32 [dim]
+    semantic_logits: np.ndarray  # float32 [rows]
+    condition: np.ndarray  # float32 [1, acoustic dim]
+
+
+class Speaker:
+    """One utterance on one stream. `first_frame` is the manifest's switch."""
+
+    def __init__(self, stream: Stream, constants: Constants, first_frame: str):
+        self.stream, self.constants, self.first_frame = stream, constants, first_frame
+        self._position = 0
+        self._decoded = 0
+
+    def prefill(self, ids: np.ndarray, voice: np.ndarray) -> np.ndarray:
+        """ids int64 [P], voice float32 [N, dim] in place of the N [AUDIO] ids -> hidden float32 [1, P, dim] of the prompt.
+
+        Raises UsageError when the prompt does not fit the cache or the voice the placeholders.
+        """
+        places = ids == self.constants.audio_id
+        if places.sum() != voice.shape[0]:
+            raise UsageError(f"prompt: {places.sum()} [AUDIO] ids for a voice of {voice.shape[0]} rows; expected as many")
+        extra = [self.constants.audio_id] if self.first_frame == "audio_token" else []
+        rows = len(ids) + len(extra)
+        if rows >= self.stream.cache_length:
+            raise UsageError(
+                f"text: its prompt of {rows} rows leaves no room in a cache of {self.stream.cache_length};"
+                " shorten the text or export with a larger --cache-length"
+            )
+        embeddings = self.stream.run("embed_text", {"ids": np.array([[*ids, *extra]], dtype=np.int64)})["embeddings"].copy()
+        embeddings[0, : len(ids)][places] = voice
+        # Frame 0 from [AUDIO] is the prompt with one more row: the same arithmetic as a step of its own.
+        outputs = self.stream.run("prefill", {"embeddings": embeddings, "position": np.array([0])})
+        self._keep(outputs)
+        self._position = rows
+        return outputs["hidden"][:, : len(ids)]
+
+    def frame(self, noise: np.ndarray) -> Frame:
+        """noise float32 [1, K - 1] -> the frame that the last hidden state gives; its semantic code may be END_AUDIO."""
+        codes = np.concatenate(([[self._semantic_code()]], self._acoustic_codes(noise)), axis=1)
+        return Frame(codes, self._hidden, self._logits, self._condition)
+
+    def step(self, codes: np.ndarray) -> None:
+        """codes int64 [1, K] of the last frame, fed back: the next hidden state."""
+        embeddings = self.stream.run("embed_codes", {"codes": codes})["embeddings"]
+        self._keep(self.stream.run("decode_step", {"embeddings": embeddings, "position": np.array([self._position])}))
+        self._position += 1
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the cache holds another step."""
+        return self._position < self.stream.cache_length
+
+    def velocity(self, x: np.ndarray, step: int, condition: np.ndarray) -> np.ndarray:
+        """x float32 [1, K - 1], condition [1, acoustic dim] -> float32 [2, K - 1]: guided and unguided velocity at a step."""
+        return self.stream.run("acoustic_step", {"x": x, "step": np.array([step]), "condition": condition})["velocity"]
+
+    def decode(self, codes: np.ndarray) -> np.ndarray:
+        """codes int64 [T, K] of the next frames -> float32 [T · samples_per_frame]."""
+        most = self.stream.components["codec_step"].dims.get("T", (1, 1))[1]
+        pieces = []
+        for start in range(0, len(codes), most):
+            part = codes[None, start : start + most]
+            pieces.append(self.stream.run("codec_step", {"codes": part, "position": np.array([self._decoded])})["audio"][0])
+            self._decoded += part.shape[1]
+        return np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
+
+    def _keep(self, outputs: dict[str, np.ndarray]) -> None:
+        self._hidden, self._logits, self._condition = outputs["hidden"][0, -1], outputs["semantic_logits"][0], outputs["condition"]
+
+    def _semantic_code(self) -> int:
+        speakable = self._logits[: FIRST_CODE + self.constants.semantic_codes].copy()  # rows beyond are padding
+        speakable[EMPTY_AUDIO] = -np.inf
+        return int(speakable.argmax())
+
+    def _acoustic_codes(self, noise: np.ndarray) -> np.ndarray:
+        x = noise
+        for step in range(self.constants.euler_steps):
+            x = self.stream.run("acoustic_step", {"x": x, "step": np.array([step]), "condition": self._condition})["next_x"]
+        return quantize_levels(x, self.constants.acoustic_levels) + FIRST_CODE
+
+
+def quantize_levels(x: np.ndarray, levels: int) -> np.ndarray:
+    """round((clamp(x, -1, 1) + 1) / 2 · (levels - 1)), half to even: int64 in 0 … levels - 1."""
+    return np.round((np.clip(x, -1, 1) + 1) / 2 * (levels - 1)).astype(np.int64)
+
+
+def speak(
+    stream: Stream, constants: Constants, first_frame: str, ids: np.ndarray, voice: np.ndarray, seed: int, max_frames: int, chunk_frames: int
+) -> Iterator[np.ndarray]:
+    """Yields float32 samples, `chunk_frames` frames at a time. The seed's noise is the same on every target."""
+    speaker = Speaker(stream, constants, first_frame)
+    generator = np.random.default_rng(seed)
+    speaker.prefill(ids, voice)
+    waiting: list[np.ndarray] = []
+    for count in range(max_frames):
+        frame = speaker.frame(generator.standard_normal((1, constants.n_codebooks - 1), dtype=np.float32))
+        if frame.codes[0, 0] == END_AUDIO:
+            break
+        waiting.append(frame.codes[0])
+        if len(waiting) == chunk_frames:
+            yield speaker.decode(np.stack(waiting))
+            waiting = []
+        if not speaker.has_room:
+            log.warning("stopped after %d frames: the cache of %d rows is full, the sentence may be cut off", count + 1, stream.cache_length)
+            break
+        if count + 1 < max_frames:
+            speaker.step(frame.codes)
+    else:
+        log.warning("stopped at the limit of %d frames (%.1f s): the sentence may be cut off", max_frames, max_frames * constants.samples_per_frame / constants.sample_rate)
+    if waiting:
+        yield speaker.decode(np.stack(waiting))
