@@ -99,6 +99,8 @@ def _identity(source: Source, lowering: Lowering, request: Request) -> dict[str,
 
 def _is_current(request: Request, wanted: dict[str, Any]) -> bool:
     """True for this very bundle, checked file by file. Raises OutputExists where something else is in the way."""
+    if request.force:
+        return False
     try:
         found = read_manifest(request.out).model_dump(mode="json")
     except (UsageError, IntegrityError):
@@ -106,14 +108,10 @@ def _is_current(request: Request, wanted: dict[str, Any]) -> bool:
     if found is not None and all(found[key] == json.loads(json.dumps(value)) for key, value in wanted.items()):
         try:
             Bundle(request.out).check_hashes()
-            if request.check and found["verification"]["status"] == "unverified" and found["numerics"] != "not run":
-                return False
-            return True
         except RuntimeFault as error:
-            if request.force:
-                return False
             raise OutputExists(f"{error} (--force replaces it)") from None
-    if request.force or (request.out.is_dir() and not any(request.out.iterdir())):
+        return not request.check or found["verification"]["status"] == "passed" or found["numerics"] == "not run"
+    if request.out.is_dir() and not any(request.out.iterdir()):
         return False
     what = "another bundle" if found is not None else "something that is no bundle"
     raise OutputExists(f"{request.out}: holds {what}; give another --out, or --force to replace it")

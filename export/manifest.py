@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,5 +23,16 @@ def source_files(checkpoint: Path) -> dict[str, FileEntry]:
 
 
 def tool_versions(packages: tuple[str, ...]) -> dict[str, str]:
-    """Versions that decide the bytes of an artifact."""
-    return {package: version(package) for package in sorted({*packages, "torch", "torchao"})}
+    """Versions that decide the bytes of an artifact, our own code's by its content."""
+    versions = {package: version(package) for package in sorted({*packages, "torch", "torchao"})}
+    return versions | {"voxport": _code_hash()}
+
+
+@cache
+def _code_hash() -> str:
+    digest = hashlib.sha256()
+    root = Path(__file__).parent.parent
+    for package in ("export", "model", "quantize"):
+        for path in sorted((root / package).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -19,3 +19,9 @@ class CheckpointNotFound(ModelError):
     """The path given as a checkpoint is not one. Exit code 2: usage."""
 
     exit_code = 2
+
+
+class OutputError(ModelError):
+    """A checkpoint cannot be written as asked. Exit code 2: usage."""
+
+    exit_code = 2

@@ -21,7 +21,7 @@ PATTERN = (
 FIRST_SPECIALS = (
     "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] [IMG] <pad> "
     "[IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]"
-).split()
+)
 SPEECH_SPECIALS = {24: "[AUDIO]", 25: "[BEGIN_AUDIO]", 26: "[OUTPUT_AUDIO]", 35: "[REPEAT_AUDIO_TEXT]", 36: "[NEXT_AUDIO_TEXT]"}
 
 # Every prefix of these becomes a token, so that merges of two and more bytes occur in ordinary text.
@@ -29,8 +29,8 @@ WORDS = (
     "the and that have for not with you this but his from they say her she will one all would there their what out about who get which "
     "when make can like time just him know take people into year your good some could them see other than then now look only come over "
     "hello model voice speech random weights"
-).split()
-OTHERS = "été où für año não здесь 🙂".split()
+)
+OTHER_WORDS = "été où für año não здесь 🙂"
 
 
 def tekken(vocab_size: int, num_vocab_tokens: int, voice_rows: dict[str, int], sampling_rate: int, frame_rate: float) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def tekken(vocab_size: int, num_vocab_tokens: int, voice_rows: dict[str, int], s
 
 def _special_names() -> list[str]:
     """Ranks 0 … 36 without a gap: mistral_common counts its own fillers from the length of this list."""
-    named = dict(enumerate(FIRST_SPECIALS)) | SPEECH_SPECIALS
+    named = dict(enumerate(FIRST_SPECIALS.split())) | SPEECH_SPECIALS
     return [named.get(rank, f"<SPECIAL_{rank}>") for rank in range(max(named) + 1)]
 
 
@@ -79,7 +79,7 @@ def _byte_strings() -> Iterator[bytes]:
 
 
 def _prefixes() -> Iterator[bytes]:
-    for word in (*WORDS, *OTHERS):
+    for word in f"{WORDS} {OTHER_WORDS}".split():
         encoded = f" {word}".encode()
         for length in range(2, len(encoded) + 1):
             yield encoded[:length]

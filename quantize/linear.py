@@ -14,7 +14,6 @@ import torchao.quantization.quant_primitives  # noqa: F401  registers the operat
 from torch import nn
 
 from quantize.recipe import Scheme
-from quantize.scales import QuantizedWeight
 
 Product = Callable[[torch.Tensor, "QuantizedLinear"], torch.Tensor]
 CHANNEL_BLOCK = 128  # activation block of a per-channel weight under `int8_per_block`: what the ONNX kernel is given
@@ -23,18 +22,26 @@ CHANNEL_BLOCK = 128  # activation block of a per-channel weight under `int8_per_
 class QuantizedLinear(nn.Module):
     """x [..., K] -> [..., N] with weight int8 [N, K] and scale float32 [N, K / block]."""
 
-    def __init__(self, weight: QuantizedWeight, scheme: Scheme):
+    def __init__(self, integers: torch.Tensor, scale: torch.Tensor, scheme: Scheme):
         super().__init__()
         self.scheme = scheme
-        self.register_buffer("weight", weight.integers)
-        self.register_buffer("scale", weight.scale)
-        self.register_buffer("zero", torch.zeros_like(weight.scale, dtype=torch.int8), persistent=False)  # lowerings match a constant
+        self.register_buffer("weight", integers)
+        self.register_buffer("scale", scale)
+        self.register_buffer("zero", torch.zeros_like(scale, dtype=torch.int8), persistent=False)  # lowerings match a constant
         self.product: Product = float_activations
 
     @property
     def block(self) -> int:
         """Weights that share a scale."""
         return self.weight.shape[1] // self.scale.shape[1]
+
+    def can_stack(self, parts: list[QuantizedLinear]) -> bool:
+        """Rows of one scheme are quantised independently of each other, so that stacking changes no value."""
+        return all(part.scheme == self.scheme for part in parts)
+
+    def stack(self, parts: list[QuantizedLinear]) -> QuantizedLinear:
+        """One linear with the rows of all parts, in order."""
+        return QuantizedLinear(torch.cat([part.weight for part in parts]), torch.cat([part.scale for part in parts]), self.scheme)
 
     def dequantized(self) -> torch.Tensor:
         """float32 [N, K], as an operator that every lowering recognises."""
@@ -48,11 +55,11 @@ class QuantizedLinear(nn.Module):
 class QuantizedEmbedding(nn.Module):
     """ids [...] -> [..., D] from int8 rows and one float32 scale per row."""
 
-    def __init__(self, weight: QuantizedWeight, scheme: Scheme):
+    def __init__(self, integers: torch.Tensor, scale: torch.Tensor, scheme: Scheme):
         super().__init__()
         self.scheme = scheme
-        self.register_buffer("weight", weight.integers)
-        self.register_buffer("scale", weight.scale)
+        self.register_buffer("weight", integers)
+        self.register_buffer("scale", scale)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return self.weight[ids].float() * self.scale[ids]

@@ -42,7 +42,7 @@ class Quantizer:
         self.min_max_squared_error += found.min_max_squared_error
         self.squared_norm += found.squared_norm
         self.quantized.append(path)
-        return QuantizedEmbedding(found, scheme) if is_table else QuantizedLinear(found, scheme)
+        return (QuantizedEmbedding if is_table else QuantizedLinear)(found.integers, found.scale, scheme)
 
     def report(self) -> dict[str, float]:
         """Bits per weight, and relative weight error |w - q·s| / |w| with searched and with plain min-max scales."""

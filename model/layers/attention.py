@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from model.layers.linear import joined
 from model.layers.rope import rotate
 
 CACHE_LAYOUTS = ("BSHD", "BHSD")
@@ -68,16 +69,29 @@ class Attention(nn.Module):
         self.wo = nn.Linear(n_heads * head_dim, dim, bias=False)
         self.cache_attention: CacheAttention = ReferenceAttention()
 
+    def join(self) -> None:
+        """Once the weights are in place: queries, keys and values become one product."""
+        self.wqkv = joined([self.wq, self.wk, self.wv])
+        del self.wq, self.wk, self.wv
+
     def project(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """x [B, S, dim] -> q [B, S, H, D], k and v [B, S, H_kv, D]."""
-        shape = (*x.shape[:2], -1, self.head_dim)
-        return self.wq(x).reshape(shape), self.wk(x).reshape(shape), self.wv(x).reshape(shape)
+        qkv = self.wqkv(x).reshape(*x.shape[:2], -1, self.head_dim)
+        return qkv.split([self.n_heads, self.n_kv_heads, self.n_kv_heads], dim=2)
 
     def forward(self, x, cos, sin, k_cache, v_cache, position):
         q, k, v = self.project(x)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         out, k_cache, v_cache = self.cache_attention(q, k, v, k_cache, v_cache, position)
         return self.wo(out.flatten(-2)), k_cache, v_cache
+
+
+def join_products(module: nn.Module) -> None:
+    """Joins what can be joined below `module`, unless its weights are on the meta device or joined already."""
+    for part in list(module.modules()):
+        first = getattr(part, "wq", getattr(part, "w1", None))
+        if hasattr(part, "join") and first is not None and not first.weight.is_meta:
+            part.join()
 
 
 def use_cache_attention(module: nn.Module, cache_attention: CacheAttention) -> None:

@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from model.layers.linear import joined
+
 
 class FeedForward(nn.Module):
     """w2(silu(w1 x) · w3 x), `[..., dim] -> [..., dim]`."""
@@ -14,5 +16,11 @@ class FeedForward(nn.Module):
         self.w2 = nn.Linear(hidden_dim, dim, bias=False)
         self.w3 = nn.Linear(dim, hidden_dim, bias=False)
 
+    def join(self) -> None:
+        """Once the weights are in place: gate and up become one product."""
+        self.w13 = joined([self.w1, self.w3])
+        del self.w1, self.w3
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.w2(F.silu(self.w1(x)) * self.w3(x))
+        gate, up = self.w13(x).chunk(2, dim=-1)
+        return self.w2(F.silu(gate) * up)

@@ -14,7 +14,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from model.component import StateSpec
+from model.layers.attention import join_products
 from model.layers.feed_forward import FeedForward
+from model.layers.linear import joined
 from model.layers.norm import RMSNorm
 from model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs, Switches
 
@@ -54,6 +56,16 @@ class CodecAttention(nn.Module):
         self.wq, self.wk, self.wv = (nn.Linear(args.dim, width, bias=False) for _ in range(3))
         self.wo = nn.Linear(width, args.dim, bias=False)
         self.q_norm, self.k_norm = RMSNorm(width, args.qk_norm_eps), RMSNorm(width, args.qk_norm_eps)
+
+    def join(self) -> None:
+        """Once the weights are in place: queries, keys and values become one product."""
+        self.wqkv = joined([self.wq, self.wk, self.wv])
+        del self.wq, self.wk, self.wv
+
+    def project(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """x [1, S, dim] -> q, k, v [1, S, width]."""
+        q, k, v = self.wqkv(x).chunk(3, dim=-1)
+        return self.q_norm(q), self.k_norm(k), v
 
 
 class CodecBlock(nn.Module):
@@ -153,10 +165,10 @@ class Window(nn.Module):
 
     def attend(self, attention: CodecAttention, x, early, k_state, v_state):
         """x [1, T·rate, dim], states [1, back·rate, width] -> attended [1, T·rate, dim] and the states after it."""
-        q = attention.q_norm(attention.wq(x)).reshape(-1, self.rate, self.n_heads, self.head_dim)
+        q, k, v = attention.project(x)
+        q = q.reshape(-1, self.rate, self.n_heads, self.head_dim)
         frames = q.shape[0]
-        k = torch.cat((k_state, attention.k_norm(attention.wk(x))), dim=1)
-        v = torch.cat((v_state, attention.wv(x)), dim=1)
+        k, v = torch.cat((k_state, k), dim=1), torch.cat((v_state, v), dim=1)
         keys, values = (
             torch.cat([part.narrow(0, back, frames) for back in range(self.back + 1)], dim=1).transpose(1, 2)  # [T, H, (back+1)·rate, D]
             for part in (t.reshape(-1, self.rate, self.n_heads, self.head_dim) for t in (k, v))
@@ -181,6 +193,7 @@ class CodecGraph(nn.Module):
 
     def __init__(self, tokenizer: AudioTokenizer, args: AudioTokenizerArgs, switches: Switches):
         super().__init__()
+        join_products(tokenizer)
         self.args = args
         book = tokenizer.quantizer["semantic_codebook"]
         self.register_buffer("codebook", book["embedding_sum"] / book["cluster_usage"].clamp_min(USAGE_FLOOR)[:, None], persistent=False)

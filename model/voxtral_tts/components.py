@@ -12,7 +12,7 @@ from torch import nn
 
 from model.checkpoint import Checkpoint, expected_tensors
 from model.component import Component, Kind, StateSpec, TensorSpec
-from model.layers.attention import ReferenceAttention, cache_shape
+from model.layers.attention import ReferenceAttention, cache_shape, join_products
 from model.layers.norm import RMSNorm
 from model.layers.rope import RotaryTable
 from model.voxtral_tts.acoustic import AcousticStepGraph, AcousticTransformer
@@ -145,6 +145,7 @@ def _embed_codes(root: VoxtralTTS, config: VoxtralTTSConfig) -> Component:
 
 
 def _backbone(root: VoxtralTTS, config: VoxtralTTSConfig, cache_length: int, layout: str) -> list[Component]:
+    join_products(root.layers)
     graph = BackboneGraph(
         root.layers,
         root.norm,
@@ -190,6 +191,7 @@ def _backbone(root: VoxtralTTS, config: VoxtralTTSConfig, cache_length: int, lay
 
 
 def _acoustic_step(root: VoxtralTTS, config: VoxtralTTSConfig) -> Component:
+    join_products(root.acoustic_transformer.layers)
     books, steps = config.audio.n_acoustic_codebook, config.acoustic.n_decoding_steps
 
     def example(seed: int) -> dict[str, np.ndarray]:

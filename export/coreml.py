@@ -1,0 +1,205 @@
+"""Lowering to Core ML: constant weights of 4 and 8 bits, half-precision states, one package per graph.
+
+Nothing here can run a package, so each is read back from disk and compared with the modules that it was made from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from export.lowering import EntryPoint, ExportError, Graph, Stateful, dynamic_shapes, example_inputs, quiet_logs, zero_states
+from model.component import Component, TensorSpec
+from model.layers.attention import ReferenceAttention, use_cache_attention
+from quantize.linear import QuantizedEmbedding, QuantizedLinear, use_product
+from quantize.scales import SMALLEST_SCALE
+
+with quiet_logs("coremltools"):  # it tells of the framework that only macOS has, and of versions that it has not seen
+    import coremltools as ct
+    from coremltools.converters.mil.frontend.milproto.load import load as load_program
+    from coremltools.converters.mil.mil.ops.registry import SSAOpRegistry
+    from coremltools.models.utils import MultiFunctionDescriptor, save_multifunction
+
+OPSET, OPSET_NAME = ct.target.iOS18, "CoreML8"  # the first with states and with scales per block
+RANGES = {4: (-8, 7), 8: (-128, 127)}  # the only two that the converter takes; the integers of a scheme lie inside
+MASKED = -1e4  # finite: a half-precision softmax stays defined where a whole row is masked
+DTYPES = {"float32": np.float32, "int64": np.int32}  # Core ML has no 64-bit integers
+NORM_PEAK = 8.0  # rows are brought to this magnitude before they are squared: neither squares nor epsilons leave half precision
+METADATA = "com.github.apple.coremltools."
+
+
+def spell_product(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
+    """x [..., K] -> [..., N]: dequantised weights, and activations as the scheme asks. For reference and lowering alike."""
+    if linear.scheme.activations == "int8":
+        x = _int8_rows(x)
+    low, high = RANGES[linear.scheme.bits]
+    return F.linear(x, torch.ops.torchao.dequantize_affine(linear.weight, [1, linear.block], linear.scale, None, torch.int8, low, high))
+
+
+def _int8_rows(x: torch.Tensor) -> torch.Tensor:
+    """`int8_per_token`'s activations in plain operators; the scale is kept where half precision is normal."""
+    low, high = x.amin(-1, keepdim=True).clamp(max=0), x.amax(-1, keepdim=True).clamp(min=0)
+    scale = ((high - low) / 255).clamp(min=SMALLEST_SCALE)
+    zero = (-128 - torch.round(low / scale)).clamp(-128, 127)
+    return ((torch.round(x * (1 / scale)) + zero).clamp(-128, 127) - zero) * scale
+
+
+def _rms_norm(x: torch.Tensor, shape: list[int], weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """The converter's own spelling divides by the largest magnitude and then adds an unscaled epsilon, and 0 / 0 on a zero row."""
+    gain = NORM_PEAK / x.abs().amax(-1, keepdim=True).clamp(min=1)
+    scaled = x * gain
+    return scaled * torch.rsqrt(scaled.square().mean(-1, keepdim=True) + (gain * eps**0.5).square()) * weight
+
+
+def _where_scalars(condition: torch.Tensor, chosen: float, other: float) -> torch.Tensor:
+    """The converter takes the shape of the scalars for the result's."""
+    return condition.to(torch.float32) * (chosen - other) + other
+
+
+def _fitting(state: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    """What replaces a state must have its fixed shape, which the converter loses track of in slices of a dynamic length."""
+    return after.reshape(state.shape)
+
+
+RESPELLED = {
+    torch.ops.aten.rms_norm.default: _rms_norm,
+    torch.ops.aten.where.Scalar: _where_scalars,
+    torch.ops.aten.copy.default: _fitting,
+}
+
+
+class OneHotAttention:
+    """Caches [1, H_kv, L, D], each rewritten whole by a one-hot product: Core ML has no indexed write into a state.
+
+    Query heads stay apart from their groups (rank 5), because merging them beside a dynamic S puts guards on strides.
+    """
+
+    layout = "BHSD"
+
+    def __call__(self, q, k, v, k_cache, v_cache, position):
+        rows, heads, head_dim = q.shape[1:]
+        kv_heads, length = k_cache.shape[1:3]
+        at = (position + torch.arange(rows))[:, None]  # [S, 1]
+        slots = torch.arange(length)
+        chosen = (slots == at).to(q.dtype)  # [S, L]
+        kept = 1 - chosen.sum(0)[:, None]  # [L, 1]
+        spread = chosen.transpose(0, 1)[None, None]  # [1, 1, L, S]
+        k_cache, v_cache = (cache * kept + spread @ new.transpose(1, 2) for cache, new in ((k_cache, k), (v_cache, v)))
+        grouped = (q * head_dim**-0.5).transpose(1, 2).reshape(1, kv_heads, heads // kv_heads, rows, head_dim)
+        scores = grouped @ k_cache[:, :, None].transpose(3, 4) + (slots > at).to(q.dtype) * MASKED  # [1, H_kv, H / H_kv, S, L]
+        out = scores.softmax(-1) @ v_cache[:, :, None]
+        return out.permute(0, 3, 1, 2, 4).reshape(1, rows, heads, head_dim), k_cache, v_cache
+
+
+class CoreMLLowering:
+    """One `.mlpackage` per graph with a function per component; functions share weights and name the same states."""
+
+    target = "coreml"
+    layout = OneHotAttention.layout
+    product = staticmethod(spell_product)
+    numerics = "not run"
+    packages = ("torch", "torchao", "coremltools")
+
+    def lower(self, graphs: Iterable[Graph], folder: Path) -> dict[str, EntryPoint]:
+        entries: dict[str, EntryPoint] = {}
+        for graph in graphs:
+            path = folder / f"{graph.name}.mlpackage"
+            try:
+                with _quiet():
+                    _write_package(graph, path)
+            except Exception as error:
+                raise ExportError(f"{graph.name}: Core ML export failed: {type(error).__name__}: {_first_line(error)}") from error
+            finally:
+                use_product(graph.widest.module, spell_product)
+                use_cache_attention(graph.widest.module, ReferenceAttention(self.layout))
+            check_package(path, graph)
+            entries |= {component.name: EntryPoint(path.name, component.name) for component in graph.components}
+        return entries
+
+
+def _write_package(graph: Graph, path: Path) -> None:
+    use_product(graph.widest.module, spell_product)
+    use_cache_attention(graph.widest.module, OneHotAttention())
+    functions, programs = MultiFunctionDescriptor(), {}
+    with TemporaryDirectory(dir=path.parent, prefix=".coreml") as temporary:
+        for component in graph.components:
+            bounds = str((component.inputs, component.dims))
+            if bounds not in programs:  # components of the same bounds are one program under two names
+                programs[bounds] = _convert(component)
+            part = f"{temporary}/{component.name}.mlpackage"
+            programs[bounds].save(part)
+            functions.add_function(part, "main", component.name)
+        functions.default_function_name = graph.widest.name
+        save_multifunction(functions, str(path))
+    _normalise(path)
+
+
+def _convert(component: Component) -> ct.models.MLModel:
+    trace_inputs = tuple(Graph(component.graph, (component,)).trace_inputs().values())
+    dynamic = (tuple(shapes or None for shapes in dynamic_shapes(component)),)
+    with torch.no_grad():
+        # strict: no; the inputs are *args, which strict tracing renames
+        program = torch.export.export(Stateful(component), trace_inputs, dynamic_shapes=dynamic, strict=False)
+    return ct.convert(
+        program.run_decompositions(RESPELLED),
+        convert_to="mlprogram",
+        inputs=[ct.TensorType(spec.name, _shape(spec, component), DTYPES[spec.dtype]) for spec in component.inputs],
+        outputs=[ct.TensorType(spec.name, dtype=DTYPES[spec.dtype]) for spec in component.outputs],
+        minimum_deployment_target=OPSET,
+        compute_precision=ct.precision.FLOAT16,
+        skip_model_load=True,
+    )
+
+
+def _bounds(spec: TensorSpec, component: Component) -> list[tuple[int, int]]:
+    """Smallest and largest size of every axis."""
+    return [(size, size) if isinstance(size, int) else component.dims[size] for size in spec.shape]
+
+
+def _shape(spec: TensorSpec, component: Component) -> list[Any]:
+    return [high if low == high else ct.RangeDim(low, high, default=low) for low, high in _bounds(spec, component)]
+
+
+def _normalise(path: Path) -> None:
+    """Takes out dates and random identifiers, so that equal models are equal bytes."""
+    (path / "executorch_debug_handle_mapping.json").unlink(missing_ok=True)
+    manifest = json.loads((path / "Manifest.json").read_text())
+    root = manifest["rootModelIdentifier"]
+    file = path / "Data" / manifest["itemInfoEntries"][root]["path"]
+    spec = ct.utils.load_spec(str(path))
+    for key in [key for key in spec.description.metadata.userDefined if key.startswith(METADATA)]:
+        del spec.description.metadata.userDefined[key]
+    file.write_bytes(spec.SerializeToString(deterministic=True))
+    # an identifier is any UUID; here it is a hash of the item's place
+    names = {old: _identifier(entry["path"]) for old, entry in manifest["itemInfoEntries"].items()}
+    manifest["itemInfoEntries"] = {names[old]: entry for old, entry in manifest["itemInfoEntries"].items()}
+    manifest["rootModelIdentifier"] = names[root]
+    (path / "Manifest.json").write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
+
+
+def _identifier(place: str) -> str:
+    digest = hashlib.sha256(place.encode()).hexdigest().upper()
+    return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The converter prints bars on stderr and warns of what is of no use to a user; what goes wrong it raises."""
+    with warnings.catch_warnings(), quiet_logs("coremltools", "torch", "torchao"), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,143 @@
+"""`python -m model`: look into a checkpoint, or make a synthetic one. `--help` answers without importing torch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from model.errors import ModelError
+
+INTERRUPTED = 130
+DEFAULT_SIZE = "tiny"
+
+# Where a parameter belongs, by the beginning of its name.
+PARTS = {
+    "mm_audio_embeddings.tok_embeddings.": "text embeddings",
+    "mm_audio_embeddings.audio_codebook_embeddings.": "code embeddings",
+    "layers.": "backbone",
+    "norm.": "backbone",
+    "acoustic_transformer.": "acoustic transformer",
+    "audio_tokenizer.": "codec",
+}
+SHAPE = ["dim", "n_layers", "head_dim", "hidden_dim", "n_heads", "n_kv_heads"]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit code: 0, 2 usage, 5 integrity."""
+    arguments = _parser().parse_args(argv)
+    _set_up_logging()
+    try:
+        return arguments.run(arguments)
+    except ModelError as error:
+        print(f"voxport: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("voxport: interrupted; nothing was left behind", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m model", description="Speech checkpoints as published.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    inspect = commands.add_parser("inspect", help="check a checkpoint and say what it holds", description="Check a checkpoint strictly; loads no weights.")
+    inspect.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder with params.json and consolidated.safetensors")
+    inspect.add_argument("--json", action="store_true", help="the summary as JSON on stdout")
+    inspect.set_defaults(run=_inspect)
+
+    synth = commands.add_parser("synth", help="write a synthetic checkpoint", description="Write a checkpoint of random weights in the published format.")
+    synth.add_argument("out", type=Path, metavar="OUT", help="a new or empty folder")
+    synth.add_argument("--size", default=DEFAULT_SIZE, help=f"tiny (2 MB), small (0.1 GB) or full (8 GB, the published numbers); default: {DEFAULT_SIZE}")
+    synth.add_argument("--seed", type=int, default=0, help="the same seed gives the same bytes (default: 0)")
+    synth.set_defaults(run=_synth)
+    return parser
+
+
+def _set_up_logging() -> None:
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(elapsed)s %(message)s", force=True)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_add_elapsed)
+
+
+def _add_elapsed(record: logging.LogRecord) -> bool:
+    record.elapsed = f"[{record.relativeCreated / 1000:6.1f}s]"
+    return True
+
+
+def _synth(arguments: argparse.Namespace) -> int:
+    from model.synthetic import write_checkpoint
+
+    write_checkpoint(arguments.out, arguments.size, arguments.seed)
+    print(arguments.out)
+    return 0
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
+    summary = summarize(arguments.checkpoint)
+    if arguments.json:
+        print(json.dumps(summary, indent=1))
+    else:
+        print("\n".join(_lines(summary)))
+    return 0
+
+
+def summarize(folder: Path) -> dict[str, Any]:
+    """What a checkpoint holds, after a strict check of every tensor's name, shape and dtype. Raises ModelError."""
+    from model.checkpoint import Checkpoint, expected_tensors
+    from model.families import FAMILIES
+
+    family = FAMILIES["voxtral_tts"]
+    config = family.load_config(folder)
+    checkpoint = Checkpoint(folder)
+    shapes = expected_tensors(family.root(config, checkpoint))
+    return {
+        "family": family.name,
+        "config": config.model_dump(mode="json"),
+        "tensors": len(shapes),
+        "parameters": _parameters(shapes),
+        "bytes": checkpoint.path.stat().st_size,
+        "dtypes": sorted({checkpoint.dtype(name) for name in shapes}),
+        "voices": {name: rows.shape[0] for name, rows in family.voices(folder, config.dim).items()},
+        "tokenizer": (folder / "tekken.json").is_file(),
+    }
+
+
+def _parameters(shapes: dict[str, tuple[int, ...]]) -> dict[str, int]:
+    """Number of values in each part."""
+    counts = dict.fromkeys(PARTS.values(), 0)
+    for name, shape in shapes.items():
+        part = next(part for beginning, part in PARTS.items() if name.startswith(beginning))
+        counts[part] += prod(shape)
+    return counts
+
+
+def _lines(summary: dict[str, Any]) -> list[str]:
+    config, parameters = summary["config"], summary["parameters"]
+    audio, codec = (config["multimodal"][key] for key in ("audio_model_args", "audio_tokenizer_args"))
+    head = audio["acoustic_transformer_args"]
+    rows = [
+        ("family", summary["family"]),
+        ("backbone", _values(config, [*SHAPE, "vocab_size", "max_seq_len"])),
+        ("codes", f"1 of {audio['semantic_codebook_size']} and {audio['n_acoustic_codebook']} of {audio['acoustic_codebook_size']} levels a frame"),
+        ("acoustic", _values(head, [*SHAPE, "n_decoding_steps"])),
+        ("codec", _values(codec, ["dim", "hidden_dim", "head_dim", "n_heads", "decoder_transformer_lengths"])),
+        ("weights", f"{summary['tensors']} tensors, {summary['bytes']:,} bytes, {', '.join(summary['dtypes'])}"),
+        ("parameters", f"{sum(parameters.values()):,}"),
+        *((f"  {part}", f"{count:,}") for part, count in parameters.items()),
+        ("voices", ", ".join(f"{name} ({count} rows)" for name, count in summary["voices"].items()) or "none"),
+        ("tokenizer", "tekken.json" if summary["tokenizer"] else "no tekken.json"),
+    ]
+    return [f"{label:<24}{value}" for label, value in rows]
+
+
+def _values(section: dict[str, Any], keys: list[str]) -> str:
+    return ", ".join(f"{key} {section[key]}" for key in keys)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
