@@ -29,6 +29,7 @@ with quiet_logs("coremltools"):  # it tells of the framework that only macOS has
     import coremltools as ct
     from coremltools.converters.mil.frontend.milproto.load import load as load_program
     from coremltools.converters.mil.mil.ops.registry import SSAOpRegistry
+    from coremltools.converters.mil.mil.types.symbolic import is_symbolic
     from coremltools.models.utils import MultiFunctionDescriptor, save_multifunction
 
 OPSET, OPSET_NAME = ct.target.iOS18, "CoreML8"  # the first with states and with scales per block
@@ -36,6 +37,10 @@ RANGES = {4: (-8, 7), 8: (-128, 127)}  # the only two that the converter takes; 
 MASKED = -1e4  # finite: a half-precision softmax stays defined where a whole row is masked
 DTYPES = {"float32": np.float32, "int64": np.int32}  # Core ML has no 64-bit integers
 NORM_PEAK = 8.0  # rows are brought to this magnitude before they are squared: neither squares nor epsilons leave half precision
+ArrayType = ct.proto.FeatureTypes_pb2.ArrayFeatureType
+ARRAY_TYPES = {"float32": ArrayType.FLOAT32, "int64": ArrayType.INT32}
+STATE_OPS = {"coreml_update_state"}  # how coremltools reads `write_state`
+CONTENT = "Data/com.apple.CoreML"
 METADATA = "com.github.apple.coremltools."
 
 
@@ -67,16 +72,7 @@ def _where_scalars(condition: torch.Tensor, chosen: float, other: float) -> torc
     return condition.to(torch.float32) * (chosen - other) + other
 
 
-def _fitting(state: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """What replaces a state must have its fixed shape, which the converter loses track of in slices of a dynamic length."""
-    return after.reshape(state.shape)
-
-
-RESPELLED = {
-    torch.ops.aten.rms_norm.default: _rms_norm,
-    torch.ops.aten.where.Scalar: _where_scalars,
-    torch.ops.aten.copy.default: _fitting,
-}
+RESPELLED = {torch.ops.aten.rms_norm.default: _rms_norm, torch.ops.aten.where.Scalar: _where_scalars}
 
 
 class OneHotAttention:
@@ -158,8 +154,17 @@ def _convert(component: Component) -> ct.models.MLModel:
         outputs=[ct.TensorType(spec.name, dtype=DTYPES[spec.dtype]) for spec in component.outputs],
         minimum_deployment_target=OPSET,
         compute_precision=ct.precision.FLOAT16,
+        pass_pipeline=_passes(component),
         skip_model_load=True,
     )
+
+
+def _passes(component: Component) -> ct.PassPipeline:
+    """The default ones; two that let attention read the cache where it was just written fail on states written last."""
+    pipeline = ct.PassPipeline()
+    if not any(state.is_cache for state in component.states):
+        pipeline.remove_passes({"common::canonicalize_inplace_pattern", "common::prefer_state_in_downstream"})
+    return pipeline
 
 
 def _bounds(spec: TensorSpec, component: Component) -> list[tuple[int, int]]:
@@ -174,23 +179,119 @@ def _shape(spec: TensorSpec, component: Component) -> list[Any]:
 def _normalise(path: Path) -> None:
     """Takes out dates and random identifiers, so that equal models are equal bytes."""
     (path / "executorch_debug_handle_mapping.json").unlink(missing_ok=True)
-    manifest = json.loads((path / "Manifest.json").read_text())
-    root = manifest["rootModelIdentifier"]
-    file = path / "Data" / manifest["itemInfoEntries"][root]["path"]
-    spec = ct.utils.load_spec(str(path))
+    model = path / CONTENT / "model.mlmodel"
+    spec = ct.utils.load_spec(str(model))
     for key in [key for key in spec.description.metadata.userDefined if key.startswith(METADATA)]:
         del spec.description.metadata.userDefined[key]
-    file.write_bytes(spec.SerializeToString(deterministic=True))
-    # an identifier is any UUID; here it is a hash of the item's place
+    model.write_bytes(spec.SerializeToString(deterministic=True))
+    manifest = json.loads((path / "Manifest.json").read_text())
     names = {old: _identifier(entry["path"]) for old, entry in manifest["itemInfoEntries"].items()}
     manifest["itemInfoEntries"] = {names[old]: entry for old, entry in manifest["itemInfoEntries"].items()}
-    manifest["rootModelIdentifier"] = names[root]
-    (path / "Manifest.json").write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
+    manifest["rootModelIdentifier"] = names[manifest["rootModelIdentifier"]]
+    # spaced as coremltools does it, which writes this file again whenever it opens the package
+    (path / "Manifest.json").write_text(json.dumps(manifest, indent=4, sort_keys=True) + "\n")
 
 
 def _identifier(place: str) -> str:
+    """A UUID that depends on the item's place only."""
     digest = hashlib.sha256(place.encode()).hexdigest().upper()
     return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
+
+
+def read_quantized_weights(path: Path, function: str) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Integers int8 [N, K] and scales float32 [N, K / block] of every quantised product and table, in the order of use."""
+    _, program = _read(path)
+    return _quantized_weights(program.functions[function])
+
+
+def check_package(path: Path, graph: Graph) -> None:
+    """Reads a saved package and compares its functions with the components. Raises ExportError that names the first difference."""
+    try:
+        spec, program = _read(path)
+    except Exception as error:
+        raise ExportError(f"{path.name}: cannot be read back: {type(error).__name__}: {_first_line(error)}") from error
+    described = {function.name: function for function in spec.description.functions}
+    for component in graph.components:
+        where = f"{path.name}: function {component.name}"
+        if component.name not in described or component.name not in program.functions:
+            raise ExportError(f"{where}: missing; there are {', '.join(described) or 'none'}")
+        function, proto = program.functions[component.name], spec.mlProgram.functions[component.name]
+        _check_interface(where, described[component.name], function, component)
+        _compare(where, "opset", proto.opset, OPSET_NAME)
+        foreign = {op.op_type for op in function.operations if OPSET not in SSAOpRegistry.core_ops.get(op.op_type, ())} - STATE_OPS
+        _compare(where, "operators outside iOS 18", sorted(foreign), [])
+        _check_weights(where, _quantized_weights(function), component)
+
+
+def _read(path: Path) -> tuple[Any, Any]:
+    """The specification and the program, weights included."""
+    with _quiet():
+        spec = ct.utils.load_spec(str(path / CONTENT / "model.mlmodel"))
+        return spec, load_program(spec, spec.specificationVersion, str(path / CONTENT / "weights"))
+
+
+def _compare(where: str, what: str, found: Any, expected: Any) -> None:
+    if found != expected:
+        raise ExportError(f"{where}: {what}: found {found}, expected {expected}")
+
+
+def _check_interface(where: str, described: Any, function: Any, component: Component) -> None:
+    """Names, kinds of numbers and sizes. A size that an output takes from an input is known as an expression only."""
+    inputs = {part.name: _described(part.type.multiArrayType) for part in described.input}
+    _compare(where, "inputs", inputs, {spec.name: (ARRAY_TYPES[spec.dtype], _bounds(spec, component)) for spec in component.inputs})
+    states = {part.name: _described(part.type.stateType.arrayType) for part in described.state}
+    names = [f"{component.graph}_{state.name}" for state in component.states]
+    expected = {name: (ArrayType.FLOAT16, [(size, size) for size in state.shape]) for name, state in zip(names, component.states, strict=True)}
+    _compare(where, "states", states, expected)
+    kinds = {part.name: part.type.multiArrayType.dataType for part in described.output}
+    _compare(where, "outputs", kinds, {spec.name: ARRAY_TYPES[spec.dtype] for spec in component.outputs})
+    shapes = [(part.name, [str(component.dims) if is_symbolic(size) else int(size) for size in part.shape]) for part in function.outputs]
+    fixed = [(spec.name, [size if isinstance(size, int) else str(component.dims) for size in spec.shape]) for spec in component.outputs]
+    _compare(where, "shapes of outputs", shapes, fixed)
+
+
+def _described(array: Any) -> tuple[int, list[tuple[int, int]]]:
+    ranges = [(size.lowerBound, size.upperBound) for size in array.shapeRange.sizeRanges]
+    return array.dataType, ranges or [(size, size) for size in array.shape]
+
+
+def _check_weights(where: str, found: list[tuple[np.ndarray, np.ndarray]], component: Component) -> None:
+    expected = _calls(component)
+    _compare(where, "number of quantised weights", len(found), len(expected))
+    for (integers, scale), (name, module) in zip(found, expected, strict=True):
+        if not np.array_equal(integers, module.weight.numpy()) or not np.array_equal(scale, module.scale.numpy()):
+            raise ExportError(f"{where}: the integers or scales of {name} are not those of the module")
+
+
+def _calls(component: Component) -> list[tuple[str, torch.nn.Module]]:
+    """The quantised modules in the order of their calls; products are left out of the run, so that it costs little."""
+    called: list[tuple[str, torch.nn.Module]] = []
+    parts = {name: part for name, part in component.module.named_modules() if isinstance(part, QuantizedLinear | QuantizedEmbedding)}
+    hooks = [part.register_forward_pre_hook(lambda module, _, name=name: called.append((name, module))) for name, part in parts.items()]
+    use_product(component.module, lambda x, linear: x.new_zeros(*x.shape[:-1], linear.weight.shape[0]))
+    try:
+        with torch.no_grad():
+            component.module(*example_inputs(component, {dim: low for dim, (low, _) in component.dims.items()}).values(), *zero_states(component))
+    finally:
+        use_product(component.module, spell_product)
+        for hook in hooks:
+            hook.remove()
+    return called
+
+
+def _quantized_weights(function: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+    """A product takes a constant expression; a table is a gather of int8 rows, followed by the gather of their scales."""
+    weights, table = [], None
+    for op in function.operations:
+        for source in (value.op for value in op.inputs.values() if not isinstance(value, list | tuple) and value.op):
+            if source.op_type == "constexpr_blockwise_shift_scale" and source.offset is None:
+                weights.append((source.data.val.astype(np.int8), source.scale.val.astype(np.float32)))
+        if op.op_type == "gather" and table is not None:
+            weights.append((table, op.x.val.astype(np.float32)))
+            table = None
+        elif op.op_type == "gather" and op.x.val is not None and op.x.val.dtype == np.int8:
+            table = op.x.val
+    return weights
 
 
 def _first_line(error: Exception) -> str:

@@ -107,7 +107,7 @@ class Stateful(nn.Module):
         result = result if isinstance(result, tuple) else (result,)
         for buffer, after in zip(before, result[self.n_outputs :], strict=True):
             if after is not buffer:
-                buffer.copy_(after)
+                buffer.copy_(after.reshape(buffer.shape))  # of that shape already; Core ML's converter loses track of it in slices
         return result[: self.n_outputs]
 
 

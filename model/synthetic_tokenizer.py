@@ -22,7 +22,14 @@ FIRST_SPECIALS = (
     "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] [IMG] <pad> "
     "[IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]"
 )
-SPEECH_SPECIALS = {24: "[AUDIO]", 25: "[BEGIN_AUDIO]", 26: "[OUTPUT_AUDIO]", 35: "[REPEAT_AUDIO_TEXT]", 36: "[NEXT_AUDIO_TEXT]"}
+SPEECH_SPECIALS = {
+    24: "[AUDIO]",
+    25: "[BEGIN_AUDIO]",
+    26: "[OUTPUT_AUDIO]",
+    34: "[TRANSCRIBE]",  # unused for synthesis, yet mistral_common opens no tokenizer of speech without it
+    35: "[REPEAT_AUDIO_TEXT]",
+    36: "[NEXT_AUDIO_TEXT]",
+}
 
 # Every prefix of these becomes a token, so that merges of two and more bytes occur in ordinary text.
 WORDS = (

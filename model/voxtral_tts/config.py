@@ -87,8 +87,11 @@ class AudioModelArgs(_Section):
         """`codebook_sizes` "8192,21,21,…": semantic size, then one size per acoustic code book."""
         if not isinstance(data, dict) or "codebook_sizes" not in data:
             return data
-        sizes = _comma_ints(data["codebook_sizes"])
-        if not isinstance(sizes, list) or len(sizes) < 2 or len(set(sizes[1:])) != 1:
+        try:
+            sizes = _comma_ints(data["codebook_sizes"])
+        except ValueError as error:
+            raise ValueError(f"codebook_sizes: {error}") from None
+        if not isinstance(sizes, list) or len(sizes) < 2 or any(size != sizes[1] for size in sizes[1:]):
             raise ValueError("codebook_sizes: expected a semantic size, then equal acoustic sizes")
         spelled = {"semantic_codebook_size": sizes[0], "acoustic_codebook_size": sizes[1], "n_acoustic_codebook": len(sizes) - 1}
         for key, value in spelled.items():
@@ -297,6 +300,6 @@ def load_config(checkpoint: Path) -> VoxtralTTSConfig:
         raise CheckpointNotFound(f"{checkpoint} is no checkpoint: it has no params.json; give a folder as published")
     try:
         params = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: not JSON: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:  # a number of 5000 digits is a bare ValueError
+        raise ConfigError(f"{path}: not readable as JSON: {error}") from None
     return parse_config(params, str(path))

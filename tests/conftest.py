@@ -1,0 +1,45 @@
+"""Bundles of the embedded default, made once for all tests through the command line, as a person makes them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from export.__main__ import main as export
+from model.synthetic import embedded_default
+
+QUANT = ["--quant", "w4", "--quant-for", "codec=w8"]  # groups of 32 and per channel in one bundle
+
+
+@pytest.fixture(scope="session")
+def checkpoint() -> Path:
+    return embedded_default()
+
+
+@pytest.fixture(scope="session")
+def bundles(tmp_path_factory) -> Path:
+    """One bundle per target, verified."""
+    folder = tmp_path_factory.mktemp("bundles") / "all"
+    assert export(["--target", "onnx,executorch,coreml", *QUANT, "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def onnx_copy(bundles, tmp_path) -> Path:
+    """A bundle that a test may damage."""
+    return Path(shutil.copytree(bundles / "onnx", tmp_path / "bundle"))
+
+
+def edit_manifest(bundle: Path, change) -> None:
+    path = bundle / "manifest.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def vouch_for(bundle: Path, *names: str) -> None:
+    """Writes the hashes of damaged files into the manifest, as somebody would who hides the damage."""
+    from runtime.bundle import file_entry
+
+    edit_manifest(bundle, lambda content: content["files"].update({name: file_entry(bundle / name).model_dump() for name in names}))

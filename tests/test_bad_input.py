@@ -1,0 +1,217 @@
+"""Bad input: one line that says what, where, expected, what to do; the right exit code; nothing half-written."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import edit_manifest
+from safetensors.numpy import save_file
+
+from export.__main__ import main as export
+from runtime.__main__ import main as runtime
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parent.parent
+
+
+def say(bundle, text="Hello.", *more, out="out.wav") -> int:
+    return runtime(["say", text, "--bundle", str(bundle), "-o", str(out), *more])
+
+
+def one_line(capsys) -> str:
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("voxport: error:")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def bundle(bundles) -> Path:
+    return bundles / "onnx"
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "says"),
+    [
+        ("", [], "empty"),
+        ("\x00\x07\t ", [], ""),
+        ("word " * 3000, [], "cache of 2048"),
+        ("Hello.", ["--voice", "nobody"], "casual_male, fr_male, neutral_female"),
+        ("Hello.", ["--voice", "my_voice.wav"], "no codec encoder"),
+        ("Hello.", ["--max-frames", "0"], "at least 1"),
+        ("Hello.", ["--seed", "-1"], "0 or more"),
+    ],
+)
+def test_say_refuses(bundle, tmp_path, capsys, text, more, says):
+    out = tmp_path / "out.wav"
+    assert say(bundle, text, *more, out=out) == 2
+    assert says in one_line(capsys)
+    assert not list(tmp_path.iterdir())
+
+
+def test_unknown_extension(bundle, tmp_path, capsys):
+    assert say(bundle, out=tmp_path / "out.aiff") == 2
+    assert ".flac" in one_line(capsys)
+
+
+def test_voice_of_the_wrong_width(bundle, tmp_path, capsys):
+    save_file({"embedding": np.zeros((4, 7), np.float32)}, tmp_path / "v.safetensors")
+    assert say(bundle, "Hello.", "--voice", str(tmp_path / "v.safetensors"), out=tmp_path / "o.wav") == 2
+    assert "[4, 7]" in one_line(capsys)
+
+
+def test_changed_byte(onnx_copy, capsys):
+    """Opening checks names and sizes; `verify` reads every byte."""
+    content = bytearray((onnx_copy / "weights.bin").read_bytes())
+    content[100] ^= 1
+    (onnx_copy / "weights.bin").write_bytes(content)
+    assert export(["verify", str(onnx_copy)]) == 5
+    assert "weights.bin" in one_line(capsys)
+
+
+@pytest.mark.parametrize("name", ["weights.bin", "tekken.json", "voices/fr_male.safetensors", "backbone.onnx"])
+def test_missing_and_truncated_files(onnx_copy, capsys, name):
+    path = onnx_copy / name
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    assert say(onnx_copy) == 5
+    assert name in one_line(capsys)
+    path.unlink()
+    assert say(onnx_copy) == 5
+    assert name in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda m: m.update(schema_version=99), "newer"),
+        (lambda m: m["files"].update({"../outside": m["files"]["tekken.json"]}), "inside the bundle"),
+        (lambda m: m["files"].update({"/etc/passwd": m["files"]["tekken.json"]}), "inside the bundle"),
+        (lambda m: m["components"][0].update(file="../x.onnx"), "inside the bundle"),
+        (lambda m: m["voices"].update(x="voices/none.safetensors"), "not among the files"),
+        (lambda m: m.pop("components"), "components"),
+        (lambda m: m["constants"].update(dim="wide"), "dim"),
+    ],
+)
+def test_manifest_faults(onnx_copy, capsys, change, says):
+    edit_manifest(onnx_copy, change)
+    assert say(onnx_copy) == 5
+    assert says in one_line(capsys)
+
+
+def test_a_link_out_of_the_folder_is_refused(onnx_copy, tmp_path, capsys):
+    shutil.move(onnx_copy / "tekken.json", tmp_path / "tekken.json")
+    (onnx_copy / "tekken.json").symlink_to(tmp_path / "tekken.json")
+    assert say(onnx_copy) == 5
+
+
+def test_manifest_that_is_no_json(onnx_copy, capsys):
+    (onnx_copy / "manifest.json").write_text("{")
+    assert say(onnx_copy) == 5
+    assert say(onnx_copy / "nowhere") == 2
+
+
+def test_a_core_ml_bundle_says_that_nothing_runs_it_here(bundles, capsys):
+    assert say(bundles / "coreml") == 2
+    assert "Core ML" in one_line(capsys)
+    assert json.loads((bundles / "coreml" / "manifest.json").read_text())["numerics"] == "not run"
+
+
+def test_no_engine_installed(bundles, tmp_path):
+    """A Python without onnxruntime: the message names the extra."""
+    code = (
+        "import sys, importlib.util as u; find = u.find_spec;"
+        "u.find_spec = lambda name, *a: None if name == 'onnxruntime' else find(name, *a);"
+        "from runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, "say", "Hello.", "--bundle", str(bundles / "onnx"), "-o", str(tmp_path / "o.wav")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2 and "voxport[onnx]" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--target", "tflite"], 2, "onnx, executorch, coreml"),
+        (["--target", "onnx", "--quant", "w3"], 2, "none, w8, w4, 8da4w"),
+        (["--target", "onnx", "--quant-for", "voice=w8"], 2, "embed_text"),
+        (["--target", "onnx", "--quant-for", "codec"], 2, "COMPONENT=RECIPE"),
+        (["--target", "onnx", "--quant-for", "codec=w8", "--quant-for", "codec_step=w4"], 2, "shares its weights"),
+        (["--target", "onnx", "--quant-rule", "layers"], 2, "PATTERN=RECIPE"),
+        (["--target", "onnx", "--cache-length", "2"], 2, "16 to"),
+        (["--target", "onnx", "--checkpoint", "/nowhere"], 2, "/nowhere"),
+    ],
+)
+def test_export_refuses(arguments, code, says, tmp_path, capsys):
+    assert export([*arguments, "--out", str(tmp_path / "out")]) == code
+    assert says in one_line(capsys)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_group_that_does_not_divide_is_named(checkpoint, tmp_path, capsys):
+    """The input projection of the acoustic head has 36 inputs."""
+    rule = ["--quant-rule", "acoustic_transformer.input_projection=w4"]
+    assert export(["--target", "onnx", *rule, "--out", str(tmp_path / "out")]) == 2
+    assert "input_projection: 36 inputs" in one_line(capsys)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("fault", ["truncated", "no tekken", "tekken array", "voice width"])
+def test_faulty_checkpoints(checkpoint, tmp_path, capsys, fault):
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(checkpoint, folder)
+    weights = folder / "consolidated.safetensors"
+    if fault == "truncated":
+        weights.write_bytes(weights.read_bytes()[:-100])
+    elif fault == "no tekken":
+        weights.unlink()
+    elif fault == "tekken array":
+        (folder / "tekken.json").write_text("[]")
+    else:
+        torch.save(torch.zeros(4, 9, dtype=torch.bfloat16), folder / "voice_embedding" / "fr_male.pt")
+    code = export(["--checkpoint", str(folder), "--target", "onnx", "--out", str(tmp_path / "out")])
+    assert code == 5
+    assert not (tmp_path / "out").exists()
+    assert str(folder) in one_line(capsys)
+
+
+def test_disk_full(tmp_path):
+    """A limit on file size stands for a full disk: exit 3, and nothing is left."""
+    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000)); import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+    code += "from export.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run([sys.executable, "-c", code, "--target", "onnx", "--out", str(tmp_path / "out")], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 3, done.stderr
+    assert "space" in done.stderr and not list(tmp_path.iterdir())
+
+
+def test_an_interrupted_export_leaves_nothing_that_looks_finished(tmp_path):
+    import signal
+    import time
+
+    child = subprocess.Popen([sys.executable, "-m", "export", "--target", "onnx", "--out", str(tmp_path / "out")], cwd=ROOT, stderr=subprocess.PIPE)
+    while not (tmp_path / ".out.partial").exists() and child.poll() is None:
+        time.sleep(0.05)
+    child.send_signal(signal.SIGINT)
+    assert child.wait(timeout=60) == 130
+    child.stderr.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_answers_without_torch():
+    for command in (["export", "--help"], ["export", "verify", "--help"], ["runtime", "say", "--help"], ["model", "synth", "--help"]):
+        done = subprocess.run([sys.executable, "-X", "importtime", "-m", *command], capture_output=True, text=True, cwd=ROOT)
+        assert done.returncode == 0 and "usage" in done.stdout
+        assert not [line for line in done.stderr.splitlines() if line.split("|")[-1].strip() == "torch"]
+
+
+def test_the_runtime_needs_no_torch(bundles, tmp_path):
+    code = "import sys; sys.modules['torch'] = None; from runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "say", "Hello there.", "--bundle", str(bundles / "onnx"), "-o", str(tmp_path / "o.wav")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "o.wav").stat().st_size > 1000

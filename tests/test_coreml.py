@@ -1,0 +1,179 @@
+"""Core ML packages, read back from disk: nothing here can run them."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from export.coreml import CoreMLLowering, OneHotAttention, _read, _rms_norm, check_package, read_quantized_weights, spell_product
+from export.lowering import ExportError, Graph
+from export.source import Model, Plan, Source
+from model.layers.attention import ReferenceAttention
+from quantize.linear import QuantizedLinear, float_activations, int8_per_token
+from quantize.recipe import find_recipe
+from quantize.scales import search_scales
+
+CACHE = 32
+
+
+def graphs(checkpoint: Path, recipe: str, *names: str) -> dict[str, Graph]:
+    source, plan = Source(checkpoint), Plan(recipe, (("codec", "w8"),), cache_length=CACHE)
+    return {graph.name: graph for graph in Model(source, plan, source.recipes(plan), "BHSD").graphs() if not names or graph.name in names}
+
+
+@pytest.fixture(scope="module")
+def w4(checkpoint) -> dict[str, Graph]:
+    return graphs(checkpoint, "w4")
+
+
+@pytest.fixture(scope="module")
+def packages(w4, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("coreml")
+    CoreMLLowering().lower(w4.values(), folder)
+    return folder
+
+
+def contents(package: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(package)): path.read_bytes() for path in sorted(package.rglob("*")) if path.is_file()}
+
+
+def test_there_is_one_package_per_graph_and_one_function_per_component(packages, w4):
+    assert sorted(path.name for path in packages.iterdir()) == sorted(f"{name}.mlpackage" for name in w4)
+    for name, graph in w4.items():
+        _, program = _read(packages / f"{name}.mlpackage")
+        assert set(program.functions) == {component.name for component in graph.components}
+
+
+def test_functions_take_exactly_the_sizes_of_their_component(packages):
+    spec, _ = _read(packages / "backbone.mlpackage")
+    sizes = {f.name: [(r.lowerBound, r.upperBound) for r in f.input[0].type.multiArrayType.shapeRange.sizeRanges][1:2] for f in spec.description.functions}
+    assert sizes == {"prefill": [(1, CACHE)], "decode_step": []}
+
+
+@pytest.mark.parametrize(("graph", "function", "bits"), [("backbone", "prefill", 4), ("backbone", "decode_step", 4), ("codec", "codec_step", 8)])
+def test_weights_read_back_are_the_modules_own(packages, w4, graph, function, bits):
+    found = read_quantized_weights(packages / f"{graph}.mlpackage", function)
+    linears = [part for part in w4[graph].widest.module.modules() if isinstance(part, QuantizedLinear)]
+    assert len(found) == len(linears)
+    for linear in linears:
+        assert linear.scheme.bits == bits
+        assert sum(np.array_equal(i, linear.weight.numpy()) and np.array_equal(s, linear.scale.numpy()) for i, s in found) == 1
+
+
+def test_tables_stay_int8(packages, w4):
+    ((integers, scale),) = read_quantized_weights(packages / "embed_text.mlpackage", "embed_text")
+    table = w4["embed_text"].widest.module.table
+    assert integers.dtype == np.int8 and np.array_equal(integers, table.weight.numpy()) and np.array_equal(scale, table.scale.numpy())
+
+
+def test_functions_share_their_weights(packages, w4):
+    stored = (packages / "backbone.mlpackage/Data/com.apple.CoreML/weights/weight.bin").stat().st_size
+    weights = sum(p.weight.numel() // 2 + p.scale.numel() * 2 for p in w4["backbone"].widest.module.modules() if isinstance(p, QuantizedLinear))
+    assert stored < 1.5 * weights + 100_000
+
+
+def test_same_graphs_give_the_same_bytes(packages, checkpoint, tmp_path):
+    again = graphs(checkpoint, "w4", "backbone", "embed_codes")
+    CoreMLLowering().lower(again.values(), tmp_path)
+    for name in again:
+        assert contents(tmp_path / f"{name}.mlpackage") == contents(packages / f"{name}.mlpackage")
+
+
+def test_reading_leaves_a_package_as_it_is(packages, w4):
+    import coremltools
+
+    before = contents(packages / "embed_text.mlpackage")
+    check_package(packages / "embed_text.mlpackage", w4["embed_text"])
+    coremltools.models.MLModel(str(packages / "embed_text.mlpackage"), skip_model_load=True)
+    assert contents(packages / "embed_text.mlpackage") == before
+
+
+def test_conversion_is_silent(checkpoint, tmp_path, capfd):
+    CoreMLLowering().lower(graphs(checkpoint, "w8", "embed_codes").values(), tmp_path)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_check_sees_a_changed_integer(packages, w4):
+    linear = next(part for part in w4["acoustic_step"].widest.module.modules() if isinstance(part, QuantizedLinear))
+    linear.weight[0, 0] ^= 1
+    try:
+        with pytest.raises(ExportError, match=r"acoustic_step: the integers or scales of .* are not those of the module"):
+            check_package(packages / "acoustic_step.mlpackage", w4["acoustic_step"])
+    finally:
+        linear.weight[0, 0] ^= 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: {"name": "other"}, "function other: missing; there are"),
+        (lambda c: {"inputs": c.inputs[::-1][:1]}, "inputs: found"),
+        (lambda c: {"outputs": (replace(c.outputs[0], shape=(1, "S", 7)), *c.outputs[1:])}, "shapes of outputs: found"),
+        (lambda c: {"dims": {"S": (1, CACHE - 1)}}, "inputs: found"),
+        (lambda c: {"states": c.states[1:]}, "states: found"),
+        (lambda c: {"states": (replace(c.states[0], shape=(1, 2, 3, 4)), *c.states[1:])}, "states: found"),
+    ],
+)
+def test_check_sees_another_interface(packages, w4, change, message):
+    prefill = w4["backbone"].widest
+    with pytest.raises(ExportError, match=message):
+        check_package(packages / "backbone.mlpackage", Graph("backbone", (replace(prefill, **change(prefill)),)))
+
+
+def test_check_sees_truncated_weights(packages, w4, tmp_path):
+    broken = Path(shutil.copytree(packages / "embed_codes.mlpackage", tmp_path / "embed_codes.mlpackage"))
+    weights = broken / "Data/com.apple.CoreML/weights/weight.bin"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(ExportError, match=r"^embed_codes.mlpackage: "):
+        check_package(broken, w4["embed_codes"])
+
+
+def test_a_failed_conversion_is_one_line_and_leaves_the_modules_alone(w4, tmp_path):
+    graph = w4["backbone"]
+    broken = replace(graph.widest, inputs=graph.widest.inputs[:1])
+    with pytest.raises(ExportError, match=r"^backbone: Core ML export failed: [^\n]*$"):
+        CoreMLLowering().lower([Graph("backbone", (broken,))], tmp_path)
+    assert isinstance(graph.widest.module.layers[0].attention.cache_attention, ReferenceAttention)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("start", "rows"), [(0, 5), (3, 1), (7, 1)])
+def test_one_hot_attention_is_the_reference(start, rows):
+    torch.manual_seed(0)
+    q, k, v = torch.randn(1, rows, 6, 16), torch.randn(1, rows, 2, 16), torch.randn(1, rows, 2, 16)
+    caches = [torch.randn(1, 2, 8, 16) for _ in range(2)]
+    position = torch.tensor([start])
+    expected = ReferenceAttention("BHSD")(q, k, v, *(cache.clone() for cache in caches), position)
+    for found, wanted in zip(OneHotAttention()(q, k, v, *caches, position), expected, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_products_are_the_shared_arithmetic():
+    torch.manual_seed(0)
+    weight, x = torch.randn(48, 64), torch.randn(2, 3, 64)
+    for recipe, same in (("w8", float_activations), ("w4", float_activations), ("8da4w", int8_per_token)):
+        scheme = find_recipe(recipe).linears
+        linear = QuantizedLinear(search_scales(weight, scheme, "weight"), scheme)
+        torch.testing.assert_close(spell_product(x, linear), same(x, linear))
+        assert spell_product(torch.zeros_like(x), linear).eq(0).all()
+
+
+def test_dynamic_activations_are_spelled_out_in_the_graph(checkpoint, tmp_path):
+    CoreMLLowering().lower(graphs(checkpoint, "8da4w", "acoustic_step").values(), tmp_path)
+    _, program = _read(tmp_path / "acoustic_step.mlpackage")
+    products = len(read_quantized_weights(tmp_path / "acoustic_step.mlpackage", "acoustic_step"))
+    assert len(program.functions["acoustic_step"].find_ops(op_type="round")) >= products
+
+
+@pytest.mark.parametrize("eps", [1e-6, 1e-5, 1e-2])
+@pytest.mark.parametrize("size", [0.0, 1e-2, 1.0, 3e3])
+def test_norm_holds_in_half_precision(eps, size):
+    """Zero rows, rows below epsilon, and rows whose squares overflow."""
+    torch.manual_seed(0)
+    x, weight = (torch.randn(4, 96) * size).half(), torch.ones(96)
+    found = _rms_norm(x, [96], weight.half(), eps)
+    torch.testing.assert_close(found.float(), F.rms_norm(x.float(), (96,), weight, eps), atol=2e-3, rtol=5e-3)

@@ -1,0 +1,67 @@
+"""One quantisation, three artifacts: the integers and scales that each file holds, read back, are the same."""
+
+import numpy as np
+import onnx
+import pytest
+
+from export.onnx import unpack
+from export.source import Model, Plan, Source
+from quantize.linear import QuantizedLinear
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def linears(checkpoint) -> dict[str, list[QuantizedLinear]]:
+    """Of every graph, as the quantiser made them, in order of use."""
+    source = Source(checkpoint)
+    plan = Plan("w4", (("codec", "w8"),))
+    model = Model(source, plan, source.recipes(plan), "BSHD")
+    return {graph.name: [part for part in graph.widest.module.modules() if isinstance(part, QuantizedLinear)] for graph in model.graphs()}
+
+
+def test_onnx_holds_them(bundles, linears):
+    for graph, expected in linears.items():
+        found = onnx.load(bundles / "onnx" / f"{graph}.onnx")
+        tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in found.graph.initializer}
+        nodes = [node for node in found.graph.node if node.op_type == "MatMulNBits"]
+        assert len(nodes) == len(expected)
+        held = {(tensors[n.input[1]].tobytes(), tensors[n.input[2]].tobytes()): n for n in nodes}
+        for linear in expected:
+            bits, block = linear.scheme.bits, linear.scheme.group or 128
+            scales = np.repeat(linear.scale.numpy(), 1 if linear.scheme.group else -(-linear.weight.shape[1] // block), axis=1)
+            match = [n for (_, scale), n in held.items() if scale == scales.tobytes()]
+            assert any(np.array_equal(unpack(tensors[n.input[1]], bits, linear.weight.shape[1]), linear.weight.numpy()) for n in match)
+
+
+def test_executorch_holds_them(bundles, linears):
+    """XNNPACK keeps 8-bit rows as they are and 4-bit rows as nibbles, offset by 8, low first; blockwise scales as bfloat16."""
+    program = (bundles / "executorch" / "model.pte").read_bytes()
+    for expected in linears.values():
+        for linear in expected:
+            integers = linear.weight.numpy()
+            if linear.scheme.bits == 8:
+                assert integers.tobytes() in program
+                assert linear.scale.numpy().tobytes() in program
+            else:
+                shifted = (integers.astype(np.int16) + 8).astype(np.uint8)
+                assert (shifted[:, 0::2] | (shifted[:, 1::2] << 4)).tobytes() in program
+                assert (linear.scale.numpy().view(np.uint32) >> 16).astype(np.uint16).tobytes() in program
+
+
+def test_coreml_holds_them(bundles, linears):
+    from export.coreml import read_quantized_weights
+
+    functions = {"backbone": ("prefill", "decode_step"), "codec": ("codec", "codec_step"), "acoustic_step": ("acoustic_step",)}
+    for graph, names in functions.items():
+        for name in names:
+            found = read_quantized_weights(bundles / "coreml" / f"{graph}.mlpackage", name)
+            for linear in linears[graph]:
+                assert any(np.array_equal(i, linear.weight.numpy()) and np.array_equal(s, linear.scale.numpy()) for i, s in found), f"{graph}.{name}"
+
+
+def test_scales_are_bfloat16_and_exact_in_half(linears):
+    for expected in linears.values():
+        for linear in expected:
+            scale = linear.scale
+            assert (scale == scale.bfloat16().float()).all() and (scale == scale.half().float()).all()
