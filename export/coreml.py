@@ -263,15 +263,16 @@ def _check_weights(where: str, found: list[tuple[np.ndarray, np.ndarray]], compo
             raise ExportError(f"{where}: the integers or scales of {name} are not those of the module")
 
 
-def _calls(component: Component) -> list[tuple[str, torch.nn.Module]]:
+def _calls(component: Component) -> list[tuple[str, QuantizedLinear | QuantizedEmbedding]]:
     """The quantised modules in the order of their calls; products are left out of the run, so that it costs little."""
-    called: list[tuple[str, torch.nn.Module]] = []
+    called: list[tuple[str, QuantizedLinear | QuantizedEmbedding]] = []
     parts = {name: part for name, part in component.module.named_modules() if isinstance(part, QuantizedLinear | QuantizedEmbedding)}
     hooks = [part.register_forward_pre_hook(lambda module, _, name=name: called.append((name, module))) for name, part in parts.items()]
-    use_product(component.module, lambda x, linear: x.new_zeros(*x.shape[:-1], linear.weight.shape[0]))
+    use_product(component.module, lambda x, linear: x.new_zeros(*x.shape[:-1], len(linear.scale)))
+    inputs = example_inputs(component, {dim: low for dim, (low, _) in component.dims.items()})
     try:
         with torch.no_grad():
-            component.module(*example_inputs(component, {dim: low for dim, (low, _) in component.dims.items()}).values(), *zero_states(component))
+            component.module(*inputs.values(), *zero_states(component))
     finally:
         use_product(component.module, spell_product)
         for hook in hooks:
