@@ -49,7 +49,9 @@ def agreement(context: Context, constants: Constants, first_frame: str) -> tuple
     if context.full:
         full_frames, full_codes = utterance(context.full(), constants, first_frame, codes)
         report["quantisation"] = _equal(codes, full_codes)
-        report["quantisation"]["hidden_distance"] = float(np.median([relative_distance(a.hidden, b.hidden) for a, b in zip(reference, full_frames, strict=True)]))
+        report["quantisation"]["hidden_distance"] = float(
+            np.median([relative_distance(a.hidden, b.hidden) for a, b in zip(reference, full_frames, strict=True)])
+        )
     return facts, report
 
 

@@ -22,9 +22,8 @@ from export.lowering import EntryPoint, ExportError, Lowering
 from export.manifest import source_files, tool_versions
 from export.source import Model, Plan, Source
 from export.verify import failures, verify
-from runtime.bundle import MANIFEST, SCHEMA_VERSION, Bundle, FileEntry, Manifest
+from runtime.bundle import MANIFEST, SCHEMA_VERSION, Bundle, FileEntry, Manifest, file_entry, read_manifest
 from runtime.bundle import Source as SourceEntry
-from runtime.bundle import file_entry, read_manifest
 from runtime.errors import IntegrityError, RuntimeFault, UsageError
 
 log = logging.getLogger(__name__)

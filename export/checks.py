@@ -24,7 +24,9 @@ LONG = 24
 class Context:
     """What the checks compare, and which graphs multiply with integer activations."""
 
-    def __init__(self, components: list[Component], artifact: NewStream, eager: NewStream, full: NewStream | None, integer_graphs: set[str], bars: dict[str, float]):
+    def __init__(
+        self, components: list[Component], artifact: NewStream, eager: NewStream, full: NewStream | None, integer_graphs: set[str], bars: dict[str, float]
+    ):
         self.components = {component.name: component for component in components}
         self.artifact, self.eager, self.full = artifact, eager, full
         self._integer, self._bars = integer_graphs, bars
@@ -99,8 +101,12 @@ def long_run(context: Context, steps: int) -> Iterable[Comparison | Fact]:
         compared.add(artifact.run("decode_step", inputs)["hidden"], eager.run("decode_step", inputs)["hidden"])
     yield compared
     quarter = max(steps // 4, 1)
-    first, last = np.median(compared.errors[:quarter]), np.median(compared.errors[-quarter:])
-    yield Fact("no drift", bool(last <= max(10 * first, compared.bars[0] / 10)), f"median error {first:.1e} in the first quarter of {steps} steps, {last:.1e} in the last")
+    first, last = float(np.median(compared.errors[:quarter])), float(np.median(compared.errors[-quarter:]))
+    yield Fact(
+        "no drift",
+        bool(last <= max(10 * first, compared.bars[0] / 10)),
+        f"median error {first:.1e} in the first quarter of {steps} steps, {last:.1e} in the last",
+    )
     yield from last_position(context, eager.cache_length)
 
 
@@ -165,8 +171,7 @@ def streaming(context: Context, frames: int = 40) -> Iterable[Comparison]:
     for size in sorted({min(size, most) for size in (1, 3, 7, frames)}):
         stream = context.artifact()
         pieces = [
-            stream.run("codec_step", {"codes": codes[:, start : start + size], "position": np.array([start])})["audio"]
-            for start in range(0, frames, size)
+            stream.run("codec_step", {"codes": codes[:, start : start + size], "position": np.array([start])})["audio"] for start in range(0, frames, size)
         ]
         compared.add(np.concatenate(pieces, axis=1), whole)
     yield compared

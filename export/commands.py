@@ -8,8 +8,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from export.build import Request, build
 from export.compare import VerificationError
 from export.eager import EagerEngine
@@ -17,7 +15,8 @@ from export.estimate import estimate
 from export.manifest import LICENCE
 from export.source import Model, Plan, Source
 from export.targets import TARGETS, open_target, parse_targets
-from export.verify import failures, table, verify as verify_bundle
+from export.verify import failures, table
+from export.verify import verify as verify_bundle
 from model.families import FAMILIES
 from model.layers.attention import ReferenceAttention
 from model.synthetic import embedded_default
@@ -25,7 +24,8 @@ from quantize.linear import float_activations
 from quantize.recipe import RECIPES, RecipeError, Rule, Scheme, find_recipe, parse_rule
 from runtime.bundle import Bundle, file_entry
 from runtime.errors import UsageError
-from runtime.trace import read_inputs, trace as trace_utterance, write_outputs
+from runtime.trace import read_inputs, write_outputs
+from runtime.trace import trace as trace_utterance
 from runtime.voxtral_tts import parse_constants
 
 EMBEDDED_NAME = "voxtral-tts-tiny"

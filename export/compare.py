@@ -63,7 +63,8 @@ class Comparison:
     def passed(self) -> bool:
         typical_bar, worst_bar = self.bars
         lowered = bool(self.errors) and self.typical <= typical_bar and self.worst <= worst_bar  # a NaN fails
-        return lowered and (self.quantisation_bar is None or self.quantisation_error <= self.quantisation_bar)
+        bar, distance = self.quantisation_bar, self.quantisation_error
+        return lowered and (bar is None or distance is None or distance <= bar)
 
     @property
     def quantisation_error(self) -> float | None:
@@ -106,9 +107,9 @@ def lowering_error(found: np.ndarray, expected: np.ndarray, summary: Callable = 
         return float("inf")
     if found.size == 0:
         return 0.0
-    return float(summary(np.abs(found.astype(np.float64) - expected)) / max(np.abs(expected).max(), 1e-9))
+    return float(summary(np.abs(found.astype(np.float64) - expected)) / max(float(np.abs(expected).max()), 1e-9))
 
 
 def relative_distance(found: np.ndarray, expected: np.ndarray) -> float:
     """|found - expected| / |expected| in the 2-norm: what quantisation does to an output as a whole."""
-    return float(np.linalg.norm((found - expected).astype(np.float64)) / max(np.linalg.norm(expected.astype(np.float64)), 1e-9))
+    return float(np.linalg.norm((found - expected).astype(np.float64)) / max(float(np.linalg.norm(expected.astype(np.float64))), 1e-9))

@@ -56,7 +56,10 @@ def bundle_readme(manifest: Manifest) -> str:
 
 
 def _component(entry: ComponentEntry) -> str:
-    lines = [f"### {entry.name}\n", f"`{entry.entry_point}` of `{entry.file}`: {entry.purpose}. Recipe {entry.recipe}, {entry.bits_per_weight} bits per weight.\n"]
+    lines = [
+        f"### {entry.name}\n",
+        f"`{entry.entry_point}` of `{entry.file}`: {entry.purpose}. Recipe {entry.recipe}, {entry.bits_per_weight} bits per weight.\n",
+    ]
     lines += ["| | name | dtype | shape |", "|---|---|---|---|"]
     for what, tensors in (("in", entry.inputs), ("out", entry.outputs)):
         lines += [f"| {what} | {tensor.name} | {tensor.dtype} | {_shape(tensor, entry)} |" for tensor in tensors]

@@ -14,7 +14,8 @@ BYTES_WHILE_LOADED = {"quantised": 1.0, "float": 4.0}
 
 def estimate(source: Source, plan: Plan, target: str) -> dict[str, Any]:
     """Weights and bytes of each graph, disk and peak memory in bytes. Not measured at full size: an order of magnitude."""
-    root, graphs = source.root(), {}
+    root = source.root()
+    graphs: dict[str, dict[str, Any]] = {}
     width = 0.5 if target == "coreml" else 1.0  # what stays in floating point is half as wide there
     for graph, recipe in source.recipes(plan).items():
         weights, size = graph_weights(root, source.family.weights_of_graph[graph], recipe, source.family.constant)

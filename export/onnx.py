@@ -38,7 +38,15 @@ def _(x, weight, scale, bits, block):
 
 @torch.library.custom_op("voxport::group_query_attention", mutates_args=())
 def group_query_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, last: torch.Tensor, total: torch.Tensor, heads: int, kv_heads: int
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    last: torch.Tensor,
+    total: torch.Tensor,
+    heads: int,
+    kv_heads: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q [1, S, H·D], k and v [1, S, H_kv·D], caches [1, H_kv, L, D], last and total int32 [1]. Traced, never run."""
     raise ExportError("group_query_attention stands for an ONNX operator; eager runs ReferenceAttention")
@@ -237,6 +245,4 @@ class _SharedWeights:
                 self._file.write(b"\0" * (-self._file.tell() % ALIGNMENT))
                 self._offsets[key] = self._file.tell()
                 self._file.write(data)
-            value.const_value = ir.ExternalTensor(
-                WEIGHTS, self._offsets[key], len(data), tensor.dtype, shape=tensor.shape, name=value.name, base_dir=folder
-            )
+            value.const_value = ir.ExternalTensor(WEIGHTS, self._offsets[key], len(data), tensor.dtype, shape=tensor.shape, name=value.name, base_dir=folder)

@@ -41,10 +41,7 @@ class Plan:
             if chosen.setdefault(graph, recipe) != recipe:
                 raise RecipeError(f"--quant-for {component}={recipe}: it shares its weights with a component that is to be {chosen[graph]}")
         protected = tuple(Rule(path, None) for path in family.high_precision)
-        return {
-            graph: find_recipe(chosen.get(graph, self.quant)).with_rules(self.rules + protected)
-            for graph in dict.fromkeys(component_graphs.values())
-        }
+        return {graph: find_recipe(chosen.get(graph, self.quant)).with_rules(self.rules + protected) for graph in dict.fromkeys(component_graphs.values())}
 
 
 class Source:

@@ -83,7 +83,11 @@ def table(result: dict[str, Any]) -> str:
                 f" {row['bar']:>8.0e} {row['margin']:>7.0f}x {quantisation:>12} {'' if row['passed'] else 'FAILED'}".rstrip()
             )
     lines += [f"{'ok    ' if row['passed'] else 'FAILED'} {row['check']}: {row['seen']}" for row in result["rows"] if "component" not in row]
-    lines += [f"{what} agreement: " + ", ".join(f"{key} {value:.3f}" for key, value in values.items()) for what, values in result["agreement"].items() if isinstance(values, dict)]
+    lines += [
+        f"{what} agreement: " + ", ".join(f"{key} {value:.3f}" for key, value in values.items())
+        for what, values in result["agreement"].items()
+        if isinstance(values, dict)
+    ]
     return "\n".join(lines)
 
 
@@ -94,7 +98,10 @@ def failures(result: dict[str, Any]) -> list[str]:
         if row["passed"]:
             continue
         if "component" in row:
-            lines.append(f"{row['component']}.{row['output']} ({row['check']}): error {row['lowering_error']:.1e}, worst {row['lowering_error_worst']:.1e}; bars {row['bar']:.0e}, {row['bar_worst']:.0e}")
+            found = f"error {row['lowering_error']:.1e}, worst {row['lowering_error_worst']:.1e}, bars {row['bar']:.0e} and {row['bar_worst']:.0e}"
+            if row["quantisation_bar"] is not None and row["quantisation_error"] > row["quantisation_bar"]:
+                found += f"; quantisation error {row['quantisation_error']:.1e}, bar {row['quantisation_bar']:.1e}"
+            lines.append(f"{row['component']}.{row['output']} ({row['check']}): {found}")
         else:
             lines.append(f"{row['check']}: {row['seen']}")
     return lines

@@ -22,6 +22,10 @@ CHANNEL_BLOCK = 128  # activation block of a per-channel weight under `int8_per_
 class QuantizedLinear(nn.Module):
     """x [..., K] -> [..., N] with weight int8 [N, K] and scale float32 [N, K / block]."""
 
+    weight: torch.Tensor
+    scale: torch.Tensor
+    zero: torch.Tensor
+
     def __init__(self, integers: torch.Tensor, scale: torch.Tensor, scheme: Scheme):
         super().__init__()
         self.scheme = scheme
@@ -54,6 +58,9 @@ class QuantizedLinear(nn.Module):
 
 class QuantizedEmbedding(nn.Module):
     """ids [...] -> [..., D] from int8 rows and one float32 scale per row."""
+
+    weight: torch.Tensor
+    scale: torch.Tensor
 
     def __init__(self, integers: torch.Tensor, scale: torch.Tensor, scheme: Scheme):
         super().__init__()

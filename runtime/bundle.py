@@ -84,7 +84,7 @@ class Source(_Record):
 class Manifest(_Record):
     """All of `manifest.json`."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     family: str
     constants: dict[str, Any]
     switches: dict[str, str]

@@ -43,13 +43,17 @@ class Synthesizer:
         """A chunk size that one codec call takes: what to use when nobody listens meanwhile."""
         return self.bundle.component("codec_step").dims.get("T", (1, 1))[1]
 
-    def speak(self, text: str, voice: str | None = None, seed: int = 0, max_frames: int = 2048, chunk_frames: int = 5, clean: bool = False) -> Iterator[np.ndarray]:
+    def speak(
+        self, text: str, voice: str | None = None, seed: int = 0, max_frames: int = 2048, chunk_frames: int = 5, clean: bool = False
+    ) -> Iterator[np.ndarray]:
         """Yields float32 samples [n] in order; `self.samples` counts them. Raises UsageError before the first sound."""
         text = check_text(clean_text(text) if clean else text)
         rows = choose_voice(self.bundle, voice)
         ids = np.array(self._tokenizer.encode(text, len(rows)), dtype=np.int64)
         if ids.max() >= self.constants.vocab_size:
-            raise UsageError(f"{self.bundle.folder}: the tokenizer gives id {ids.max()}, the model has {self.constants.vocab_size}; bundle and tokenizer do not belong together")
+            raise UsageError(
+                f"{self.bundle.folder}: the tokenizer gives id {ids.max()}, the model has {self.constants.vocab_size}; they do not belong together"
+            )
         self.samples = 0
         first_frame = self.bundle.manifest.switches["first_frame"]
         for piece in speak(self._engine.stream(), self.constants, first_frame, ids, rows, seed, max_frames, chunk_frames):

@@ -80,7 +80,7 @@ def write_outputs(path: Path, outputs: Arrays) -> None:
     partial = path.with_name(f".{path.name}.partial")
     try:
         with partial.open("wb") as file:
-            np.savez(file, **outputs)
+            np.savez(file, allow_pickle=False, **outputs)
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)

@@ -158,6 +158,10 @@ def speak(
         if count + 1 < max_frames:
             speaker.step(frame.codes)
     else:
-        log.warning("stopped at the limit of %d frames (%.1f s): the sentence may be cut off", max_frames, max_frames * constants.samples_per_frame / constants.sample_rate)
+        log.warning(
+            "stopped at the limit of %d frames (%.1f s): the sentence may be cut off",
+            max_frames,
+            max_frames * constants.samples_per_frame / constants.sample_rate,
+        )
     if waiting:
         yield speaker.decode(np.stack(waiting))

@@ -127,10 +127,10 @@ def test_the_readme_of_a_bundle_names_every_tensor(bundles):
 
 def test_dry_run_of_the_published_shapes_loads_no_weights(tmp_path, capsys):
     """Sparse files stand for 8 GB of weights: shapes are read, values are not."""
-    from model.voxtral_tts.components import build_root
-    from model.voxtral_tts.config import load_config
     from model.checkpoint import expected_tensors
     from model.synthetic_sizes import SIZES
+    from model.voxtral_tts.components import build_root
+    from model.voxtral_tts.config import load_config
 
     folder = tmp_path / "full"
     folder.mkdir()
@@ -153,7 +153,12 @@ def test_dry_run_of_the_published_shapes_loads_no_weights(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    )
+)
 def test_any_value_anywhere_in_a_manifest_is_a_clear_error_or_fine(bundles, value):
     import tempfile
 

@@ -111,7 +111,7 @@ def test_a_comparison_without_a_call_or_with_one_far_call_fails(integer):
     assert far.passed
     far.add(np.ones(4) + (FLIP_BAR if integer else FLOAT_BAR) * 1.1, np.ones(4))
     assert not far.passed
-    with pytest.raises(ValueError, match="zero-size|empty"):
+    with pytest.raises(ValueError, match=r"zero-size|empty"):
         empty.worst  # noqa: B018
 
 

@@ -10,6 +10,9 @@ class RotaryTable(nn.Module):
     A table rather than in-graph arithmetic: in half precision `pos · frequency` would lose whole turns.
     """
 
+    cos: torch.Tensor
+    sin: torch.Tensor
+
     def __init__(self, head_dim: int, theta: float, length: int):
         super().__init__()
         exponent = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim

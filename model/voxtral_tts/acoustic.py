@@ -65,6 +65,8 @@ class AcousticStepGraph(nn.Module):
     Row 0 of velocity is conditional, row 1 unconditional (a zero condition).
     """
 
+    time_tokens: torch.Tensor
+
     def __init__(self, head: AcousticTransformer):
         super().__init__()
         self.input_projection, self.output = head.input_projection, head.acoustic_codebook_output

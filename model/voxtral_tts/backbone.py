@@ -79,9 +79,12 @@ class CodeEmbeddingGraph(nn.Module):
     zero beyond its end.
     """
 
+    offsets: torch.Tensor
+
     def __init__(self, table: nn.Module, offsets: tuple[int, ...], addressed: int):
         super().__init__()
-        self.table, self.rows = table, table.weight.shape[0]
+        self.table = table
+        self.rows: int = table.get_parameter("weight").shape[0] if isinstance(table, nn.Embedding) else table.get_buffer("weight").shape[0]
         self.is_short = self.rows < addressed
         self.register_buffer("offsets", torch.tensor(offsets), persistent=False)
 

@@ -74,7 +74,7 @@ def check_inputs(entry: ComponentEntry, inputs: Arrays, cache_length: int) -> No
     if "position" in inputs:
         position = int(inputs["position"][0])
         rows = inputs["embeddings"].shape[1] if "embeddings" in inputs else 0
-        if position < 0 or any(state.is_cache for state in entry.states) and position + rows > cache_length:
+        if position < 0 or (any(state.is_cache for state in entry.states) and position + rows > cache_length):
             raise UsageError(f"{entry.name}: position {position} with {rows} rows lies outside the cache of {cache_length}")
 
 

@@ -11,6 +11,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class ExecuTorchEngine(Engine):
                 self._program = Runtime.get().load_program(self._path)  # kept: methods point into it
         except RuntimeError as error:
             raise RuntimeFault(f"{self._path}: ExecuTorch cannot open it: {_reason(error, log)}") from None
-        self._methods: dict[str, object] = {}
+        self._methods: dict[str, Any] = {}
         self.owner: dict[str, ExecuTorchStream] = {}
 
     def execute(self, method: str, inputs: list[np.ndarray]) -> list[np.ndarray]:
