@@ -25,8 +25,10 @@ from export.verify import failures, verify
 from runtime.bundle import MANIFEST, SCHEMA_VERSION, Bundle, FileEntry, Manifest, file_entry, read_manifest
 from runtime.bundle import Source as SourceEntry
 from runtime.errors import IntegrityError, RuntimeFault, UsageError
+from runtime.tokenizer import SpeechTokenizer
 
 log = logging.getLogger(__name__)
+TOKENIZER = "tekken.json"
 NOT_PART = (MANIFEST, "verify.json")  # a bundle's files, less those that are written about it
 
 
@@ -52,6 +54,7 @@ def build(source: Source, lowering: Lowering, request: Request) -> tuple[Path, b
 
     Raises ExportError, VerificationError or OutputExists; then nothing is left that looks finished.
     """
+    _check_tokenizer(source)
     wanted = _identity(source, lowering, request)
     if request.out.exists() and _is_current(request, wanted):
         return request.out, False
@@ -71,6 +74,13 @@ def build(source: Source, lowering: Lowering, request: Request) -> tuple[Path, b
                 raise VerificationError(f"{request.name} for {request.target} does not match eager: " + "; ".join(failures(result)[:3]))
             _write_manifest(folder, manifest.model_copy(update={"verification": result}))
     return request.out, True
+
+
+def _check_tokenizer(source: Source) -> None:
+    """A bundle whose tokenizer cannot be read would speak no text. Raises IntegrityError."""
+    path = source.folder / TOKENIZER
+    if path.is_file():
+        SpeechTokenizer(path)
 
 
 def _announced(model: Model) -> Iterator:
@@ -148,9 +158,8 @@ def _replace(folder: Path, out: Path) -> None:
 
 def _write_parts(source: Source, folder: Path) -> None:
     """Tokenizer as published; voices as safetensors with one key, `embedding`, float32 (bfloat16 fits in it)."""
-    tokenizer = source.folder / "tekken.json"
-    if tokenizer.is_file():
-        shutil.copyfile(tokenizer, folder / "tekken.json")
+    if (source.folder / TOKENIZER).is_file():
+        shutil.copyfile(source.folder / TOKENIZER, folder / TOKENIZER)
     if source.voices:
         (folder / "voices").mkdir()
     for name, rows in source.voices.items():
@@ -176,7 +185,7 @@ def _manifest(
         constants=source.family.constants(source.config),
         components=tuple(components),
         files={},
-        tokenizer="tekken.json" if (folder / "tekken.json").is_file() else None,
+        tokenizer=TOKENIZER if (folder / TOKENIZER).is_file() else None,
         voices={name: f"voices/{name}.safetensors" for name in source.voices},
         licence=request.licence,
         numerics=lowering.numerics,

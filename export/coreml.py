@@ -53,15 +53,21 @@ def spell_product(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
 
 
 def _int8_rows(x: torch.Tensor) -> torch.Tensor:
-    """`int8_per_token`'s activations in plain operators; the scale is kept where half precision is normal."""
+    """`int8_per_token`'s activations in plain operators; the scale is kept where half precision is normal.
+
+    Divided by the scale, not multiplied by `1 / scale`: the converter's reciprocal adds 1e-4 to what it inverts.
+    """
     low, high = x.amin(-1, keepdim=True).clamp(max=0), x.amax(-1, keepdim=True).clamp(min=0)
     scale = ((high - low) / 255).clamp(min=SMALLEST_SCALE)
     zero = (-128 - torch.round(low / scale)).clamp(-128, 127)
-    return ((torch.round(x * (1 / scale)) + zero).clamp(-128, 127) - zero) * scale
+    return ((torch.round(x / scale) + zero).clamp(-128, 127) - zero) * scale
 
 
 def _rms_norm(x: torch.Tensor, shape: list[int], weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """The converter's own spelling divides by the largest magnitude and then adds an unscaled epsilon, and 0 / 0 on a zero row."""
+    """The converter's own spelling divides by the largest magnitude and then adds an unscaled epsilon, and 0 / 0 on a zero row.
+
+    That `gain` inverts a little more than its divisor (1e-4) cancels out.
+    """
     gain = NORM_PEAK / x.abs().amax(-1, keepdim=True).clamp(min=1)
     scaled = x * gain
     return scaled * torch.rsqrt(scaled.square().mean(-1, keepdim=True) + (gain * eps**0.5).square()) * weight
@@ -259,7 +265,7 @@ def _check_weights(where: str, found: list[tuple[np.ndarray, np.ndarray]], compo
     expected = _calls(component)
     _compare(where, "number of quantised weights", len(found), len(expected))
     for (integers, scale), (name, module) in zip(found, expected, strict=True):
-        if not np.array_equal(integers, module.weight.numpy()) or not np.array_equal(scale, module.scale.numpy()):
+        if not all(map(np.array_equal, (integers, scale), (module.get_buffer("weight"), module.get_buffer("scale")))):
             raise ExportError(f"{where}: the integers or scales of {name} are not those of the module")
 
 
@@ -268,7 +274,7 @@ def _calls(component: Component) -> list[tuple[str, QuantizedLinear | QuantizedE
     called: list[tuple[str, QuantizedLinear | QuantizedEmbedding]] = []
     parts = {name: part for name, part in component.module.named_modules() if isinstance(part, QuantizedLinear | QuantizedEmbedding)}
     hooks = [part.register_forward_pre_hook(lambda module, _, name=name: called.append((name, module))) for name, part in parts.items()]
-    use_product(component.module, lambda x, linear: x.new_zeros(*x.shape[:-1], len(linear.scale)))
+    use_product(component.module, lambda x, linear: x.new_zeros(*x.shape[:-1], len(linear.get_buffer("scale"))))
     inputs = example_inputs(component, {dim: low for dim, (low, _) in component.dims.items()})
     try:
         with torch.no_grad():

@@ -38,8 +38,8 @@ def bundle(bundles) -> Path:
 @pytest.mark.parametrize(
     ("text", "more", "says"),
     [
-        ("", [], "empty"),
-        ("\x00\x07\t ", [], ""),
+        ("", [], "nothing to speak"),
+        ("\x01\x07\t ", [], "nothing to speak"),
         ("word " * 3000, [], "cache of 2048"),
         ("Hello.", ["--voice", "nobody"], "casual_male, fr_male, neutral_female"),
         ("Hello.", ["--voice", "my_voice.wav"], "no codec encoder"),

@@ -59,8 +59,6 @@ def test_a_folder_of_something_else_needs_force_and_then_is_replaced(tmp_path, c
     assert export(["--target", "onnx", "--no-verify", "--out", str(out), "--force"]) == 0
     assert not (out / "diary.txt").exists() and [path.name for path in tmp_path.iterdir()] == ["out"]
     assert read_manifest(out).verification["status"] == "unverified"
-    list(Synthesizer(out).speak("Hello.", max_frames=1))
-    assert "unverified" in capsys.readouterr().err or True  # the warning goes through logging, see below
 
 
 def test_an_unverified_bundle_says_so(onnx_copy, caplog):
@@ -134,7 +132,7 @@ def test_dry_run_of_the_published_shapes_loads_no_weights(tmp_path, capsys):
 
     folder = tmp_path / "full"
     folder.mkdir()
-    (folder / "params.json").write_text(json.dumps(SIZES["full"].params))
+    (folder / "params.json").write_text(json.dumps(SIZES["full"].params()))
     shapes = expected_tensors(build_root(load_config(folder)))
     header, offset = {}, 0
     for name, shape in shapes.items():
