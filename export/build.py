@@ -86,7 +86,8 @@ def _check_tokenizer(source: Source) -> None:
 def _announced(model: Model) -> Iterator:
     for graph in model.graphs():
         report = model.reports[graph.name]
-        log.info("  %s: %.2f bits per weight", graph.name, report["bits_per_weight"])
+        error = f", weight error {report['weight_error']:.2%} (min-max: {report['weight_error_min_max']:.2%})" if "weight_error" in report else ""
+        log.info("  %s: %.2f bits per weight%s", graph.name, report["bits_per_weight"], error)
         yield graph
 
 

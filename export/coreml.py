@@ -125,9 +125,13 @@ class CoreMLLowering:
             finally:
                 use_product(graph.widest.module, spell_product)
                 use_cache_attention(graph.widest.module, ReferenceAttention(self.layout))
-            check_package(path, graph)
+            self.check(graph, folder)
             entries |= {component.name: EntryPoint(path.name, component.name) for component in graph.components}
         return entries
+
+    def check(self, graph: Graph, folder: Path) -> None:
+        """Functions, states, integers and scales of a saved graph, read back. Raises ExportError."""
+        check_package(folder / f"{graph.name}.mlpackage", graph)
 
 
 def _write_package(graph: Graph, path: Path) -> None:

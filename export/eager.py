@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -35,14 +37,13 @@ def describe(component: Component, where: EntryPoint, recipe: str, report: dict[
 
 
 class EagerEngine(Engine):
-    """Runs components as torch modules. `product` and `attention` say in whose arithmetic."""
+    """Runs components as torch modules, in the arithmetic that their linears and attentions were given."""
 
-    def __init__(self, components: list[Component], product: Product, attention: CacheAttention, cache_length: int):
+    def __init__(self, components: list[Component], cache_length: int, find: Callable[[str], Component] | None = None):
+        """`find(name)` gives a component with its weights in place; by default those of `components`, which then need them."""
         self._components = {component.name: component for component in components}
+        self._find = find or self._components.__getitem__
         self._cache_length = cache_length
-        for component in components:
-            use_product(component.module, product)
-            use_cache_attention(component.module, attention)
 
     def stream(self) -> EagerStream:
         entries = tuple(describe(c, EntryPoint("eager", c.graph), "", {"bits_per_weight": 32.0}) for c in self._components.values())
@@ -50,8 +51,15 @@ class EagerEngine(Engine):
 
     def call(self, name: str, inputs: list[torch.Tensor], states: list[torch.Tensor]) -> list[torch.Tensor]:
         with torch.no_grad():
-            result = self._components[name].module(*inputs, *states)
+            result = self._find(name).module(*inputs, *states)
         return list(result) if isinstance(result, tuple) else [result]
+
+
+def use_arithmetic(components: list[Component], product: Product, attention: CacheAttention) -> None:
+    """Sets how quantised linears multiply and how caches are kept, for all of them."""
+    for component in components:
+        use_product(component.module, product)
+        use_cache_attention(component.module, attention)
 
 
 class EagerStream(Stream):

@@ -99,6 +99,23 @@ class Model:
         return [component for name in self._recipes for component in self.components(name)]
 
 
+class OneGraph:
+    """Components of a plan with the weights of one graph in memory at a time: the full-precision reference of a model
+    that would not fit twice. Calls should come graph by graph."""
+
+    def __init__(self, source: Source, plan: Plan, layout: str):
+        self._make = lambda: Model(source, plan, source.recipes(plan), layout)
+        self._graph_of = {component.name: component.graph for component in source.describe(plan)}
+        self._held: tuple[str, dict[str, Component]] = ("", {})
+
+    def __call__(self, name: str) -> Component:
+        graph = self._graph_of[name]
+        if self._held[0] != graph:
+            self._held = ("", {})  # let go before the next is loaded
+            self._held = (graph, {component.name: component for component in self._make().components(graph)})
+        return self._held[1][name]
+
+
 def graph_weights(root: nn.Module, prefixes: tuple[str, ...], recipe: Recipe, constant: tuple[str, ...]) -> tuple[int, float]:
     """Number of weights below `prefixes` and the bytes that the recipe holds them in, from shapes alone."""
     tables = {f"{path}.weight": isinstance(module, nn.Embedding) for path, module in root.named_modules() if isinstance(module, nn.Linear | nn.Embedding)}

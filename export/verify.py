@@ -9,9 +9,9 @@ from typing import Any
 from export.agreement import agreement
 from export.checks import Context, each_component, guarded, long_run, replay, streaming
 from export.compare import Comparison, Fact
-from export.eager import EagerEngine
+from export.eager import EagerEngine, use_arithmetic
 from export.lowering import Lowering
-from export.source import Model, Plan, Source
+from export.source import Model, OneGraph, Plan, Source
 from model.layers.attention import ReferenceAttention
 from quantize.linear import QuantizedLinear, float_activations
 from runtime.bundle import Bundle
@@ -30,11 +30,12 @@ def verify(bundle: Bundle, source: Source, plan: Plan, lowering: Lowering, steps
     components = model.all_components()
     attention = ReferenceAttention(lowering.layout)
     cache_length = plan.cache_length
-    eager = EagerEngine(components, lowering.product, attention, cache_length)
+    use_arithmetic(components, lowering.product, attention)
+    eager = EagerEngine(components, cache_length)
     full = None
     if any(model.quantized.values()):
         plain = Plan("none", switches=plan.switches, cache_length=cache_length)
-        full = EagerEngine(Model(source, plain, source.recipes(plain), lowering.layout).all_components(), float_activations, attention, cache_length)
+        full = EagerEngine(components, cache_length, OneGraph(source, plain, lowering.layout))
     integer = {component.graph for component in components if lowering.product is not float_activations and _holds_integers(component.module)}
     artifact = open_engine(bundle)
     context = Context(components, artifact.stream, eager.stream, full.stream if full else None, integer, _quantisation_bars(model))

@@ -57,18 +57,19 @@ def trace(engine: Engine, constants: Constants, first_frame: str, inputs: Arrays
     """Runs the utterance; given `codes` are fed back in place of the ones chosen (teacher forcing)."""
     speaker = Speaker(engine.stream(), constants, first_frame)
     outputs = {"prefill_hidden": speaker.prefill(inputs["ids"], inputs["voice"])}
-    frames, forced = [], inputs.get("codes")
+    chosen, outlooks, forced = [], [], inputs.get("codes")
     for index in range(len(inputs["noise"])):
-        frames.append(speaker.frame(inputs["noise"][index : index + 1]))
+        outlooks.append(speaker.outlook)
+        chosen.append(speaker.frame(inputs["noise"][index : index + 1]))
         if index + 1 < len(inputs["noise"]):
-            speaker.step(frames[-1].codes if forced is None else forced[index : index + 1])
-    outputs["hidden"] = np.stack([frame.hidden for frame in frames])
-    outputs["semantic_logits"] = np.stack([frame.semantic_logits for frame in frames])
-    outputs["codes"] = np.concatenate([frame.codes for frame in frames])
-    traced = min(TRACED_FRAME, len(frames) - 1)
+            speaker.step(speaker.embed(chosen[-1] if forced is None else forced[index : index + 1]))
+    outputs["hidden"] = np.stack([outlook.hidden for outlook in outlooks])
+    outputs["semantic_logits"] = np.stack([outlook.semantic_logits for outlook in outlooks])
+    outputs["codes"] = np.concatenate(chosen)
+    traced = min(TRACED_FRAME, len(outlooks) - 1)
     outputs["vel_x"] = inputs.get("vel_x", inputs["noise"][traced : traced + 1])
     for step in range(constants.euler_steps):
-        outputs[f"velocity_{step / constants.euler_steps:.4f}"] = speaker.velocity(outputs["vel_x"], step, frames[traced].condition)
+        outputs[f"velocity_{step / constants.euler_steps:.4f}"] = speaker.velocity(outputs["vel_x"], step, outlooks[traced].condition)
     if "codec_codes" in inputs:
         codec = Speaker(engine.stream(), constants, first_frame)
         outputs["audio"] = codec.decode(inputs["codec_codes"][0])[None]

@@ -46,10 +46,9 @@ def parse_constants(constants: dict[str, Any]) -> Constants:
 
 
 @dataclass(frozen=True)
-class Frame:
-    """What one step of the loop decides. `noise` and `codes` have one value per code book, the semantic one apart."""
+class Outlook:
+    """What the backbone gives for the next frame."""
 
-    codes: np.ndarray  # int64 [1, K]
     hidden: np.ndarray  # float32 [dim]
     semantic_logits: np.ndarray  # float32 [rows]
     condition: np.ndarray  # float32 [1, acoustic dim]
@@ -86,14 +85,17 @@ class Speaker:
         self._position = rows
         return outputs["hidden"][:, : len(ids)]
 
-    def frame(self, noise: np.ndarray) -> Frame:
-        """noise float32 [1, K - 1] -> the frame that the last hidden state gives; its semantic code may be END_AUDIO."""
-        codes = np.concatenate(([[self._semantic_code()]], self._acoustic_codes(noise)), axis=1)
-        return Frame(codes, self._hidden, self._logits, self._condition)
+    def frame(self, noise: np.ndarray, outlook: Outlook | None = None) -> np.ndarray:
+        """noise float32 [1, K - 1] -> codes int64 [1, K] from an outlook, by default the last; the first may be END_AUDIO."""
+        outlook = outlook or self.outlook
+        return np.concatenate(([[self._semantic_code(outlook)]], self._acoustic_codes(noise, outlook)), axis=1)
 
-    def step(self, codes: np.ndarray) -> None:
-        """codes int64 [1, K] of the last frame, fed back: the next hidden state."""
-        embeddings = self.stream.run("embed_codes", {"codes": codes})["embeddings"]
+    def embed(self, codes: np.ndarray) -> np.ndarray:
+        """codes int64 [1, K] of a frame -> float32 [1, 1, dim], the next input of the backbone."""
+        return self.stream.run("embed_codes", {"codes": codes})["embeddings"]
+
+    def step(self, embeddings: np.ndarray) -> None:
+        """Feeds a frame's embedding back: the next outlook."""
         self._keep(self.stream.run("decode_step", {"embeddings": embeddings, "position": np.array([self._position])}))
         self._position += 1
 
@@ -117,17 +119,17 @@ class Speaker:
         return np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
 
     def _keep(self, outputs: dict[str, np.ndarray]) -> None:
-        self._hidden, self._logits, self._condition = outputs["hidden"][0, -1], outputs["semantic_logits"][0], outputs["condition"]
+        self.outlook = Outlook(outputs["hidden"][0, -1], outputs["semantic_logits"][0], outputs["condition"])
 
-    def _semantic_code(self) -> int:
-        speakable = self._logits[: FIRST_CODE + self.constants.semantic_codes].copy()  # rows beyond are padding
+    def _semantic_code(self, outlook: Outlook) -> int:
+        speakable = outlook.semantic_logits[: FIRST_CODE + self.constants.semantic_codes].copy()  # rows beyond are padding
         speakable[EMPTY_AUDIO] = -np.inf
         return int(speakable.argmax())
 
-    def _acoustic_codes(self, noise: np.ndarray) -> np.ndarray:
+    def _acoustic_codes(self, noise: np.ndarray, outlook: Outlook) -> np.ndarray:
         x = noise
         for step in range(self.constants.euler_steps):
-            x = self.stream.run("acoustic_step", {"x": x, "step": np.array([step]), "condition": self._condition})["next_x"]
+            x = self.stream.run("acoustic_step", {"x": x, "step": np.array([step]), "condition": outlook.condition})["next_x"]
         return quantize_levels(x, self.constants.acoustic_levels) + FIRST_CODE
 
 
@@ -145,10 +147,10 @@ def speak(
     speaker.prefill(ids, voice)
     waiting: list[np.ndarray] = []
     for count in range(max_frames):
-        frame = speaker.frame(generator.standard_normal((1, constants.n_codebooks - 1), dtype=np.float32))
-        if frame.codes[0, 0] == END_AUDIO:
+        codes = speaker.frame(generator.standard_normal((1, constants.n_codebooks - 1), dtype=np.float32))
+        if codes[0, 0] == END_AUDIO:
             break
-        waiting.append(frame.codes[0])
+        waiting.append(codes[0])
         if len(waiting) == chunk_frames:
             yield speaker.decode(np.stack(waiting))
             waiting = []
@@ -156,7 +158,7 @@ def speak(
             log.warning("stopped after %d frames: the cache of %d rows is full, the sentence may be cut off", count + 1, stream.cache_length)
             break
         if count + 1 < max_frames:
-            speaker.step(frame.codes)
+            speaker.step(speaker.embed(codes))
     else:
         log.warning(
             "stopped at the limit of %d frames (%.1f s): the sentence may be cut off",

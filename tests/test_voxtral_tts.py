@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from export.eager import EagerEngine
 from export.source import Model, Plan, Source
-from model.layers.attention import ReferenceAttention
-from quantize.linear import float_activations
 from runtime.voxtral_tts import quantize_levels
 
 FRAMES, SAMPLES = 26, 1920
@@ -21,7 +19,7 @@ def engine(checkpoint):
     source = Source(checkpoint)
     plan = Plan(cache_length=64)
     components = Model(source, plan, source.recipes(plan), "BSHD").all_components()
-    return EagerEngine(components, float_activations, ReferenceAttention("BSHD"), 64), {c.name: c for c in components}
+    return EagerEngine(components, 64), {c.name: c for c in components}
 
 
 @pytest.fixture(scope="module")
