@@ -4,48 +4,62 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from pathlib import Path
 
+from export.targets import parse_targets
+from quantize.recipe import find_recipe
+from runtime.log import set_up_logging
+
 USAGE, FAILED, INTERRUPTED = 2, 3, 130
 COMMANDS = ("list", "verify", "trace")
-log = logging.getLogger("export")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit code: 0, 2 usage, 3 export failed, 4 verification failed, 5 integrity."""
     argv = sys.argv[1:] if argv is None else argv
-    command = argv[0] if argv and argv[0] in COMMANDS else "build"
+    command = argv[0] if argv and not argv[0].startswith("-") else "build"
+    if command not in (*COMMANDS, "build"):
+        return _failed(f"error: no command {command!r}; there are {', '.join(COMMANDS)}, and --target TARGETS to export", USAGE)
     parser = {"build": _build_parser, "list": _list_parser, "verify": _verify_parser, "trace": _trace_parser}[command]()
     arguments = parser.parse_args(argv[1:] if command != "build" else argv)
-    _set_up_logging()
+    set_up_logging("export", "runtime", "model")
+    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # warns of torchao's enums on import
     try:
+        _check_names(arguments)  # before torch is imported
         from export import commands
 
-        return getattr(commands, f"{command}_command")(arguments)
+        code = getattr(commands, f"{command}_command")(arguments)
+        sys.stdout.flush()  # here, where a full disk behind it can still be told
+        return code
     except KeyboardInterrupt:
-        print("voxport: interrupted; nothing was left behind", file=sys.stderr)
-        return INTERRUPTED
+        return _failed("interrupted; nothing was left behind", INTERRUPTED)
+    except ModuleNotFoundError as error:
+        return _failed(f"error: {error.name} is not installed; install voxport with its extra [export]: pip install '.[export]' in its folder", USAGE)
+    except BrokenPipeError:  # whoever read has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (OSError, MemoryError) as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _failed(f"error: {error.strerror if isinstance(error, OSError) else 'not enough memory'}", FAILED)
     except Exception as error:
         if not hasattr(error, "exit_code"):
             raise
-        print(f"voxport: error: {error}", file=sys.stderr)
-        return error.exit_code
+        return _failed(f"error: {error}", error.exit_code)
 
 
-def _set_up_logging() -> None:
-    """Our own progress on stderr; what torch and the converters log below an error helps nobody here."""
-    logging.basicConfig(level=logging.ERROR, stream=sys.stderr, format="%(elapsed)s %(message)s", force=True)
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(_add_elapsed)
-    for name in ("export", "runtime", "model"):
-        logging.getLogger(name).setLevel(logging.INFO)
-    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
+def _failed(message: str, code: int) -> int:
+    print(f"voxport: {message}", file=sys.stderr)
+    return code
 
 
-def _add_elapsed(record: logging.LogRecord) -> bool:
-    record.elapsed = f"[{record.relativeCreated / 1000:6.1f}s]"
-    return True
+def _check_names(arguments: argparse.Namespace) -> None:
+    """A wrong name of a target or recipe is told at once. Raises RecipeError."""
+    if getattr(arguments, "target", None):
+        parse_targets(arguments.target)
+    if hasattr(arguments, "quant"):
+        find_recipe(arguments.quant)
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
@@ -53,8 +67,8 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quant", default="none", metavar="RECIPE", help="none, w8, w4 or 8da4w (default: none)")
     parser.add_argument("--quant-for", action="append", default=[], metavar="COMPONENT=RECIPE", help="another recipe for one component; may be repeated")
     parser.add_argument("--quant-rule", action="append", default=[], metavar="PATTERN=RECIPE", help="for module paths that match, asked before all else")
-    parser.add_argument("--first-frame", choices=("audio_token", "prefill"), default="audio_token", help="where frame 0 comes from")
-    parser.add_argument("--alibi-slopes", choices=("mistral", "standard"), default="mistral", help="slopes of the codec's attention")
+    parser.add_argument("--first-frame", choices=("audio_token", "prefill"), default="audio_token", help="where frame 0 comes from (default: audio_token)")
+    parser.add_argument("--alibi-slopes", choices=("mistral", "standard"), default="mistral", help="slopes of the codec's attention (default: mistral)")
     parser.add_argument("--cache-length", type=int, default=2048, metavar="ROWS", help="rows of the KV cache: prompt and frames (default: 2048)")
 
 
@@ -66,7 +80,9 @@ def _build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--target", required=True, metavar="TARGETS", help="onnx, executorch, coreml, or several with commas")
     _add_plan(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the bundle's folder (default: artifacts/NAME-TARGET-RECIPE)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="the bundle's folder (default: artifacts/NAME-TARGET-RECIPE); with several targets the folder of their bundles"
+    )
     parser.add_argument("--force", action="store_true", help="replace whatever the output folder holds")
     parser.add_argument("--no-verify", action="store_true", help="skip verification; the manifest says unverified")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, with estimated memory and disk; loads no weights")
@@ -76,7 +92,7 @@ def _build_parser() -> argparse.ArgumentParser:
 
 def _list_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m export list", description="Families, targets, recipes, components.")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="the list as JSON on stdout")
     return parser
 
 
@@ -95,6 +111,7 @@ def _trace_parser() -> argparse.ArgumentParser:
     parser.add_argument("--target", metavar="TARGET", help="whose activation arithmetic to use with a quantised model (default: floats)")
     parser.add_argument("--inputs", type=Path, required=True, metavar="IN.npz")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="OUT.npz")
+    parser.add_argument("--json", action="store_true", help="shapes of what was written, as JSON on stdout")
     return parser
 
 

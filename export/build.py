@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
-import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
+from safetensors.torch import save
 
-from export.compare import VerificationError
 from export.describe import bundle_readme
 from export.eager import describe
-from export.lowering import EntryPoint, ExportError, Lowering
+from export.errors import VerificationError
+from export.lowering import EntryPoint, Lowering
 from export.manifest import source_files, tool_versions
-from export.source import Model, Plan, Source
+from export.source import Model, Plan, Source, graph_weights
+from export.staging import staging
+from export.targets import FLOAT_BYTES
 from export.verify import failures, verify
-from runtime.bundle import MANIFEST, SCHEMA_VERSION, Bundle, FileEntry, Manifest, file_entry, read_manifest
+from runtime.bundle import MANIFEST, SCHEMA_VERSION, Bundle, FileEntry, Manifest, RecipeEntry, Verification, file_entry, read_manifest
 from runtime.bundle import Source as SourceEntry
-from runtime.errors import IntegrityError, RuntimeFault, UsageError
+from runtime.errors import IntegrityError, UsageError
 from runtime.tokenizer import SpeechTokenizer
 
 log = logging.getLogger(__name__)
 TOKENIZER = "tekken.json"
-NOT_PART = (MANIFEST, "verify.json")  # a bundle's files, less those that are written about it
+NOT_RUN = "not run"  # a manifest's numerics where nothing here executes the artifacts
+REPORT = "verify.json"
+NOT_PART = (MANIFEST, REPORT)  # a bundle's files, less those that are written about it
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ def build(source: Source, lowering: Lowering, request: Request) -> tuple[Path, b
     wanted = _identity(source, lowering, request)
     if request.out.exists() and _is_current(request, wanted):
         return request.out, False
-    with _staging(request) as folder:
-        model = Model(source, request.plan, source.recipes(request.plan), lowering.layout)
+    with staging(request.out) as folder:
+        model = Model(source, request.plan, lowering.layout)
         log.info("%s: lowering to %s", request.name, request.target)
         entries = lowering.lower(_announced(model), folder)
         _write_parts(source, folder)
@@ -67,12 +68,12 @@ def build(source: Source, lowering: Lowering, request: Request) -> tuple[Path, b
         (folder / "README.md").write_text(bundle_readme(manifest), encoding="utf-8")
         manifest = manifest.model_copy(update={"files": _files(folder)})
         _write_manifest(folder, manifest)
-        if request.check and lowering.numerics != "not run":
+        if request.check and lowering.numerics:
             log.info("%s: verifying", request.name)
             result = verify(Bundle(folder), source, request.plan, lowering, model=model)
             if result["status"] != "passed":
                 raise VerificationError(f"{request.name} for {request.target} does not match eager: " + "; ".join(failures(result)[:3]))
-            _write_manifest(folder, manifest.model_copy(update={"verification": result}))
+            _write_manifest(folder, manifest.model_copy(update={"verification": Verification.model_validate(result)}))
     return request.out, True
 
 
@@ -87,19 +88,18 @@ def _announced(model: Model) -> Iterator:
     for graph in model.graphs():
         report = model.reports[graph.name]
         error = f", weight error {report['weight_error']:.2%} (min-max: {report['weight_error_min_max']:.2%})" if "weight_error" in report else ""
-        log.info("  %s: %.2f bits per weight%s", graph.name, report["bits_per_weight"], error)
+        log.info("  %s%s", graph.name, error)
         yield graph
 
 
 def _identity(source: Source, lowering: Lowering, request: Request) -> dict[str, Any]:
     """What must agree for an existing bundle to be this one."""
     graphs = {graph: recipe.describe() for graph, recipe in source.recipes(request.plan).items()}
-    default = source.family.switches(**request.plan.switches)
     return {
         "schema_version": SCHEMA_VERSION,
         "family": source.family.name,
         "target": request.target,
-        "switches": {name: getattr(default, name) for name in default.__dataclass_fields__},
+        "switches": source.family.switches(**request.plan.switches).model_dump(),
         "source": {"name": request.name, "files": {name: entry.model_dump() for name, entry in source_files(source.folder).items()}},
         "recipe": {"name": request.plan.quant, "graphs": graphs},
         "cache_length": request.plan.cache_length,
@@ -118,43 +118,13 @@ def _is_current(request: Request, wanted: dict[str, Any]) -> bool:
     if found is not None and all(found[key] == json.loads(json.dumps(value)) for key, value in wanted.items()):
         try:
             Bundle(request.out).check_hashes()
-        except RuntimeFault as error:
-            raise OutputExists(f"{error} (--force replaces it)") from None
-        return not request.check or found["verification"]["status"] == "passed" or found["numerics"] == "not run"
+        except IntegrityError as error:
+            raise IntegrityError(f"{error} (--force replaces it)") from None
+        return not request.check or found["verification"]["status"] == "passed" or found["numerics"] == NOT_RUN
     if request.out.is_dir() and not any(request.out.iterdir()):
         return False
     what = "another bundle" if found is not None else "something that is no bundle"
     raise OutputExists(f"{request.out}: holds {what}; give another --out, or --force to replace it")
-
-
-@contextmanager
-def _staging(request: Request) -> Iterator[Path]:
-    """A folder beside the output that takes its name when all went well, and is gone when not."""
-    out = request.out
-    folder = out.parent / f".{out.name}.partial"
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)  # left by a run that was killed
-        folder.mkdir()
-        yield folder
-        _replace(folder, out)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise ExportError(f"{out.parent}: no space left on the disk; free some or give another --out") from None
-        raise ExportError(f"{error.filename or out}: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _replace(folder: Path, out: Path) -> None:
-    if out.exists() or out.is_symlink():
-        old = out.parent / f".{out.name}.old"
-        shutil.rmtree(old, ignore_errors=True)
-        os.replace(out, old)
-        os.replace(folder, out)
-        shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink()
-    else:
-        os.replace(folder, out)
 
 
 def _write_parts(source: Source, folder: Path) -> None:
@@ -164,7 +134,8 @@ def _write_parts(source: Source, folder: Path) -> None:
     if source.voices:
         (folder / "voices").mkdir()
     for name, rows in source.voices.items():
-        save_file({"embedding": rows.float().contiguous()}, folder / "voices" / f"{name}.safetensors")
+        # not save_file, whose error on a full disk does not say so
+        (folder / "voices" / f"{name}.safetensors").write_bytes(save({"embedding": rows.float().contiguous()}))
 
 
 def _files(folder: Path) -> dict[str, FileEntry]:
@@ -175,22 +146,25 @@ def _files(folder: Path) -> dict[str, FileEntry]:
 def _manifest(
     source: Source, lowering: Lowering, request: Request, model: Model, entries: dict[str, EntryPoint], wanted: dict[str, Any], folder: Path
 ) -> Manifest:
-    recipes = source.recipes(request.plan)
+    recipes, root, family = source.recipes(request.plan), source.root(), source.family
     components = []
     for component in model.all_components():
-        recipe = recipes[component.graph].name
-        components.append(describe(component, entries[component.name], recipe, model.reports[component.graph]))
+        graph, recipe = component.graph, recipes[component.graph]
+        count, size = graph_weights(root, family.weights_of_graph[graph], recipe, family.constant, FLOAT_BYTES[request.target])
+        report = {"bits_per_weight": round(8 * size / count, 2), **model.reports[graph]}
+        components.append(describe(component, entries[component.name], recipe.name, report))
     return Manifest(
-        **{key: value for key, value in wanted.items() if key != "source"},
+        **{key: value for key, value in wanted.items() if key not in ("source", "recipe")},
         source=SourceEntry.model_validate(wanted["source"]),
+        recipe=RecipeEntry.model_validate(wanted["recipe"]),
         constants=source.family.constants(source.config),
         components=tuple(components),
         files={},
         tokenizer=TOKENIZER if (folder / TOKENIZER).is_file() else None,
         voices={name: f"voices/{name}.safetensors" for name in source.voices},
         licence=request.licence,
-        numerics=lowering.numerics,
-        verification={"status": "unverified", "rows": [], "agreement": {}},
+        numerics=lowering.numerics or NOT_RUN,
+        verification=Verification(status="unverified", rows=(), reports={}),
     )
 
 

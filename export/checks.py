@@ -6,12 +6,13 @@ and activation arithmetic, and eager in full precision.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 
-from export.compare import Comparison, Fact, relative_distance
-from model.component import Component
+from export.compare import Comparison, Fact, median_of_quarters, relative_distance
+from model.component import Component, StateSpec
+from model.layers.attention import CACHE_AXIS
 from runtime.engines.base import Arrays, Stream
 from runtime.errors import RuntimeFault, UsageError
 
@@ -19,53 +20,88 @@ NewStream = Callable[[], Stream]
 SEEDS = 6
 SIZES = (1, 2, 5)  # rows of a dynamic dimension; short, so that a rounding tie in one call says nothing of another
 LONG = 24
+SHORTEST_CACHE = 64  # rows: what the checks below write, 2 · LONG and one utterance of `agreement`
+SAME_STATES = 25  # steps of a long run after which both sides go on from the same states, where ties may flip
+GROWTH = 7  # of errors in a long run: at most with the number of rows, 7 times as many in the last quarter as in the first
 
 
 class Context:
     """What the checks compare, and which graphs multiply with integer activations."""
 
     def __init__(
-        self, components: list[Component], artifact: NewStream, eager: NewStream, full: NewStream | None, integer_graphs: set[str], bars: dict[str, float]
+        self,
+        components: list[Component],
+        artifact: NewStream,
+        eager: NewStream,
+        full: NewStream | None,
+        layout: str,
+        integer_graphs: Collection[str] = (),
+        bars: dict[str, float] | None = None,
     ):
+        """`integer_graphs` have quantised products with integer activations; `bars` are for the quantisation error, by graph."""
         self.components = {component.name: component for component in components}
         self.artifact, self.eager, self.full = artifact, eager, full
-        self._integer, self._bars = integer_graphs, bars
+        self._cache_axis, self._integer, self._bars = CACHE_AXIS[layout], integer_graphs, bars or {}
 
     def comparison(self, component: str, output: str, check: str, may_carry_flips: bool = False) -> Comparison:
-        return Comparison(component, output, check, self.components[component].graph in self._integer, may_carry_flips)
+        return Comparison(component, output, check, self.is_integer(component), may_carry_flips)
+
+    def is_integer(self, component: str) -> bool:
+        return self.components[component].graph in self._integer
 
     def quantisation_bar(self, component: str) -> float | None:
         return self._bars.get(self.components[component].graph)
 
+    def split_rows(self, state: StateSpec, array: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
+        """A state's first `rows` rows and the rest, where it is a cache; all of it and nothing, where it is not."""
+        if not state.is_cache:
+            return array, array[:0]
+        first, rest = np.split(array, [rows], axis=self._cache_axis)
+        return first, rest
 
-def each_component(context: Context) -> Iterable[Comparison]:
+
+def each_component(context: Context) -> Iterable[Comparison | Fact]:
     """Every output, and every state after the call, over seeds and sizes; each call starts from the same states."""
     for component in context.components.values():
         streams = [make() for make in (context.artifact, context.eager, context.full) if make]
         compared = {spec.name: context.comparison(component.name, spec.name, "outputs") for spec in component.outputs}
         states = context.comparison(component.name, "states", "states") if component.states else None
+        rest_kept = True
         for comparison in compared.values():
             comparison.quantisation_bar = context.quantisation_bar(component.name)
         bounds = streams[0].components[component.name].dims
+        position = LONG if start_is_warm(component) else 0
         for seed in range(SEEDS):
             for size in (*SIZES, LONG) if bounds else (1,):
                 sizes = {dim: min(size, high) for dim, (_, high) in bounds.items()}
                 start = _warm_states(context, component, seed)
+                inputs = _at(component.example(seed, **sizes), position)
                 results = []
                 for stream in streams:
                     stream.restore(start)
-                    results.append(stream.run(component.name, _at(component.example(seed, **sizes), LONG if start_is_warm(component) else 0)))
+                    results.append(stream.run(component.name, inputs))
                 for name, comparison in compared.items():
                     comparison.add(results[0][name], results[1][name])
                     if len(results) == 3:
                         comparison.quantisation.append(relative_distance(results[1][name], results[2][name]))
                 if states:
-                    found, expected = streams[0].snapshot(), streams[1].snapshot()
-                    for state in component.states:
-                        states.add(found[state.name], expected[state.name])
+                    kept = _compare_states(context, component, states, streams, position + next(iter(sizes.values()), 1))
+                    rest_kept = rest_kept and kept
         yield from compared.values()
         if states:
             yield states
+            yield Fact(f"{component.name}: rows that are not written", rest_kept, "as they were" if rest_kept else "changed")
+
+
+def _compare_states(context: Context, component: Component, compared: Comparison, streams: list[Stream], rows: int) -> bool:
+    """Adds every state up to the last row written; true where what lies beyond is the same to the bit."""
+    found, expected = streams[0].snapshot(), streams[1].snapshot()
+    kept = True
+    for state in component.states:
+        (written, rest), (wanted, same) = (context.split_rows(state, states[state.name], rows) for states in (found, expected))
+        compared.add(written, wanted)
+        kept = kept and np.array_equal(rest, same)
+    return kept
 
 
 def start_is_warm(component: Component) -> bool:
@@ -86,27 +122,31 @@ def _at(inputs: Arrays, position: int) -> Arrays:
 
 
 def long_run(context: Context, steps: int) -> Iterable[Comparison | Fact]:
-    """Many decode steps after a prefill, with the same inputs for both; no drift; the last cache position, and one past it."""
+    """Many decode steps after a prefill, with the same inputs for both; no drift; the last cache position, and one past it.
+
+    With float activations each side keeps its own states from first to last. With integer ones a tie that falls differently
+    stays in the cache and makes others fall, so both go on from eager's states every `SAME_STATES` steps, after comparing them.
+    """
     prefill, step = context.components["prefill"], context.components["decode_step"]
     artifact, eager = context.artifact(), context.eager()
-    compared = context.comparison("decode_step", "hidden", f"{steps} steps", may_carry_flips=True)
-    start = _at(prefill.example(7, S=min(LONG, artifact.cache_length // 2)), 0)
-    position = start["embeddings"].shape[1]
+    start = _at(prefill.example(7, S=LONG), 0)
+    steps = min(steps, artifact.cache_length - LONG)
+    compared = context.comparison("decode_step", "hidden", f"{steps} steps")
+    caches = context.comparison("decode_step", "states", f"{steps} steps", may_carry_flips=True)
     for stream in (artifact, eager):
         stream.run("prefill", start)
-    steps = min(steps, artifact.cache_length - position)
-    compared.check = f"{steps} steps"
     for index in range(steps):
-        inputs = _at(step.example(index), position + index)
+        inputs = _at(step.example(index), LONG + index)
         compared.add(artifact.run("decode_step", inputs)["hidden"], eager.run("decode_step", inputs)["hidden"])
+        if (index + 1) % SAME_STATES == 0 or index + 1 == steps:
+            _compare_states(context, step, caches, [artifact, eager], LONG + index + 1)
+            if context.is_integer("decode_step"):
+                artifact.restore(eager.snapshot())
     yield compared
-    quarter = max(steps // 4, 1)
-    first, last = float(np.median(compared.errors[:quarter])), float(np.median(compared.errors[-quarter:]))
-    yield Fact(
-        "no drift",
-        bool(last <= max(10 * first, compared.bars[0] / 10)),
-        f"median error {first:.1e} in the first quarter of {steps} steps, {last:.1e} in the last",
-    )
+    yield caches
+    first, last = median_of_quarters(compared.medians)
+    limit = max(GROWTH * first, compared.bars[0] / 10)  # below a tenth of the bar nothing is told from rounding
+    yield Fact("no drift", last <= limit, f"median error {first:.1e} in the first quarter of {steps} steps, {last:.1e} in the last, limit {limit:.1e}")
     yield from last_position(context, eager.cache_length)
 
 
@@ -140,13 +180,13 @@ def replay(context: Context) -> Iterable[Fact]:
         stream.reset()
         alone.append([stream.run(*call) for call in calls])
     stream.reset()
-    yield Fact("reset and replay", _same(alone[0], [stream.run(*call) for call in utterances[0]]), "bit for bit")
+    yield Fact("reset and replay", _same(alone[0], [stream.run(*call) for call in utterances[0]]), "compared bit for bit")
     pair = [context.artifact(), context.artifact()]
     mixed: list[list[Arrays]] = [[], []]
     for together in zip(*utterances, strict=True):
         for which, call in enumerate(together):
             mixed[which].append(pair[which].run(*call))
-    yield Fact("two interleaved streams", all(_same(a, b) for a, b in zip(alone, mixed, strict=True)), "bit for bit as alone")
+    yield Fact("two interleaved streams", all(_same(a, b) for a, b in zip(alone, mixed, strict=True)), "compared bit for bit with each alone")
 
 
 def _calls(context: Context, seed: int) -> list[tuple[str, Arrays]]:
@@ -178,8 +218,8 @@ def streaming(context: Context, frames: int = 40) -> Iterable[Comparison]:
 
 
 def guarded(checks: Iterable[Comparison | Fact], name: str) -> Iterable[Comparison | Fact]:
-    """An engine that fails outright is a failed check, not a crash of the checker."""
+    """An engine that fails outright, or gives arrays that nothing fits, is a failed check, not a crash of the checker."""
     try:
         yield from checks
-    except RuntimeFault as error:
-        yield Fact(name, False, str(error))
+    except (RuntimeFault, ValueError, IndexError, KeyError) as error:
+        yield Fact(name, False, f"{type(error).__name__}: {error}")

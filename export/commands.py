@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
-from export.build import Request, build
-from export.compare import VerificationError
+from pydantic import ValidationError
+
+from export.build import NOT_RUN, REPORT, Request, build
+from export.checks import SHORTEST_CACHE
+from export.compare import Fact
 from export.eager import EagerEngine, use_arithmetic
+from export.errors import ExportError, VerificationError
 from export.estimate import estimate
-from export.lowering import ExportError
+from export.lowering import Lowering
 from export.manifest import LICENCE
 from export.source import Model, Plan, Source
 from export.targets import TARGETS, open_target, parse_targets
@@ -23,12 +28,14 @@ from model.layers.attention import ReferenceAttention
 from model.synthetic import embedded_default
 from quantize.linear import float_activations
 from quantize.recipe import RECIPES, RecipeError, Rule, Scheme, find_recipe, parse_rule
-from runtime.bundle import Bundle, file_entry
-from runtime.errors import UsageError
+from runtime.bundle import MANIFEST, Bundle, FileEntry, Manifest, SchemeEntry, file_entry, first_fault
+from runtime.errors import IntegrityError, RuntimeFault, UsageError
+from runtime.files import check_place, write_whole
 from runtime.trace import read_inputs, write_outputs
 from runtime.trace import trace as trace_utterance
-from runtime.voxtral_tts import parse_constants
+from runtime.voxtral_tts import parse_constants, read_constants
 
+LONGEST_CACHE = 131072  # rows; beyond what the model was trained on
 EMBEDDED_NAME = "voxtral-tts-tiny"
 log = logging.getLogger("export")
 
@@ -40,18 +47,19 @@ def build_command(arguments: argparse.Namespace) -> int:
     source.recipes(plan)  # a bad override fails before anything is lowered
     results = []
     for target in targets:
-        out = arguments.out or Path("artifacts") / f"{name}-{target}-{plan.quant}"
+        changes = "".join(f"-{component}-{recipe}" for component, recipe in plan.quant_for)
+        out = arguments.out or Path("artifacts") / f"{name}-{target}-{plan.quant}{changes}"
         if arguments.out and len(targets) > 1:
             out = arguments.out / target
         if arguments.dry_run:
-            results.append({"target": target, "out": str(out), **estimate(source, plan, target)})
+            results.append({"target": target, "out": str(out), "exists": out.exists(), **estimate(source, plan, target, not arguments.no_verify)})
             continue
         licence = LICENCE["checkpoint" if arguments.checkpoint else "embedded"]
         request = Request(name, target, out, plan, licence, arguments.force, not arguments.no_verify)
         folder, made = build(source, open_target(target), request)
         manifest = Bundle(folder).manifest
         size = sum(entry.size for entry in manifest.files.values())
-        status = manifest.verification["status"] if manifest.numerics != "not run" else "numerics not run"
+        status = manifest.verification.status if manifest.numerics != NOT_RUN else "numerics not run"
         log.info("%s: %s, %s", folder, "written" if made else "up to date, every file checked", status)
         results.append({"target": target, "out": str(folder), "made": made, "bytes": size, "status": status})
     if arguments.json:
@@ -70,6 +78,7 @@ def list_command(arguments: argparse.Namespace) -> int:
         "targets": list(TARGETS),
         "recipes": {name: recipe.describe() for name, recipe in RECIPES.items()},
         "components": {component.name: component.purpose for component in components},
+        "paths": sorted({re.sub(r"\.\d+\.", ".N.", path) for path in source.quantizable}),
     }
     if arguments.json:
         print(json.dumps(content, indent=1))
@@ -82,53 +91,68 @@ def list_command(arguments: argparse.Namespace) -> int:
         print(f"recipe      {name:<8} {what}{', int8 activations on every target' if scheme and scheme.activations == 'int8' else ''}")
     for component in components:
         print(f"component   {component.name:<14} {component.purpose}")
+    for path in content["paths"]:
+        print(f"path        {path}{'  (kept as floats unless a rule says otherwise)' if path in source.family.high_precision else ''}")
     return 0
 
 
 def verify_command(arguments: argparse.Namespace) -> int:
+    if arguments.steps < 1:
+        raise UsageError(f"--steps {arguments.steps}: expected at least 1")
     bundle = Bundle(arguments.bundle)
     bundle.check_hashes()
     manifest = bundle.manifest
+    read_constants(manifest)
     source = _source(arguments.checkpoint)
     _check_source(manifest.source.files, source.folder, arguments.checkpoint)
-    lowering = open_target(manifest.target)
-    if manifest.numerics == "not run":
-        return _verify_structure(arguments, source, _plan_of(manifest), lowering)
-    result = verify_bundle(bundle, source, _plan_of(manifest), lowering, arguments.steps)
-    (arguments.bundle / "verify.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    lowering, plan = open_target(manifest.target), _plan_of(manifest, source)
+    if lowering.numerics:
+        result = verify_bundle(bundle, source, plan, lowering, arguments.steps)
+    else:
+        result = _verify_structure(arguments.bundle, Model(source, plan, lowering.layout), lowering)
+    try:
+        write_whole(arguments.bundle / REPORT, (json.dumps(result, indent=1) + "\n").encode())
+    except RuntimeFault as error:  # somebody else's bundle may lie where nobody writes
+        log.warning("%s", error)
     print(json.dumps(result, indent=1) if arguments.json else table(result))
-    if result["status"] != "passed":
+    if not lowering.numerics:
+        log.info("%s: numerics not run: nothing here executes %s", arguments.bundle, manifest.target)
+    if result["status"] == "failed":
         raise VerificationError(f"{arguments.bundle} does not match eager: " + "; ".join(failures(result)[:3]))
     return 0
 
 
-def _verify_structure(arguments: argparse.Namespace, source: Source, plan: Plan, lowering: Any) -> int:
-    """What can be said of artifacts that nothing here executes."""
-    model = Model(source, plan, source.recipes(plan), lowering.layout)
+def _verify_structure(folder: Path, model: Model, lowering: Lowering) -> dict[str, Any]:
+    """What can be said of artifacts that nothing here executes, in the form of `verify`; never `passed`."""
+    facts = []
     for graph in model.graphs():
         try:
-            lowering.check(graph, arguments.bundle)
+            lowering.check(graph, folder)
+            facts.append(Fact(graph.name, True, "functions, states, integers and scales are right; numerics not run"))
         except ExportError as error:
-            raise VerificationError(f"{arguments.bundle}: {error}") from None
-    result = {"status": "structure and weights", "numerics": "not run", "graphs": list(model.reports)}
-    said = f"{', '.join(model.reports)}: hashes, functions, states, integers and scales are right; numerics not run"
-    print(json.dumps(result, indent=1) if arguments.json else said)
-    return 0
+            facts.append(Fact(graph.name, False, str(error)))
+    status = "unverified" if all(fact.passed for fact in facts) else "failed"
+    return {"status": status, "rows": [fact.row() for fact in facts], "reports": {}}
 
 
 def trace_command(arguments: argparse.Namespace) -> int:
     plan, source = _plan(arguments), _source(arguments.checkpoint)
-    lowering = open_target(parse_targets(arguments.target)[0]) if arguments.target else None
+    targets = parse_targets(arguments.target) if arguments.target else ()
+    if len(targets) > 1:
+        raise UsageError(f"--target {arguments.target}: a trace follows one target's arithmetic; give one")
+    lowering = open_target(*targets) if targets else None
     layout = lowering.layout if lowering else "BSHD"
-    model = Model(source, plan, source.recipes(plan), layout)
+    model = Model(source, plan, layout)
     product = lowering.product if lowering else float_activations
     components = model.all_components()
     use_arithmetic(components, product, ReferenceAttention(layout))
     engine = EagerEngine(components, plan.cache_length)
-    constants = parse_constants(source.family.constants(source.config))
+    constants = parse_constants(source.family.constants(source.config), plan.switches)
     inputs = read_inputs(arguments.inputs, constants)
-    write_outputs(arguments.output, trace_utterance(engine, constants, plan.switches["first_frame"], inputs))
-    print(arguments.output)
+    check_place(arguments.output)
+    outputs = trace_utterance(engine, constants, inputs)
+    write_outputs(arguments.output, outputs)
+    print(json.dumps({name: array.shape for name, array in outputs.items()}) if arguments.json else arguments.output)
     return 0
 
 
@@ -138,8 +162,8 @@ def _source(checkpoint: Path | None) -> Source:
 
 def _plan(arguments: argparse.Namespace) -> Plan:
     find_recipe(arguments.quant)
-    if not 16 <= arguments.cache_length <= 131072:
-        raise RecipeError(f"--cache-length {arguments.cache_length}: expected 16 to 131072 rows")
+    if not SHORTEST_CACHE <= arguments.cache_length <= LONGEST_CACHE:
+        raise RecipeError(f"--cache-length {arguments.cache_length}: expected {SHORTEST_CACHE} to {LONGEST_CACHE} rows")
     overrides = []
     for text in arguments.quant_for:
         component, separator, recipe = text.partition("=")
@@ -155,34 +179,41 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     )
 
 
-def _plan_of(manifest: Any) -> Plan:
-    """The plan that a bundle was made by, read back from its manifest."""
-    recipes = {graph: recipe["name"] for graph, recipe in manifest.recipe["graphs"].items()}
-    rules = next(iter(manifest.recipe["graphs"].values()))["rules"]
+def _plan_of(manifest: Manifest, source: Source) -> Plan:
+    """The plan that a bundle was made by, read back from its manifest. Raises IntegrityError where it could not have been."""
+    graphs = manifest.recipe.graphs
 
-    def scheme(found: dict[str, Any] | None) -> Scheme | None:
-        return None if found is None else Scheme(found["bits"], found["group"], found["activations"])
+    def scheme(found: SchemeEntry | None) -> Scheme | None:
+        return None if found is None else Scheme(found.bits, found.group, found.activations)
 
-    return Plan(
-        quant=manifest.recipe["name"],
-        quant_for=tuple(recipes.items()),
-        rules=tuple(Rule(rule["pattern"], scheme(rule["scheme"])) for rule in rules),
+    plan = Plan(
+        quant=manifest.recipe.name,
+        quant_for=tuple((graph, recipe.name) for graph, recipe in graphs.items()),
+        rules=tuple(Rule(rule.pattern, scheme(rule.linears), scheme(rule.tables)) for recipe in list(graphs.values())[:1] for rule in recipe.rules),
         switches=manifest.switches,
         cache_length=manifest.cache_length,
     )
+    try:
+        source.describe(plan), source.recipes(plan)
+    except ValidationError as error:
+        raise IntegrityError(f"{MANIFEST}: switches: {first_fault(error)}; export the bundle again") from None
+    except RecipeError as error:
+        raise IntegrityError(f"{MANIFEST}: recipe: {error}; export the bundle again") from None
+    return plan
 
 
-def _check_source(expected: dict[str, Any], folder: Path, given: Path | None) -> None:
+def _check_source(expected: dict[str, FileEntry], folder: Path, given: Path | None) -> None:
     """The reference must come from the very files that the bundle was made from."""
     for name, entry in expected.items():
         path = folder / name
         if not path.is_file() or file_entry(path) != entry:
             where = "the embedded default" if given is None else str(folder)
-            raise UsageError(f"{where}: {name} is not the file that the bundle was made from; give its checkpoint with --checkpoint")
+            raise UsageError(f"{where}: {name} is not the file that the bundle was made from; give that checkpoint with --checkpoint")
 
 
 def _estimate_text(result: dict[str, Any]) -> str:
-    lines = [f"{result['out']}: would be written for {result['target']}"]
+    what = "exists: it would be checked, and with --force replaced" if result["exists"] else "would be written"
+    lines = [f"{result['out']}: {what}; for {result['target']}"]
     for graph, row in result["graphs"].items():
         lines.append(f"  {graph:<14} {row['weights'] / 1e6:>9.1f} M weights, {row['bytes'] / 1e6:>9.1f} MB, recipe {row['recipe']}")
     lines.append(f"  disk {result['disk_bytes'] / 1e9:.2f} GB, memory {result['memory_bytes'] / 1e9:.2f} GB at the peak (estimates)")

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from math import sqrt
 from typing import Any
 
 import numpy as np
 
 FLOAT_BAR = 1e-4  # of the reference's largest value, as design.md sets it for float32
+
+
+def distance_at(correlation: float) -> float:
+    """|a - b| / |b| of two signals of equal size with that correlation."""
+    return sqrt(2 * (1 - correlation))
+
+
 # Integer activations: two float orders differ by 1 ulp before rounding, so now and then a value lands on the other side of
 # a tie and moves a whole step, and what depends on it moves too. Most values depend on none: their median keeps the float
-# bar. The worst must still lie as near as a correlation of 0.999 with the reference: sqrt(2 · (1 - 0.999)).
-FLIP_BAR = (2 * (1 - 0.999)) ** 0.5
-
-
-class VerificationError(Exception):
-    """An artifact does not match. Exit code 4."""
-
-    exit_code = 4
+# bar. The worst must still lie as near as a correlation of 0.999 with the reference.
+FLIP_BAR = distance_at(0.999)
 
 
 @dataclass
@@ -108,6 +110,12 @@ def lowering_error(found: np.ndarray, expected: np.ndarray, summary: Callable = 
     if found.size == 0:
         return 0.0
     return float(summary(np.abs(found.astype(np.float64) - expected)) / max(float(np.abs(expected).max()), 1e-9))
+
+
+def median_of_quarters(errors: list[float]) -> tuple[float, float]:
+    """Medians of the first and the last quarter of a run."""
+    quarter = max(len(errors) // 4, 1)
+    return float(np.median(errors[:quarter])), float(np.median(errors[-quarter:]))
 
 
 def relative_distance(found: np.ndarray, expected: np.ndarray) -> float:

@@ -19,11 +19,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from export.lowering import EntryPoint, ExportError, Graph, Stateful, dynamic_shapes, example_inputs, quiet_logs, zero_states
+from export.errors import ExportError
+from export.lowering import EntryPoint, Graph, Lowering, Stateful, dynamic_shapes, example_inputs, quiet_logs, zero_states
 from model.component import Component, TensorSpec
 from model.layers.attention import ReferenceAttention, use_cache_attention
 from quantize.linear import QuantizedEmbedding, QuantizedLinear, use_product
 from quantize.scales import SMALLEST_SCALE
+from runtime.errors import first_line
 
 with quiet_logs("coremltools"):  # it tells of the framework that only macOS has, and of versions that it has not seen
     import coremltools as ct
@@ -104,13 +106,13 @@ class OneHotAttention:
         return out.permute(0, 3, 1, 2, 4).reshape(1, rows, heads, head_dim), k_cache, v_cache
 
 
-class CoreMLLowering:
+class CoreMLLowering(Lowering):
     """One `.mlpackage` per graph with a function per component; functions share weights and name the same states."""
 
     target = "coreml"
     layout = OneHotAttention.layout
     product = staticmethod(spell_product)
-    numerics = "not run"
+    numerics = None
     packages = ("torch", "torchao", "coremltools")
 
     def lower(self, graphs: Iterable[Graph], folder: Path) -> dict[str, EntryPoint]:
@@ -121,7 +123,7 @@ class CoreMLLowering:
                 with _quiet():
                     _write_package(graph, path)
             except Exception as error:
-                raise ExportError(f"{graph.name}: Core ML export failed: {type(error).__name__}: {_first_line(error)}") from error
+                raise ExportError(f"{graph.name}: Core ML export failed: {type(error).__name__}: {first_line(error)}") from error
             finally:
                 use_product(graph.widest.module, spell_product)
                 use_cache_attention(graph.widest.module, ReferenceAttention(self.layout))
@@ -219,7 +221,7 @@ def check_package(path: Path, graph: Graph) -> None:
     try:
         spec, program = _read(path)
     except Exception as error:
-        raise ExportError(f"{path.name}: cannot be read back: {type(error).__name__}: {_first_line(error)}") from error
+        raise ExportError(f"{path.name}: cannot be read back: {type(error).__name__}: {first_line(error)}") from error
     described = {function.name: function for function in spec.description.functions}
     for component in graph.components:
         where = f"{path.name}: function {component.name}"
@@ -303,10 +305,6 @@ def _quantized_weights(function: Any) -> list[tuple[np.ndarray, np.ndarray]]:
         elif op.op_type == "gather" and op.x.val is not None and op.x.val.dtype == np.int8:
             table = op.x.val
     return weights
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0]
 
 
 @contextmanager

@@ -34,7 +34,7 @@ def bundle_readme(manifest: Manifest) -> str:
     """Markdown, complete without this project at hand."""
     constants = manifest.constants
     parts = [
-        f"# {manifest.source.name}, {manifest.target}, {manifest.recipe['name']}\n",
+        f"# {manifest.source.name}, {manifest.target}, {manifest.recipe.name}\n",
         f"Made by voxport. Weights: {manifest.licence}. Numerics checked by: {manifest.numerics}. `manifest.json` has all of this for programs.\n",
         CALLS.format(
             bos=constants["bos_id"],

@@ -16,10 +16,12 @@ from executorch.exir.passes import MemoryPlanningPass
 from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  registers torch.ops.llama
 from torch import nn
 
-from export.lowering import EntryPoint, ExportError, Graph, Stateful, dynamic_shapes, quiet_logs
+from export.errors import ExportError
+from export.lowering import EntryPoint, Graph, Lowering, Stateful, dynamic_shapes, quiet_logs
 from model.component import Component
 from model.layers.attention import ReferenceAttention, use_cache_attention
 from quantize.linear import int8_per_token, use_product
+from runtime.errors import first_line
 
 PROGRAM = "model.pte"
 # Products with weights only: with everything that XNNPACK takes, slices and reshapes cut the codec of the golden checkpoint
@@ -58,7 +60,7 @@ class WriteStates(Stateful):
         return ()
 
 
-class ExecuTorchLowering:
+class ExecuTorchLowering(Lowering):
     """One `.pte`; a graph is one dynamic method, because each loaded method packs its weights once more in memory."""
 
     target = "executorch"
@@ -84,7 +86,7 @@ class ExecuTorchLowering:
                 planning = MemoryPlanningPass(share_mutable_buffers=True)
                 program = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning, emit_mutable_buffer_names=True))
         except Exception as error:
-            raise ExportError(f"{', '.join(programs)}: ExecuTorch lowering failed: {type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
+            raise ExportError(f"{', '.join(programs)}: ExecuTorch lowering failed: {type(error).__name__}: {first_line(error)}") from error
         with (folder / PROGRAM).open("wb") as file:
             program.write_to_file(file)
         return entries
@@ -103,7 +105,7 @@ class ExecuTorchLowering:
                     values = tuple(torch.zeros(state.shape) for state in component.states)
                     methods[f"{graph.name}.write"] = torch.export.export(WriteStates(_shell(component)), values, strict=True)
         except Exception as error:
-            raise ExportError(f"{graph.name}: ExecuTorch export failed: {type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
+            raise ExportError(f"{graph.name}: ExecuTorch export failed: {type(error).__name__}: {first_line(error)}") from error
         finally:
             use_cache_attention(component.module, ReferenceAttention(self.layout))
         return methods
@@ -119,7 +121,7 @@ def _single_steps(graph: Graph) -> Graph:
 
 def _shell(component: Component) -> Component:
     """The component's states without its weights."""
-    return Component(component.name, component.graph, nn.Module(), component.inputs, component.outputs, (), component.example, component.states)
+    return Component(component.name, component.graph, nn.Module(), component.inputs, component.outputs, component.example, component.states)
 
 
 @contextmanager

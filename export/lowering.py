@@ -18,12 +18,6 @@ from quantize.linear import Product
 TRACE_ROWS = 5  # size of a dynamic dimension while tracing: neither 0 nor 1, which torch.export would take as constants
 
 
-class ExportError(Exception):
-    """A component could not be lowered or written. Exit code 3."""
-
-    exit_code = 3
-
-
 @dataclass(frozen=True)
 class Graph:
     """Components that are lowered as one: the first has the widest bounds, the others are the same module at other sizes."""
@@ -49,16 +43,23 @@ class EntryPoint:
 
 
 class Lowering(Protocol):
-    """One target. `layout` and `product` say what its artifacts compute, for the eager reference to do the same."""
+    """One target. `layout` and `product` say what its artifacts compute, for the eager reference to do the same.
+
+    `numerics` names what runs the artifacts here; None where nothing does, and then `check` must tell what can be told.
+    """
 
     target: str
     layout: str
     product: Product
-    numerics: str
+    numerics: str | None
     packages: tuple[str, ...]
 
     def lower(self, graphs: Iterable[Graph], folder: Path) -> dict[str, EntryPoint]:
         """Writes artifacts into `folder`, graph after graph, and returns the entry point of every component."""
+        ...
+
+    def check(self, graph: Graph, folder: Path) -> None:
+        """Structure and weights of a saved graph. Raises ExportError. A target whose artifacts run leaves it to `verify`."""
         ...
 
 

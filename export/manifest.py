@@ -32,7 +32,7 @@ def tool_versions(packages: tuple[str, ...]) -> dict[str, str]:
 def _code_hash() -> str:
     digest = hashlib.sha256()
     root = Path(__file__).parent.parent
-    for package in ("export", "model", "quantize"):
+    for package in ("export", "model", "quantize", "runtime"):
         for path in sorted((root / package).rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

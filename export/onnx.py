@@ -15,9 +15,11 @@ import onnx_ir.passes.common as passes
 import torch
 from onnxscript import evaluator
 
-from export.lowering import EntryPoint, ExportError, Graph, dynamic_shapes, quiet_logs, zero_states
+from export.errors import ExportError
+from export.lowering import EntryPoint, Graph, Lowering, dynamic_shapes, quiet_logs, zero_states
 from model.layers.attention import ReferenceAttention, use_cache_attention
 from quantize.linear import CHANNEL_BLOCK, QuantizedLinear, int8_per_block, use_product
+from runtime.errors import first_line
 
 OPSET = 21
 WEIGHTS = "weights.bin"
@@ -100,7 +102,7 @@ TRANSLATIONS = {
 }
 
 
-class OnnxLowering:
+class OnnxLowering(Lowering):
     """One `.onnx` per graph and one file of weights for all, each weight in it once."""
 
     target = "onnx"
@@ -146,7 +148,7 @@ class OnnxLowering:
         except ExportError:
             raise
         except Exception as error:
-            raise ExportError(f"{graph.name}: ONNX export failed: {type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
+            raise ExportError(f"{graph.name}: ONNX export failed: {type(error).__name__}: {first_line(error)}") from error
         finally:
             use_product(component.module, int8_per_block)
             use_cache_attention(component.module, ReferenceAttention(self.layout))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from model.families import FAMILIES, Family
 from quantize.quantizer import Quantizer
 from quantize.recipe import Recipe, RecipeError, Rule, find_recipe
 
+HELD_BYTES = 2e9  # of float32 weights that a reference may hold at once beside the model that is verified
+SCALE_BYTES = 2  # bfloat16
 DEFAULT_CACHE_LENGTH = 2048  # rows; 150 s of speech after a prompt of 170
 
 
@@ -40,7 +43,7 @@ class Plan:
                 raise RecipeError(f"--quant-for {component}={recipe}: no such component; there are {', '.join(component_graphs)}")
             if chosen.setdefault(graph, recipe) != recipe:
                 raise RecipeError(f"--quant-for {component}={recipe}: it shares its weights with a component that is to be {chosen[graph]}")
-        protected = tuple(Rule(path, None) for path in family.high_precision)
+        protected = tuple(Rule(path, None, None) for path in family.high_precision)
         return {graph: find_recipe(chosen.get(graph, self.quant)).with_rules(self.rules + protected) for graph in dict.fromkeys(component_graphs.values())}
 
 
@@ -63,7 +66,17 @@ class Source:
         return self.family.components(self._root, self.config, self.family.switches(**plan.switches), plan.cache_length)
 
     def recipes(self, plan: Plan) -> dict[str, Recipe]:
+        """The recipe of each graph. Raises RecipeError on what no component or no weight answers to."""
+        for rule in plan.rules:
+            if not any(fnmatchcase(path, rule.pattern) for path in self.quantizable):
+                raise RecipeError(f"--quant-rule {rule.pattern}: matches no weight; paths are as in the checkpoint, like {self.quantizable[-1]}")
         return plan.recipes(self.family, {component.name: component.graph for component in self.describe(plan)})
+
+    @cached_property
+    def quantizable(self) -> list[str]:
+        """Paths of the linears and tables that a recipe may touch."""
+        paths = [path for path, module in self._root.named_modules() if isinstance(module, nn.Linear | nn.Embedding)]
+        return [path for path in paths if path not in self.family.constant]
 
     @cached_property
     def voices(self) -> dict[str, Any]:
@@ -73,8 +86,8 @@ class Source:
 class Model:
     """The modules of a checkpoint with a plan's quantisation. Weights load graph by graph, when a graph is asked for."""
 
-    def __init__(self, source: Source, plan: Plan, recipes: dict[str, Recipe], layout: str):
-        self._source, self._plan, self._recipes, self._layout = source, plan, recipes, layout
+    def __init__(self, source: Source, plan: Plan, layout: str):
+        self._source, self._plan, self._recipes, self._layout = source, plan, source.recipes(plan), layout
         self._root = source.root()
         self._switches = source.family.switches(**plan.switches)
         self._loaded: dict[str, list[Component]] = {}
@@ -100,24 +113,26 @@ class Model:
 
 
 class OneGraph:
-    """Components of a plan with the weights of one graph in memory at a time: the full-precision reference of a model
-    that would not fit twice. Calls should come graph by graph."""
+    """Components of a plan, loaded when called and let go for the next where they would not fit together: the
+    full-precision reference of a model too large to be held twice. Calls should come graph by graph, unless `holds_all`."""
 
     def __init__(self, source: Source, plan: Plan, layout: str):
-        self._make = lambda: Model(source, plan, source.recipes(plan), layout)
+        self._make = lambda: Model(source, plan, layout)
         self._graph_of = {component.name: component.graph for component in source.describe(plan)}
-        self._held: tuple[str, dict[str, Component]] = ("", {})
+        self._held: dict[str, dict[str, Component]] = {}
+        self.holds_all = 4 * sum(parameter.numel() for parameter in source.root().parameters()) <= HELD_BYTES
 
     def __call__(self, name: str) -> Component:
         graph = self._graph_of[name]
-        if self._held[0] != graph:
-            self._held = ("", {})  # let go before the next is loaded
-            self._held = (graph, {component.name: component for component in self._make().components(graph)})
-        return self._held[1][name]
+        if graph not in self._held:
+            if not self.holds_all:
+                self._held.clear()
+            self._held[graph] = {component.name: component for component in self._make().components(graph)}
+        return self._held[graph][name]
 
 
-def graph_weights(root: nn.Module, prefixes: tuple[str, ...], recipe: Recipe, constant: tuple[str, ...]) -> tuple[int, float]:
-    """Number of weights below `prefixes` and the bytes that the recipe holds them in, from shapes alone."""
+def graph_weights(root: nn.Module, prefixes: tuple[str, ...], recipe: Recipe, constant: tuple[str, ...], float_bytes: int) -> tuple[int, float]:
+    """Number of weights below `prefixes` and the bytes that the recipe holds them in, from shapes alone; scales take two bytes."""
     tables = {f"{path}.weight": isinstance(module, nn.Embedding) for path, module in root.named_modules() if isinstance(module, nn.Linear | nn.Embedding)}
     count, size = 0, 0.0
     for name, parameter in root.named_parameters():
@@ -127,8 +142,8 @@ def graph_weights(root: nn.Module, prefixes: tuple[str, ...], recipe: Recipe, co
         scheme = recipe.scheme_for(path, tables[name]) if name in tables else None
         count += parameter.numel()
         if scheme is None:
-            size += 4 * parameter.numel()
+            size += float_bytes * parameter.numel()
         else:
             scales = parameter.numel() / (scheme.group or parameter.shape[-1])
-            size += parameter.numel() * scheme.bits / 8 + 4 * scales
+            size += parameter.numel() * scheme.bits / 8 + SCALE_BYTES * scales
     return count, size

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
-from export.lowering import ExportError, Lowering
+from export.errors import ExportError
 from quantize.recipe import RecipeError
+
+if TYPE_CHECKING:
+    from export.lowering import Lowering
 
 TARGETS = {
     "onnx": ("export.onnx", "OnnxLowering", ("onnx", "onnxscript", "onnxruntime")),
     "executorch": ("export.executorch", "ExecuTorchLowering", ("executorch",)),
     "coreml": ("export.coreml", "CoreMLLowering", ("coremltools",)),
 }
+
+FLOAT_BYTES = {"onnx": 4, "executorch": 4, "coreml": 2}  # of what stays in floating point
 
 
 def parse_targets(text: str) -> tuple[str, ...]:
@@ -29,5 +35,5 @@ def open_target(name: str) -> Lowering:
     module, attribute, packages = TARGETS[name]
     missing = [package for package in packages if find_spec(package) is None]
     if missing:
-        raise ExportError(f"target {name}: {', '.join(missing)} not installed; run: pip install 'voxport[export]'")
+        raise ExportError(f"target {name}: {', '.join(missing)} not installed; install voxport with its extra [export]: pip install '.[export]' in its folder")
     return getattr(import_module(module), attribute)()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
@@ -44,8 +43,11 @@ class Checkpoint:
         return self._file.get_slice(name).get_dtype()
 
     def tensor(self, name: str) -> torch.Tensor:
-        """The tensor as stored (bfloat16 stays bfloat16)."""
-        return self._file.get_tensor(name)
+        """The tensor as stored (bfloat16 stays bfloat16). Raises CheckpointError where a value is not finite."""
+        tensor = self._file.get_tensor(name)
+        if not torch.isfinite(tensor).all():
+            raise CheckpointError(f"{self.path}: tensor {name}: holds values that are not finite; fetch it again")
+        return tensor
 
     def check(self, expected: dict[str, tuple[int, ...]]) -> None:
         """Every tensor is expected and every expected tensor is there, in its shape, as a float. Raises CheckpointError."""
@@ -92,9 +94,3 @@ def materialize(root: nn.Module, checkpoint: Checkpoint, prefixes: Iterable[str]
             full = f"{path}.{name}" if path else name
             if is_below(full, prefixes) and parameter.is_meta:
                 setattr(parent, name, nn.Parameter(checkpoint.tensor(full).float(), requires_grad=False))
-
-
-def sha256(path: Path) -> str:
-    """Hash of a file's content, read in pieces."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

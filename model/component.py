@@ -13,7 +13,7 @@ Shape = tuple[int | str, ...]
 
 
 class Kind(StrEnum):
-    """What a tensor is; it sets the tolerance of a comparison."""
+    """What a tensor is; a manifest says it of each."""
 
     EMBEDDING = "embedding"
     HIDDEN = "hidden"
@@ -21,7 +21,6 @@ class Kind(StrEnum):
     LATENT = "latent"
     AUDIO = "audio"
     INDEX = "index"
-    STATE = "state"
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,6 @@ class Component:
 
     `module` is pure: `forward(*inputs, *states) -> (*outputs, *states)`, so that each target may keep states its own way.
     `graph` names what is lowered: two components of one graph are two entry points of it, and share weights and states.
-    `weights` are prefixes of module paths in the family's root module (the checkpoint's own names).
     `example(seed, **dims)` gives inputs with the named dimensions fixed.
     """
 
@@ -59,7 +57,6 @@ class Component:
     module: nn.Module
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    weights: tuple[str, ...]
     example: Callable[..., dict[str, np.ndarray]]
     states: tuple[StateSpec, ...] = ()
     dims: dict[str, tuple[int, int]] = field(default_factory=dict)

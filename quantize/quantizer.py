@@ -12,8 +12,6 @@ from quantize.linear import QuantizedEmbedding, QuantizedLinear
 from quantize.recipe import Recipe
 from quantize.scales import search_scales
 
-SCALE_BITS = 16
-
 
 @dataclass
 class Quantizer:
@@ -21,8 +19,6 @@ class Quantizer:
 
     recipe: Recipe
     never: tuple[str, ...] = ()
-    weights: int = 0
-    bits: float = 0.0
     squared_error: float = 0.0
     min_max_squared_error: float = 0.0
     squared_norm: float = 0.0
@@ -32,12 +28,9 @@ class Quantizer:
         """The module that replaces `module`, or None where the recipe keeps floats."""
         is_table = isinstance(module, nn.Embedding)
         scheme = None if path in self.never else self.recipe.scheme_for(path, is_table)
-        self.weights += weight.numel()
         if scheme is None:
-            self.bits += 32 * weight.numel()
             return None
         found = search_scales(weight, scheme, path)
-        self.bits += scheme.bits * weight.numel() + SCALE_BITS * found.scale.numel()
         self.squared_error += found.squared_error
         self.min_max_squared_error += found.min_max_squared_error
         self.squared_norm += found.squared_norm
@@ -45,9 +38,10 @@ class Quantizer:
         return (QuantizedEmbedding if is_table else QuantizedLinear)(found.integers, found.scale, scheme)
 
     def report(self) -> dict[str, float]:
-        """Bits per weight, and relative weight error |w - q·s| / |w| with searched and with plain min-max scales."""
-        result = {"bits_per_weight": round(self.bits / self.weights, 3) if self.weights else 32.0}
-        if self.squared_norm:
-            result["weight_error"] = sqrt(self.squared_error / self.squared_norm)
-            result["weight_error_min_max"] = sqrt(self.min_max_squared_error / self.squared_norm)
-        return result
+        """Relative weight error |w - q·s| / |w| with searched and with plain min-max scales, where anything was quantised."""
+        if not self.squared_norm:
+            return {}
+        return {
+            "weight_error": sqrt(self.squared_error / self.squared_norm),
+            "weight_error_min_max": sqrt(self.min_max_squared_error / self.squared_norm),
+        }

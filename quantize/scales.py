@@ -29,14 +29,12 @@ class QuantizedWeight:
 
 
 def search_scales(weight: torch.Tensor, scheme: Scheme, path: str) -> QuantizedWeight:
-    """weight [N, K] of any float dtype. Raises RecipeError when K is no multiple of the group or a value is not finite."""
+    """weight [N, K] of any float dtype, finite. Raises RecipeError when K is no multiple of the group."""
     weight = weight.float()
     rows, columns = weight.shape
     block = scheme.group or columns
     if columns % block:
         raise RecipeError(f"{path}: {columns} inputs are no multiple of the group of {block}; add a rule that keeps it: --quant-rule '{path}=none'")
-    if not torch.isfinite(weight).all():
-        raise RecipeError(f"{path}: a weight is not finite; it cannot be quantised")
     low, high = scheme.range
     start, _ = choose_qparams_affine(weight, MappingType.SYMMETRIC, [1, block], torch.int8, low, high, scale_dtype=torch.float32)
     start = start.reshape(rows, -1)

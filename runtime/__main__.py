@@ -11,27 +11,35 @@ import time
 from pathlib import Path
 
 from runtime.errors import RuntimeFault, UsageError
+from runtime.log import set_up_logging
 
 FORMATS = ".wav .flac .mp3 .ogg .pcm"
-DEFAULT_CHUNK = 5  # frames of a streamed piece: 0.4 s
+STREAMED, WHOLE = 5, 125  # frames of a piece: 0.4 s for who listens, 10 s for who waits for a file
+FAILED, INTERRUPTED = 3, 130
 log = logging.getLogger("runtime")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit code: 0, 2 usage, 3 failed, 5 integrity."""
     arguments = _parser().parse_args(argv)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s", force=True)
+    set_up_logging("runtime")
     try:
-        return arguments.run(arguments)
+        code = arguments.run(arguments)
+        sys.stdout.flush()  # here, where a full disk behind it can still be told
+        return code
     except RuntimeFault as error:
         print(f"voxport: error: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # whoever listened has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (OSError, MemoryError) as error:
+        print(f"voxport: error: {getattr(error, 'strerror', None) or 'not enough memory'}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
     except KeyboardInterrupt:
         print("voxport: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -42,12 +50,15 @@ def _parser() -> argparse.ArgumentParser:
     say.add_argument("text")
     say.add_argument("--bundle", type=Path, required=True, metavar="DIR")
     say.add_argument("--voice", help="name of a voice (default: neutral_female, else the first), or a .safetensors file with key `embedding`")
-    say.add_argument("--seed", type=int, default=0, help="of the start noise; the same on every target (default: 0)")
+    say.add_argument(
+        "--seed", type=int, default=0, help="of the start noise, which is then the same on every target; what is spoken may differ by rounding (default: 0)"
+    )
     say.add_argument("-o", "--output", type=Path, metavar="FILE", help=f"one of {FORMATS}")
     say.add_argument("--stream", action="store_true", help="raw 16-bit mono PCM on stdout as it is made")
-    say.add_argument("--chunk-frames", type=int, default=DEFAULT_CHUNK, metavar="N", help=f"frames of 80 ms a streamed piece (default: {DEFAULT_CHUNK})")
+    say.add_argument("--chunk-frames", type=int, metavar="N", help=f"with --stream: frames of 80 ms in a piece (default: {STREAMED})")
     say.add_argument("--max-frames", type=int, default=2048, metavar="N", help="stop after so many frames (default: 2048)")
     say.add_argument("--clean-text", action="store_true", help="take out markup and spell out what is not speakable (English)")
+    say.add_argument("--no-check", action="store_true", help="start without comparing the bundle's files with their hashes (0.6 s per GB)")
     say.add_argument("--threads", type=int, metavar="N", help="of the engine (default: all cores)")
     say.add_argument("--json", action="store_true", help="what was made, as JSON on stdout")
     say.set_defaults(run=_say)
@@ -59,19 +70,22 @@ def _parser() -> argparse.ArgumentParser:
 
     voices = commands.add_parser("voices", help="the voices of a bundle")
     voices.add_argument("bundle", type=Path)
-    voices.add_argument("--json", action="store_true")
+    voices.add_argument("--json", action="store_true", help="rows of each voice")
     voices.set_defaults(run=_voices)
 
     trace = commands.add_parser("trace", help="every intermediate value", description="Every intermediate value of an utterance, from a bundle.")
     trace.add_argument("bundle", type=Path)
     trace.add_argument("--inputs", type=Path, required=True, metavar="IN.npz")
     trace.add_argument("-o", "--output", type=Path, required=True, metavar="OUT.npz")
-    trace.add_argument("--threads", type=int, metavar="N")
+    trace.add_argument("--threads", type=int, metavar="N", help="of the engine (default: all cores)")
+    trace.add_argument("--json", action="store_true", help="shapes of what was written, as JSON on stdout")
     trace.set_defaults(run=_trace)
     return parser
 
 
 def _say(arguments: argparse.Namespace) -> int:
+    import numpy as np
+
     from runtime.audio import check_format, pcm16, write_audio
     from runtime.synthesis import Synthesizer
 
@@ -79,7 +93,9 @@ def _say(arguments: argparse.Namespace) -> int:
         raise UsageError("say: give -o FILE or --stream")
     if arguments.stream and arguments.json:
         raise UsageError("say: --stream and --json both want stdout; leave one out")
-    for name in ("chunk_frames", "max_frames", "threads"):
+    if arguments.chunk_frames is not None and not arguments.stream:
+        raise UsageError("say: --chunk-frames is for --stream; leave it out")
+    for name in ("chunk_frames", "max_frames"):
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise UsageError(f"say: --{name.replace('_', '-')} {value}: expected at least 1")
@@ -87,28 +103,25 @@ def _say(arguments: argparse.Namespace) -> int:
         raise UsageError(f"say: --seed {arguments.seed}: expected 0 or more")
     if arguments.output:
         check_format(arguments.output)
-    synthesizer = Synthesizer(arguments.bundle, arguments.threads)
-    started, first, pieces = time.perf_counter(), None, []
-    chunk = arguments.chunk_frames if arguments.stream else synthesizer.whole
+    synthesizer = Synthesizer(arguments.bundle, arguments.threads, check=not arguments.no_check)
+    started, first, pieces, seconds = time.perf_counter(), 0.0, [], 0.0
+    chunk = (arguments.chunk_frames or STREAMED) if arguments.stream else WHOLE
     for piece in synthesizer.speak(arguments.text, arguments.voice, arguments.seed, arguments.max_frames, chunk, arguments.clean_text):
         first = first or time.perf_counter() - started
+        seconds += len(piece) / synthesizer.sample_rate
         if arguments.stream:
             sys.stdout.buffer.write(pcm16(piece))
             sys.stdout.buffer.flush()
+        else:
+            log.info("%.1f s of speech so far", seconds)
         if arguments.output:
             pieces.append(piece)
-    return _report(arguments, synthesizer, pieces, time.perf_counter() - started, first, write_audio)
-
-
-def _report(arguments, synthesizer, pieces, elapsed: float, first: float | None, write_audio) -> int:
-    import numpy as np
-
-    seconds = synthesizer.samples / synthesizer.sample_rate
-    if synthesizer.samples == 0:
+    elapsed = time.perf_counter() - started
+    if not seconds:
         raise RuntimeFault("say: the model ended the speech before its first frame; try another seed or text")
     if arguments.output:
         write_audio(arguments.output, np.concatenate(pieces), synthesizer.sample_rate)
-    log.info("%.2f s of speech in %.2f s, first sound after %.2f s", seconds, elapsed, first or 0.0)
+    log.info("%.2f s of speech in %.2f s%s", seconds, elapsed, f", first sound after {first:.2f} s" if arguments.stream else "")
     if arguments.json:
         print(json.dumps({"output": str(arguments.output), "seconds": seconds, "sample_rate": synthesizer.sample_rate, "elapsed": elapsed}))
     elif arguments.output and not arguments.stream:
@@ -125,8 +138,8 @@ def _info(arguments: argparse.Namespace) -> int:
         print(manifest.model_dump_json(indent=1))
         return 0
     size = sum(entry.size for entry in manifest.files.values())
-    print(f"{manifest.source.name} ({manifest.family}) for {manifest.target}, recipe {manifest.recipe['name']}, {size / 1e6:.1f} MB")
-    print(f"verification: {manifest.verification['status']}; numerics: {manifest.numerics}")
+    print(f"{manifest.source.name} ({manifest.family}) for {manifest.target}, recipe {manifest.recipe.name}, {size / 1e6:.1f} MB")
+    print(f"verification: {manifest.verification.status}; numerics: {manifest.numerics}")
     print("switches: " + ", ".join(f"{name} {value}" for name, value in manifest.switches.items()) + f"; cache {manifest.cache_length} rows")
     print(f"voices: {', '.join(manifest.voices) or 'none'}; tokenizer: {'yes' if manifest.tokenizer else 'no'}; licence: {manifest.licence}")
     for entry in manifest.components:
@@ -137,9 +150,11 @@ def _info(arguments: argparse.Namespace) -> int:
 def _voices(arguments: argparse.Namespace) -> int:
     from runtime.bundle import Bundle
     from runtime.voices import load_voice
+    from runtime.voxtral_tts import read_constants
 
     bundle = Bundle(arguments.bundle)
-    rows = {name: len(load_voice(bundle, name)) for name in bundle.manifest.voices}
+    dim = read_constants(bundle.manifest).dim
+    rows = {name: len(load_voice(bundle, name, dim)) for name in bundle.manifest.voices}
     print(json.dumps(rows) if arguments.json else "\n".join(f"{name:<16} {count} rows" for name, count in rows.items()))
     return 0
 
@@ -147,15 +162,18 @@ def _voices(arguments: argparse.Namespace) -> int:
 def _trace(arguments: argparse.Namespace) -> int:
     from runtime.bundle import Bundle
     from runtime.engines import open_engine
+    from runtime.files import check_place
     from runtime.trace import read_inputs, trace, write_outputs
-    from runtime.voxtral_tts import parse_constants
+    from runtime.voxtral_tts import read_constants
 
     bundle = Bundle(arguments.bundle)
-    constants = parse_constants(bundle.manifest.constants)
+    bundle.check_hashes()
+    constants = read_constants(bundle.manifest)
     inputs = read_inputs(arguments.inputs, constants)
-    engine = open_engine(bundle, arguments.threads)
-    write_outputs(arguments.output, trace(engine, constants, bundle.manifest.switches["first_frame"], inputs))
-    print(arguments.output)
+    check_place(arguments.output)
+    outputs = trace(open_engine(bundle, arguments.threads), constants, inputs)
+    write_outputs(arguments.output, outputs)
+    print(json.dumps({name: array.shape for name, array in outputs.items()}) if arguments.json else arguments.output)
     return 0
 
 

@@ -1,16 +1,15 @@
-"""Samples to audio: files that are there whole or not at all, and raw bytes for a pipe."""
+"""Samples to audio: files, and raw bytes for a pipe."""
 
 from __future__ import annotations
 
 import io
-import os
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from runtime.errors import RuntimeFault, UsageError
+from runtime.files import check_place, write_whole
 
 FULL_SCALE = 32767
 
@@ -49,12 +48,7 @@ def check_format(path: Path) -> Format:
     audio_format = FORMATS.get(path.suffix.lower())
     if audio_format is None:
         raise UsageError(f"{path}: cannot write {path.suffix or 'a name without extension'}; end the name in one of {', '.join(FORMATS)}")
-    if not os.path.isdir(path.parent):  # pathlib's raises on a name too long
-        raise UsageError(f"{path}: the folder {path.parent} does not exist; create it or name another")
-    if not os.access(path.parent, os.W_OK):
-        raise UsageError(f"{path}: the folder {path.parent} cannot be written to; name another")
-    if os.path.isdir(path):
-        raise UsageError(f"{path}: is a folder, expected the name of a file; name a file in it")
+    check_place(path)
     return audio_format
 
 
@@ -77,7 +71,7 @@ def write_audio(path: Path, samples: np.ndarray, rate: int) -> None:
         raise RuntimeFault(f"{path}: no audio of shape {list(samples.shape)} can be written; expected samples [n], n at least 1")
     clipped = _clipped(samples)
     content = _integers(clipped).tobytes() if audio_format is RAW else _encoded(clipped, rate, audio_format, path)
-    _replace(path, content)
+    write_whole(path, content)
 
 
 def _clipped(samples: np.ndarray) -> np.ndarray:
@@ -115,15 +109,3 @@ def _resampled(clipped: np.ndarray, rate: int, to: int) -> np.ndarray:
     import soxr
 
     return np.clip(soxr.resample(clipped, rate, to), -1.0, 1.0)  # the filter overshoots at edges
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write beside `path`, then rename, so that no reader ever sees half a file and a failure leaves the old one."""
-    beside = path.parent / f".{uuid.uuid4().hex}.part"
-    try:
-        beside.write_bytes(content)
-        os.replace(beside, path)
-    except OSError as error:
-        raise RuntimeFault(f"{path}: cannot write {len(content)} bytes: {error.strerror or error}; free space or name another place") from None
-    finally:
-        beside.unlink(missing_ok=True)

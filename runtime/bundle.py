@@ -5,27 +5,32 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import cached_property
+from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from runtime.errors import IntegrityError, UsageError
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
+LARGEST_STATE = 2**32  # values; a cache of the published model has 2 million to 134 million
+LONGEST_PATH = 200  # bytes; every system takes that
 
 
 def _inside(path: str) -> str:
-    parts = PurePosixPath(path).parts
-    if not path or path.startswith("/") or ".." in parts or "\\" in path or ":" in path or str(PurePosixPath(path)) != path:
-        raise ValueError(f"{path!r} is not a plain path inside the bundle")
+    plain = path.isprintable() and len(path.encode()) <= LONGEST_PATH and not {"\\", ":"} & set(path)
+    if not plain or not path or path.startswith("/") or ".." in PurePosixPath(path).parts or str(PurePosixPath(path)) != path:
+        raise ValueError(f"{path[:100]!r} is not a plain path inside the bundle")
     return path
 
 
 RelativePath = Annotated[str, AfterValidator(_inside)]
 Dimension = Annotated[int, Field(ge=0)] | str
-Bounds = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
+Size = Annotated[int, Field(ge=1, le=2**40)]
+Bounds = tuple[Size, Size]
+Target = Literal["onnx", "executorch", "coreml"]
 Dtype = Literal["float32", "float16", "int64", "int32"]
 
 
@@ -47,8 +52,14 @@ class State(_Record):
 
     name: str
     dtype: Dtype
-    shape: tuple[Annotated[int, Field(ge=1)], ...]
+    shape: tuple[Size, ...]
     is_cache: bool
+
+    @model_validator(mode="after")
+    def _has_a_sane_size(self) -> State:
+        if prod(self.shape) > LARGEST_STATE:
+            raise ValueError(f"state {self.name[:50]} of {prod(self.shape)} values, expected at most {LARGEST_STATE}")
+        return self
 
 
 class ComponentEntry(_Record):
@@ -68,10 +79,59 @@ class ComponentEntry(_Record):
     weight_error: float | None = None
     weight_error_min_max: float | None = None
 
+    @model_validator(mode="after")
+    def _dimensions_have_bounds(self) -> ComponentEntry:
+        for tensor in self.inputs:
+            for size in tensor.shape:
+                if isinstance(size, str) and size not in self.dims:
+                    raise ValueError(f"input {tensor.name} has a size {size!r} without bounds")
+        return self
+
 
 class FileEntry(_Record):
     size: Annotated[int, Field(ge=0)]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class SchemeEntry(_Record):
+    """How weights are held: symmetric integers, one scale per `group` weights of a row or per row."""
+
+    bits: Literal[4, 8]
+    group: Size | None
+    symmetric: Literal[True]
+    activations: Literal["kernel", "int8"]
+
+
+class RuleEntry(_Record):
+    """Schemes for the module paths that match a shell pattern; null keeps floats."""
+
+    pattern: str
+    linears: SchemeEntry | None
+    tables: SchemeEntry | None
+
+
+class GraphRecipe(_Record):
+    """What decided the weights of one graph: the first rule that matches a path, else `linears` and `tables`."""
+
+    name: str
+    linears: SchemeEntry | None
+    tables: SchemeEntry | None
+    rules: tuple[RuleEntry, ...]
+
+
+class RecipeEntry(_Record):
+    """The recipe that was asked for, and what it came to graph by graph."""
+
+    name: str
+    graphs: dict[str, GraphRecipe]
+
+
+class Verification(_Record):
+    """What the check before the bundle got its name found; `verify.json` has the same form."""
+
+    status: Literal["passed", "failed", "unverified"]
+    rows: tuple[dict[str, Any], ...]
+    reports: dict[str, dict[str, float]]
 
 
 class Source(_Record):
@@ -89,9 +149,9 @@ class Manifest(_Record):
     constants: dict[str, Any]
     switches: dict[str, str]
     source: Source
-    target: str
-    recipe: dict[str, Any]
-    cache_length: Annotated[int, Field(ge=1)]
+    target: Target
+    recipe: RecipeEntry
+    cache_length: Size
     components: tuple[ComponentEntry, ...]
     files: dict[RelativePath, FileEntry]
     tokenizer: RelativePath | None
@@ -99,17 +159,19 @@ class Manifest(_Record):
     tools: dict[str, str]
     licence: str
     numerics: str
-    verification: dict[str, Any]
+    verification: Verification
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Raises UsageError where there is no bundle, IntegrityError where the manifest is broken or newer than this code."""
     path = folder / MANIFEST
     if not path.is_file():
-        raise UsageError(f"{folder} is no bundle: it has no {MANIFEST}; make one with python -m export")
+        inside = sorted(found.parent.name for found in folder.glob(f"*/{MANIFEST}"))
+        advice = f"give one of the bundles in it: {', '.join(inside)}" if inside else "make one with python -m export"
+        raise UsageError(f"{folder} is no bundle: it has no {MANIFEST}; {advice}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, not JSON, a number of 5,000 digits
         raise IntegrityError(f"{path}: not JSON ({error}); export the bundle again") from None
     version = content.get("schema_version") if isinstance(content, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
@@ -117,9 +179,13 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise IntegrityError(f"{path}: {key}: {first['msg'].removeprefix('Value error, ')}; export the bundle again") from None
+        raise IntegrityError(f"{path}: {first_fault(error)}; export the bundle again") from None
+
+
+def first_fault(error: ValidationError) -> str:
+    """`key: what is wrong` of the first thing that does not fit."""
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def file_entry(path: Path) -> FileEntry:
@@ -164,4 +230,4 @@ class Bundle:
 
     @property
     def is_verified(self) -> bool:
-        return self.manifest.verification.get("status") == "passed"
+        return self.manifest.verification.status == "passed"

@@ -1,10 +1,15 @@
 """Errors of the runtime: one line that says what, where, expected, what to do."""
 
+LONGEST = 500  # characters of a message; what quotes a file may quote any nonsense
+
 
 class RuntimeFault(Exception):
-    """Base of all; exit code 3: the work failed."""
+    """Base of all; exit code 3: the work failed. Its text is one printable line, whatever it quotes."""
 
     exit_code = 3
+
+    def __str__(self) -> str:
+        return first_line("".join(character if character.isprintable() else " " for character in super().__str__()))
 
 
 class UsageError(RuntimeFault):
@@ -21,3 +26,9 @@ class IntegrityError(RuntimeFault):
 
 class EngineUnavailable(UsageError):
     """The engine of the bundle's target is not installed; the message names the extra to install."""
+
+
+def first_line(message: object) -> str:
+    """What matters of another library's message, which may have many lines or none."""
+    lines = str(message).strip().splitlines()
+    return lines[0][:LONGEST] if lines else type(message).__name__

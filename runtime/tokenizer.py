@@ -41,10 +41,6 @@ class SpeechTokenizer:
         voice = [self._audio] * voice_rows
         return [self._begin, self._begin_audio, *voice, self._before_text, *self._ids(text), self._after_text, self._begin_audio]
 
-    def count(self, text: str) -> int:
-        """How many ids `text` alone takes in a prompt. Raises UsageError as `encode` does."""
-        return len(self._ids(text))
-
     def _ids(self, text: str) -> list[int]:
         if len(text) > LONGEST_TEXT:
             raise UsageError(f"the text has {len(text)} characters, at most {LONGEST_TEXT} can be read at once; split it")

@@ -5,14 +5,16 @@ Inputs and outputs bear the names that BUNDLE.md lists.
 
 from __future__ import annotations
 
+import io
 import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from runtime.engines.base import Engine
-from runtime.errors import UsageError
-from runtime.voxtral_tts import Constants, Speaker
+from runtime.errors import UsageError, first_line
+from runtime.files import write_whole
+from runtime.voxtral_tts import FIRST_CODE, Constants, Speaker
 
 Arrays = dict[str, np.ndarray]
 TRACED_FRAME = 3  # frame whose hidden state conditions the velocities that are written
@@ -26,8 +28,8 @@ def read_inputs(path: Path, constants: Constants) -> Arrays:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise UsageError(f"{path}: not a readable .npz of arrays ({error})") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, TypeError, AttributeError) as error:  # the last two: an .npy
+        raise UsageError(f"{path}: not a readable .npz of arrays ({first_line(error)})") from None
     books = constants.n_codebooks
     shapes = {"ids": (None,), "voice": (None, constants.dim), "noise": (None, books - 1)}
     optional = {"codes": (None, books), "codec_codes": (1, None, books), "vel_x": (1, books - 1)}
@@ -43,9 +45,11 @@ def read_inputs(path: Path, constants: Constants) -> Arrays:
         if not np.issubdtype(arrays[name].dtype, kind):
             raise UsageError(f"{path}: array {name} is {arrays[name].dtype}, expected {kind.__name__}")
         arrays[name] = arrays[name].astype(np.float32 if kind is np.floating else np.int64)
-    for name, low, high in (("ids", 0, constants.vocab_size), ("codes", 0, constants.semantic_codes + 2), ("codec_codes", 0, constants.semantic_codes + 2)):
-        if name in arrays and arrays[name].size and not (low <= arrays[name].min() and arrays[name].max() < high):
-            raise UsageError(f"{path}: array {name} has values outside {low} … {high - 1}")
+    _check_range(path, "ids", arrays["ids"], constants.vocab_size)
+    for name in ("codes", "codec_codes"):
+        if name in arrays:
+            _check_range(path, f"{name}[..., 0]", arrays[name][..., 0], constants.semantic_codes + FIRST_CODE)
+            _check_range(path, f"{name}[..., 1:]", arrays[name][..., 1:], constants.acoustic_levels + FIRST_CODE)
     if len(arrays["noise"]) == 0:
         raise UsageError(f"{path}: noise has no frame; expected one row per frame")
     if "codes" in arrays and len(arrays["codes"]) != len(arrays["noise"]):
@@ -53,9 +57,14 @@ def read_inputs(path: Path, constants: Constants) -> Arrays:
     return {name: array for name, array in arrays.items() if name in shapes or name in optional}
 
 
-def trace(engine: Engine, constants: Constants, first_frame: str, inputs: Arrays) -> Arrays:
+def _check_range(path: Path, name: str, values: np.ndarray, end: int) -> None:
+    if values.size and not 0 <= values.min() <= values.max() < end:
+        raise UsageError(f"{path}: array {name} has values from {values.min()} to {values.max()}, expected 0 to {end - 1}")
+
+
+def trace(engine: Engine, constants: Constants, inputs: Arrays) -> Arrays:
     """Runs the utterance; given `codes` are fed back in place of the ones chosen (teacher forcing)."""
-    speaker = Speaker(engine.stream(), constants, first_frame)
+    speaker = Speaker(engine.stream(), constants)
     outputs = {"prefill_hidden": speaker.prefill(inputs["ids"], inputs["voice"])}
     chosen, outlooks, forced = [], [], inputs.get("codes")
     for index in range(len(inputs["noise"])):
@@ -71,18 +80,13 @@ def trace(engine: Engine, constants: Constants, first_frame: str, inputs: Arrays
     for step in range(constants.euler_steps):
         outputs[f"velocity_{step / constants.euler_steps:.4f}"] = speaker.velocity(outputs["vel_x"], step, outlooks[traced].condition)
     if "codec_codes" in inputs:
-        codec = Speaker(engine.stream(), constants, first_frame)
+        codec = Speaker(engine.stream(), constants)
         outputs["audio"] = codec.decode(inputs["codec_codes"][0])[None]
     return outputs
 
 
 def write_outputs(path: Path, outputs: Arrays) -> None:
-    """Writes the .npz beside its place and renames it. Raises UsageError where that is not possible."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            np.savez(file, allow_pickle=False, **outputs)
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+    """As .npz. Raises RuntimeFault where that is not possible."""
+    content = io.BytesIO()
+    np.savez(content, allow_pickle=False, **outputs)
+    write_whole(path, content.getvalue())

@@ -16,26 +16,26 @@ DEFAULT = "neutral_female"
 AUDIO = {".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus", ".aac", ".pcm"}
 
 
-def choose_voice(bundle: Bundle, asked: str | None) -> np.ndarray:
+def choose_voice(bundle: Bundle, asked: str | None, dim: int) -> np.ndarray:
     """Rows float32 [N, dim] of a voice by name or file. Raises UsageError that lists the voices there are."""
     names = list(bundle.manifest.voices)
     if asked is None:
         if not names:
             raise UsageError(f"{bundle.folder}: the bundle has no voice; give --voice FILE.safetensors with key {KEY!r}")
-        return load_voice(bundle, DEFAULT if DEFAULT in names else names[0])
+        return load_voice(bundle, DEFAULT if DEFAULT in names else names[0], dim)
     if asked in names:
-        return load_voice(bundle, asked)
+        return load_voice(bundle, asked, dim)
     path = Path(asked)
     if path.suffix.lower() in AUDIO:
         raise UsageError(f"--voice {asked}: a voice cannot be cloned from audio: published checkpoints hold no codec encoder; there are {', '.join(names)}")
     if path.suffix == ".safetensors":
-        return _read(path, bundle.manifest.constants["dim"], UsageError)
+        return _read(path, dim, UsageError)
     raise UsageError(f"--voice {asked}: unknown voice; there are {', '.join(names) or 'none in this bundle'}")
 
 
-def load_voice(bundle: Bundle, name: str) -> np.ndarray:
+def load_voice(bundle: Bundle, name: str, dim: int) -> np.ndarray:
     """Rows float32 [N, dim] of one of the bundle's own voices. Raises IntegrityError."""
-    return _read(bundle.folder / bundle.manifest.voices[name], bundle.manifest.constants["dim"], IntegrityError)
+    return _read(bundle.folder / bundle.manifest.voices[name], dim, IntegrityError)
 
 
 def _read(path: Path, dim: int, fault: type[Exception]) -> np.ndarray:

@@ -5,22 +5,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from runtime.bundle import Manifest, first_fault
 from runtime.engines.base import Stream
 from runtime.errors import IntegrityError, UsageError
 
 FAMILY = "voxtral_tts"
 EMPTY_AUDIO, END_AUDIO, FIRST_CODE = 0, 1, 2  # the first two rows of every code book are specials
 log = logging.getLogger(__name__)
-Count = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(gt=0, le=2**31)]
+CALLS = {  # component: its inputs, its outputs
+    "embed_text": ({"ids"}, {"embeddings"}),
+    "embed_codes": ({"codes"}, {"embeddings"}),
+    "prefill": ({"embeddings", "position"}, {"hidden", "semantic_logits", "condition"}),
+    "decode_step": ({"embeddings", "position"}, {"hidden", "semantic_logits", "condition"}),
+    "acoustic_step": ({"x", "step", "condition"}, {"next_x", "velocity"}),
+    "codec_step": ({"codes", "position"}, {"audio"}),
+}
 
 
 class Constants(BaseModel):
-    """`constants` of the manifest."""
+    """`constants` of the manifest, and of its `switches` those that the frame loop needs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     sample_rate: Count
@@ -34,15 +43,29 @@ class Constants(BaseModel):
     bos_id: int
     audio_id: int
     begin_audio_id: int
+    first_frame: Literal["audio_token", "prefill"]
 
 
-def parse_constants(constants: dict[str, Any]) -> Constants:
+def parse_constants(constants: dict[str, Any], switches: dict[str, str]) -> Constants:
     """Raises IntegrityError that names the constant."""
     try:
-        return Constants.model_validate(constants)
+        return Constants.model_validate({**constants, "first_frame": switches.get("first_frame")})
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise IntegrityError(f"manifest.json: constants.{'.'.join(map(str, first['loc']))}: {first['msg']}; export the bundle again") from None
+        raise IntegrityError(f"manifest.json: constants: {first_fault(error)}; export the bundle again") from None
+
+
+def read_constants(manifest: Manifest) -> Constants:
+    """Of a bundle of this family with all that the frame loop calls. Raises UsageError or IntegrityError."""
+    if manifest.family != FAMILY:
+        raise UsageError(f"manifest.json: a bundle of family {manifest.family!r}; this runtime speaks from {FAMILY} only")
+    entries = {entry.name: entry for entry in manifest.components}
+    for name, (inputs, outputs) in CALLS.items():
+        if name not in entries:
+            raise IntegrityError(f"manifest.json: components: {name} is missing; export the bundle again")
+        for what, needed, found in (("input", inputs, entries[name].inputs), ("output", outputs, entries[name].outputs)):
+            if needed - {tensor.name for tensor in found}:
+                raise IntegrityError(f"manifest.json: component {name} has no {what} {min(needed - {t.name for t in found})}; export the bundle again")
+    return parse_constants(manifest.constants, manifest.switches)
 
 
 @dataclass(frozen=True)
@@ -55,10 +78,10 @@ class Outlook:
 
 
 class Speaker:
-    """One utterance on one stream. `first_frame` is the manifest's switch."""
+    """One utterance on one stream."""
 
-    def __init__(self, stream: Stream, constants: Constants, first_frame: str):
-        self.stream, self.constants, self.first_frame = stream, constants, first_frame
+    def __init__(self, stream: Stream, constants: Constants):
+        self.stream, self.constants = stream, constants
         self._position = 0
         self._decoded = 0
 
@@ -70,7 +93,7 @@ class Speaker:
         places = ids == self.constants.audio_id
         if places.sum() != voice.shape[0]:
             raise UsageError(f"prompt: {places.sum()} [AUDIO] ids for a voice of {voice.shape[0]} rows; expected as many")
-        extra = [self.constants.audio_id] if self.first_frame == "audio_token" else []
+        extra = [self.constants.audio_id] if self.constants.first_frame == "audio_token" else []
         rows = len(ids) + len(extra)
         if rows >= self.stream.cache_length:
             raise UsageError(
@@ -138,11 +161,9 @@ def quantize_levels(x: np.ndarray, levels: int) -> np.ndarray:
     return np.round((np.clip(x, -1, 1) + 1) / 2 * (levels - 1)).astype(np.int64)
 
 
-def speak(
-    stream: Stream, constants: Constants, first_frame: str, ids: np.ndarray, voice: np.ndarray, seed: int, max_frames: int, chunk_frames: int
-) -> Iterator[np.ndarray]:
+def speak(stream: Stream, constants: Constants, ids: np.ndarray, voice: np.ndarray, seed: int, max_frames: int, chunk_frames: int) -> Iterator[np.ndarray]:
     """Yields float32 samples, `chunk_frames` frames at a time. The seed's noise is the same on every target."""
-    speaker = Speaker(stream, constants, first_frame)
+    speaker = Speaker(stream, constants)
     generator = np.random.default_rng(seed)
     speaker.prefill(ids, voice)
     waiting: list[np.ndarray] = []

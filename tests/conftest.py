@@ -5,9 +5,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from export.__main__ import main as export
 from model.synthetic import embedded_default
+
+# A green commit stays green; `--hypothesis-profile default` looks for new cases.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
 
 QUANT = ["--quant", "w4", "--quant-for", "codec=w8"]  # groups of 32 and per channel in one bundle
 

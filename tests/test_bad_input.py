@@ -65,13 +65,15 @@ def test_voice_of_the_wrong_width(bundle, tmp_path, capsys):
     assert "[4, 7]" in one_line(capsys)
 
 
-def test_changed_byte(onnx_copy, capsys):
-    """Opening checks names and sizes; `verify` reads every byte."""
+def test_changed_byte(onnx_copy, tmp_path, capsys):
     content = bytearray((onnx_copy / "weights.bin").read_bytes())
     content[100] ^= 1
     (onnx_copy / "weights.bin").write_bytes(content)
     assert export(["verify", str(onnx_copy)]) == 5
     assert "weights.bin" in one_line(capsys)
+    assert say(onnx_copy, out=tmp_path / "o.wav") == 5
+    assert "weights.bin" in one_line(capsys) and not (tmp_path / "o.wav").exists()
+    assert say(onnx_copy, "Hello.", "--no-check", out=tmp_path / "o.wav") == 0
 
 
 @pytest.mark.parametrize("name", ["weights.bin", "tekken.json", "voices/fr_male.safetensors", "backbone.onnx"])
@@ -96,12 +98,68 @@ def test_missing_and_truncated_files(onnx_copy, capsys, name):
         (lambda m: m["voices"].update(x="voices/none.safetensors"), "not among the files"),
         (lambda m: m.pop("components"), "components"),
         (lambda m: m["constants"].update(dim="wide"), "dim"),
+        (lambda m: m["constants"].pop("dim"), "dim"),
+        (lambda m: m["switches"].update(first_frame="bogus"), "first_frame"),
+        (lambda m: m["recipe"]["graphs"]["codec"].update(linears=3), "recipe.graphs.codec.linears"),
+        (lambda m: m["verification"].clear(), "verification.status"),
+        (lambda m: m["components"][0].update(dims={}), "without bounds"),
+        (lambda m: m["components"].pop(3), "is missing"),
+        (lambda m: m["components"][2]["outputs"][0].update(name="other"), "no output hidden"),
     ],
 )
 def test_manifest_faults(onnx_copy, capsys, change, says):
     edit_manifest(onnx_copy, change)
     assert say(onnx_copy) == 5
     assert says in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "says"),
+    [
+        (lambda m: m.update(family="qwen3_tts"), 2, "qwen3_tts"),
+        (lambda m: m.update(target="tflite"), 5, "target"),
+        (lambda m: m["components"][2]["states"][0].update(name="other"), 3, "prefill"),
+        (lambda m: m["components"][2]["states"][0].update(shape=[1, 2**40, 2**40]), 5, "at most"),
+    ],
+)
+def test_a_bundle_of_something_else(onnx_copy, tmp_path, capsys, change, code, says):
+    edit_manifest(onnx_copy, change)
+    assert say(onnx_copy, out=tmp_path / "o.wav") == code
+    assert says in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda m: m["switches"].update(alibi_slopes="steep"), "alibi_slopes"),
+        (lambda m: m["switches"].update(more="1"), "more"),
+        (lambda m: m["recipe"]["graphs"]["codec"].update(name="w3"), "w3"),
+        (lambda m: m["recipe"]["graphs"]["codec"]["rules"].append({"pattern": "nothing.*", "linears": None, "tables": None}), ""),
+    ],
+)
+def test_verify_refuses_what_no_export_makes(onnx_copy, capsys, change, says):
+    edit_manifest(onnx_copy, change)
+    code = export(["verify", str(onnx_copy), "--steps", "1"])
+    assert code == 5 if says else code == 0
+    assert not says or says in one_line(capsys)
+
+
+def test_a_folder_of_bundles_names_them(bundles, tmp_path, capsys):
+    assert say(bundles, out=tmp_path / "o.wav") == 2
+    assert "coreml, executorch, onnx" in one_line(capsys)
+
+
+@pytest.mark.parametrize(("more", "says"), [(["--chunk-frames", "2"], "--stream"), (["--threads", "0"], "--threads 0")])
+def test_say_refuses_what_it_would_ignore(bundle, tmp_path, capsys, more, says):
+    assert say(bundle, "Hello.", *more, out=tmp_path / "o.wav") == 2
+    assert says in one_line(capsys)
+
+
+def test_a_full_disk_behind_stdout(bundle):
+    for module, arguments in (("runtime", ["info", str(bundle)]), ("export", ["list"])):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([sys.executable, "-m", module, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+        assert done.returncode == 3 and done.stderr.strip() == "voxport: error: No space left on device"
 
 
 def test_a_link_out_of_the_folder_is_refused(onnx_copy, tmp_path, capsys):
@@ -136,7 +194,7 @@ def test_no_engine_installed(bundles, tmp_path):
     )
     command = [sys.executable, "-c", code, "say", "Hello.", "--bundle", str(bundles / "onnx"), "-o", str(tmp_path / "o.wav")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 2 and "voxport[onnx]" in done.stderr
+    assert done.returncode == 2 and "[onnx]" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -148,7 +206,9 @@ def test_no_engine_installed(bundles, tmp_path):
         (["--target", "onnx", "--quant-for", "codec"], 2, "COMPONENT=RECIPE"),
         (["--target", "onnx", "--quant-for", "codec=w8", "--quant-for", "codec_step=w4"], 2, "shares its weights"),
         (["--target", "onnx", "--quant-rule", "layers"], 2, "PATTERN=RECIPE"),
-        (["--target", "onnx", "--cache-length", "2"], 2, "16 to"),
+        (["--target", "onnx", "--quant-rule", "layer.*=w4"], 2, "matches no weight"),
+        (["--target", "onnx", "--cache-length", "63"], 2, "64 to"),
+        (["lst"], 2, "list, verify, trace"),
         (["--target", "onnx", "--checkpoint", "/nowhere"], 2, "/nowhere"),
     ],
 )

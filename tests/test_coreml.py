@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from export.coreml import CoreMLLowering, OneHotAttention, _read, _rms_norm, check_package, read_quantized_weights, spell_product
-from export.lowering import ExportError, Graph
+from export.errors import ExportError
+from export.lowering import Graph
 from export.source import Model, Plan, Source
 from model.layers.attention import ReferenceAttention
 from quantize.linear import QuantizedLinear, float_activations, int8_per_token
@@ -23,7 +24,7 @@ CACHE = 32
 
 def graphs(checkpoint: Path, recipe: str, *names: str) -> dict[str, Graph]:
     source, plan = Source(checkpoint), Plan(recipe, (("codec", "w8"),), cache_length=CACHE)
-    return {graph.name: graph for graph in Model(source, plan, source.recipes(plan), "BHSD").graphs() if not names or graph.name in names}
+    return {graph.name: graph for graph in Model(source, plan, "BHSD").graphs() if not names or graph.name in names}
 
 
 @pytest.fixture(scope="module")

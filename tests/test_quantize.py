@@ -39,7 +39,7 @@ def test_scales_are_exact_in_bfloat16_and_half_for_any_magnitude(seed, size):
 
 
 def test_the_first_matching_rule_decides():
-    recipe = Recipe("r", INT4, INT8, (Rule("layers.0.*", None), Rule("layers.*", INT8)))
+    recipe = Recipe("r", INT4, INT8, (Rule("layers.0.*", None, None), Rule("layers.*", INT8, INT4)))
     assert recipe.scheme_for("layers.0.wq", False) is None
     assert recipe.scheme_for("layers.1.wq", False) == INT8
     assert recipe.scheme_for("other", False) == INT4
@@ -55,13 +55,6 @@ def test_unknown_recipe_lists_those_there_are():
 def test_a_group_must_divide(scheme, columns):
     with pytest.raises(RecipeError, match="100 inputs"):
         search_scales(weight(columns=columns), scheme, "layers.0.wq")
-
-
-def test_a_weight_that_is_no_number_is_refused():
-    bad = weight()
-    bad[3, 4] = float("nan")
-    with pytest.raises(RecipeError, match="not finite"):
-        search_scales(bad, INT8, "w")
 
 
 @pytest.mark.parametrize("scheme", [INT8, INT4])

@@ -65,12 +65,17 @@ def test_a_prompt_has_its_markers_in_the_published_order(tokenizer):
     assert tokenizer.encode("hello", 4) == [1, 25, 24, 24, 24, 24, 36, hello, 35, 25]
 
 
+def count(tokenizer: SpeechTokenizer, text: str) -> int:
+    """Ids that the text alone takes."""
+    return len(tokenizer.encode(text, 1)) - len(tokenizer.encode("", 1))
+
+
 @pytest.mark.parametrize("rows", [1, 5, 300])
 def test_placeholders_follow_the_rows_of_the_voice_and_not_the_list_in_the_file(tokenizer, rows):
     prompt = tokenizer.encode("hello", rows)
     assert rows not in VOICES.values()
     assert prompt.count(24) == rows
-    assert len(prompt) == rows + tokenizer.count("hello") + 5
+    assert len(prompt) == rows + count(tokenizer, "hello") + 5
 
 
 @settings(max_examples=60, deadline=None)
@@ -83,7 +88,7 @@ def test_typed_markers_stay_text(tokenizer, reference, text):
 
 def test_ranks_behind_the_vocabulary_size_are_dropped(tokenizer):
     assert max(tokenizer.encode("lo o ", 1)) < tekken()["config"]["default_vocab_size"]
-    assert tokenizer.count("lo") == 2
+    assert count(tokenizer, "lo") == 2
 
 
 def test_a_file_without_voices_still_encodes(tmp_path):
@@ -98,9 +103,9 @@ def test_a_voice_without_rows_is_an_error(tokenizer):
 
 
 def test_a_text_too_long_to_be_split_is_a_usage_error(tokenizer):
-    assert tokenizer.count(" " * LONGEST_TEXT)
+    assert count(tokenizer, " " * LONGEST_TEXT)
     with pytest.raises(UsageError, match=str(LONGEST_TEXT + 1)):
-        tokenizer.count(" " * (LONGEST_TEXT + 1))
+        count(tokenizer, " " * (LONGEST_TEXT + 1))
 
 
 def test_loading_says_nothing_even_where_logs_are_shown(path, caplog):

@@ -18,7 +18,7 @@ RECEPTIVE_FIELD = 21  # frames before a frame that its samples depend on, with t
 def engine(checkpoint):
     source = Source(checkpoint)
     plan = Plan(cache_length=64)
-    components = Model(source, plan, source.recipes(plan), "BSHD").all_components()
+    components = Model(source, plan, "BSHD").all_components()
     return EagerEngine(components, 64), {c.name: c for c in components}
 
 

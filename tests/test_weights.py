@@ -16,7 +16,7 @@ def linears(checkpoint) -> dict[str, list[QuantizedLinear]]:
     """Of every graph, as the quantiser made them, in order of use."""
     source = Source(checkpoint)
     plan = Plan("w4", (("codec", "w8"),))
-    model = Model(source, plan, source.recipes(plan), "BSHD")
+    model = Model(source, plan, "BSHD")
     return {graph.name: [part for part in graph.widest.module.modules() if isinstance(part, QuantizedLinear)] for graph in model.graphs()}
 
 

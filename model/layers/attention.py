@@ -15,7 +15,7 @@ from torch import nn
 from model.layers.linear import joined
 from model.layers.rope import rotate
 
-CACHE_LAYOUTS = ("BSHD", "BHSD")
+CACHE_AXIS = {"BSHD": 1, "BHSD": 2}  # of a cache's rows, by layout
 
 
 class CacheAttention(Protocol):
@@ -33,8 +33,8 @@ class CacheAttention(Protocol):
 
 def cache_shape(layout: str, length: int, n_kv_heads: int, head_dim: int) -> tuple[int, ...]:
     """Shape of one cache tensor: BSHD [1, length, heads, head_dim] or BHSD [1, heads, length, head_dim]."""
-    if layout not in CACHE_LAYOUTS:
-        raise ValueError(f"cache layout {layout!r}: expected one of {', '.join(CACHE_LAYOUTS)}")
+    if layout not in CACHE_AXIS:
+        raise ValueError(f"cache layout {layout!r}: expected one of {', '.join(CACHE_AXIS)}")
     return (1, length, n_kv_heads, head_dim) if layout == "BSHD" else (1, n_kv_heads, length, head_dim)
 
 
@@ -46,7 +46,7 @@ class ReferenceAttention:
 
     def __call__(self, q, k, v, k_cache, v_cache, position):
         start, end = int(position), int(position) + q.shape[1]
-        rows = 1 if self.layout == "BSHD" else 2
+        rows = CACHE_AXIS[self.layout]
         for cache, new in ((k_cache, k), (v_cache, v)):
             cache.narrow(rows, start, end - start).copy_(new if rows == 1 else new.transpose(1, 2))
         keys, values = (c.narrow(rows, 0, end) for c in (k_cache, v_cache))

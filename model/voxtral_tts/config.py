@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -265,8 +264,7 @@ class VoxtralTTSConfig(TransformerArgs):
         return self
 
 
-@dataclass(frozen=True)
-class Switches:
+class Switches(BaseModel):
     """Two facts on which public implementations differ; both stand in the manifest.
 
     first_frame: `audio_token` takes frame 0 from an extra step fed with the embedding of [AUDIO];
@@ -274,6 +272,7 @@ class Switches:
     alibi_slopes: `mistral` is 1 … 1/2^(n-1), `standard` is 1/2 … 1/2^n.
     """
 
+    model_config = ConfigDict(frozen=True, extra="forbid")
     first_frame: Literal["audio_token", "prefill"] = "audio_token"
     alibi_slopes: Literal["mistral", "standard"] = "mistral"
 

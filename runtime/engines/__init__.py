@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from runtime.errors import EngineUnavailable
+from runtime.errors import EngineUnavailable, UsageError
 
 if TYPE_CHECKING:
     from runtime.bundle import Bundle
@@ -15,14 +15,16 @@ PACKAGES = {"onnx": "onnxruntime", "executorch": "executorch"}
 
 
 def open_engine(bundle: Bundle, threads: int | None = None) -> Engine:
-    """The engine of the bundle's target. `threads` None means all cores. Raises EngineUnavailable."""
+    """The engine of the bundle's target. `threads` None means all cores. Raises EngineUnavailable or UsageError."""
     target = bundle.manifest.target
+    if threads is not None and threads < 1:
+        raise UsageError(f"--threads {threads}: expected at least 1")
     if target == "coreml":
         raise EngineUnavailable(f"{bundle.folder}: a Core ML bundle; this version of voxport has no engine for it: load it with Core ML on a Mac or phone")
-    if target not in PACKAGES:
-        raise EngineUnavailable(f"{bundle.folder}: target {target!r} has no engine here; there are {', '.join(PACKAGES)}")
     if find_spec(PACKAGES[target]) is None:
-        raise EngineUnavailable(f"{bundle.folder}: {PACKAGES[target]} is not installed; run: pip install 'voxport[{target}]'")
+        raise EngineUnavailable(
+            f"{bundle.folder}: {PACKAGES[target]} is not installed; install voxport with its extra [{target}]: pip install '.[{target}]' in its folder"
+        )
     if target == "onnx":
         from runtime.engines.onnx import OnnxEngine
 

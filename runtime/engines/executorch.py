@@ -17,7 +17,7 @@ import numpy as np
 
 from runtime.bundle import Bundle, ComponentEntry
 from runtime.engines.base import Arrays, Engine, Stream, check_states, empty_states
-from runtime.errors import RuntimeFault
+from runtime.errors import RuntimeFault, first_line
 
 
 @contextlib.contextmanager
@@ -115,4 +115,4 @@ class ExecuTorchStream(Stream):
 def _reason(error: Exception, log: list[str]) -> str:
     """The C++ log's own line where there is one: the Python exception has only a number."""
     said = [line for line in log if "]" in line and (" E " in line or "[" in line)]
-    return (said[-1].split("]", 1)[-1].strip() if said else "") or str(error).splitlines()[0]
+    return (said[-1].split("]", 1)[-1].strip() if said else "") or first_line(error)

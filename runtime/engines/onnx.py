@@ -9,7 +9,7 @@ import onnxruntime as ort
 
 from runtime.bundle import Bundle, ComponentEntry
 from runtime.engines.base import Arrays, Engine, Stream, check_states, empty_states
-from runtime.errors import RuntimeFault
+from runtime.errors import RuntimeFault, first_line
 
 PAST, PRESENT = "past.", "present."  # a state's input and output bear its name behind these
 
@@ -33,7 +33,7 @@ class OnnxEngine(Engine):
             try:
                 self._sessions[file] = ort.InferenceSession(self.bundle.folder / file, options, providers=providers)
             except Exception as error:  # ONNX Runtime's exceptions have no common base below Exception
-                raise RuntimeFault(f"{self.bundle.folder / file}: ONNX Runtime cannot open it: {_first_line(error)}") from None
+                raise RuntimeFault(f"{self.bundle.folder / file}: ONNX Runtime cannot open it: {first_line(error)}") from None
         return self._sessions[file]
 
     def stream(self) -> OnnxStream:
@@ -59,12 +59,13 @@ class OnnxStream(Stream):
             self._states[name][:] = array  # in place: the bindings point here
 
     def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
-        if entry.file not in self._bindings:
-            self._bindings[entry.file] = _Binding(self._engine.session(entry.file), entry, self._states)
+        session = self._engine.session(entry.file)
         try:
+            if entry.file not in self._bindings:
+                self._bindings[entry.file] = _Binding(session, entry, self._states)
             return self._bindings[entry.file].run(inputs)
         except Exception as error:
-            raise RuntimeFault(f"{entry.name}: ONNX Runtime failed: {_first_line(error)}") from None
+            raise RuntimeFault(f"{entry.name}: ONNX Runtime failed: {first_line(error)}") from None
 
 
 class _Binding:
@@ -99,7 +100,3 @@ class _Binding:
         for name, value in zip(self._carried, values[len(self._outputs) :], strict=False):
             self._states[name][:] = value.numpy()
         return outputs
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__

@@ -1,0 +1,72 @@
+"""A folder that gets its name when all that belongs in it is there, and is gone when anything fails."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from export.errors import ExportError
+from runtime.errors import UsageError
+
+
+@contextmanager
+def staging(out: Path) -> Iterator[Path]:
+    """An empty hidden folder beside `out` that replaces it at the end.
+
+    Raises ExportError where the disk is full or closed, UsageError where another process is writing `out`.
+    """
+    folder = out.parent / f".{out.name}.partial"
+    new_parents = [parent for parent in (out.parent, *out.parent.parents) if not parent.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder, out):
+            try:
+                for left in folder.iterdir():  # by a run that was killed
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
+                yield folder
+                _replace(folder, out)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise ExportError(f"{out.parent}: no space left on the disk; free some or give another --out") from None
+        raise ExportError(f"{error.filename or out}: {error.strerror or error}") from None
+    finally:
+        for parent in new_parents:  # the deepest first; full ones stay
+            with suppress(OSError):
+                parent.rmdir()
+
+
+@contextmanager
+def _locked(folder: Path, out: Path) -> Iterator[None]:
+    """The lock lies on the folder itself, so that it ends with the process that holds it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not (folder.exists() and os.path.samestat(os.fstat(descriptor), folder.stat())):
+            raise BlockingIOError
+        yield
+    except BlockingIOError:
+        raise UsageError(f"{out}: another export is writing it; wait for that one or give another --out") from None
+    finally:
+        os.close(descriptor)
+
+
+def _replace(folder: Path, out: Path) -> None:
+    if not (out.exists() or out.is_symlink()):
+        os.replace(folder, out)
+        return
+    old = out.parent / f".{out.name}.old"
+    shutil.rmtree(old, ignore_errors=True)
+    os.replace(out, old)
+    try:
+        os.replace(folder, out)
+    except OSError:
+        os.replace(old, out)
+        raise
+    shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()

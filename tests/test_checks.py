@@ -1,0 +1,251 @@
+"""The checks themselves: eager with a fault put into it stands for an artifact, and the check that is meant for the fault finds it.
+
+`tests/test_verify.py` plants faults in files; here are those that a file would need a compiler for.
+"""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pytest
+
+from export.agreement import agreement, end_to_end
+from export.checks import LONG, Context, each_component, guarded, last_position, long_run, replay, streaming
+from export.compare import FLOAT_BAR, Comparison, Fact
+from export.eager import EagerEngine, use_arithmetic
+from export.source import Model, Plan, Source
+from model.layers.attention import ReferenceAttention
+from quantize.linear import int8_per_block
+from runtime.engines.base import Arrays, Stream
+from runtime.voxtral_tts import Constants, parse_constants
+
+CACHE, STEPS = 160, 100
+Fault = Callable[["FaultyStream", str, Arrays, Arrays], None]
+
+
+class FaultyStream(Stream):
+    """A stream whose outputs and states a fault may change after every call."""
+
+    def __init__(self, inner: Stream, fault: Fault):
+        super().__init__(tuple(inner.components.values()), inner.cache_length)
+        self.inner, self.fault, self.calls = inner, fault, 0
+
+    def _run(self, entry, inputs: Arrays) -> Arrays:
+        outputs = {name: array.copy() for name, array in self.inner.run(entry.name, inputs).items()}
+        self.calls += 1
+        self.fault(self, entry.name, inputs, outputs)
+        return outputs
+
+    def change_states(self, change: Callable[[Arrays], None]) -> None:
+        states = self.inner.snapshot()
+        change(states)
+        self.inner.restore(states)
+
+    def reset(self) -> None:
+        self.inner.reset()
+
+    def snapshot(self) -> Arrays:
+        return self.inner.snapshot()
+
+    def restore(self, states: Arrays) -> None:
+        self.inner.restore(states)
+
+
+class Engines:
+    """One model, and contexts of it with a fault in the artifact's place."""
+
+    def __init__(self, checkpoint, quant: str):
+        self.source, self.plan = Source(checkpoint), Plan(quant, cache_length=CACHE)
+        model = Model(self.source, self.plan, "BSHD")
+        self.components = model.all_components()
+        use_arithmetic(self.components, int8_per_block, ReferenceAttention("BSHD"))
+        self.eager = EagerEngine(self.components, CACHE)
+        self.integer = [graph for graph, paths in model.quantized.items() if paths and graph not in ("embed_text", "embed_codes")]
+        self.constants: Constants = parse_constants(self.source.family.constants(self.source.config), {"first_frame": "audio_token"})
+
+    def context(self, fault: Fault, eager_too: bool = False, full: Callable[[], Stream] | None = None, bars: dict | None = None) -> Context:
+        def faulty() -> Stream:
+            return FaultyStream(self.eager.stream(), fault)
+
+        return Context(self.components, faulty, faulty if eager_too else self.eager.stream, full, "BSHD", self.integer, bars)
+
+
+@pytest.fixture(scope="module", params=["none", "w8"])
+def engines(request, checkpoint) -> Engines:
+    return Engines(checkpoint, request.param)
+
+
+def no_fault(stream, name, inputs, outputs) -> None: ...
+
+
+def failed(results: Iterable[Comparison | Fact]) -> list[str]:
+    """What did not pass: component.output or the fact's name."""
+    return [f"{r.component}.{r.output}" if isinstance(r, Comparison) else r.check for r in guarded(results, "stopped") if not r.passed]
+
+
+def test_without_a_fault_every_check_passes(engines):
+    context, reports = engines.context(no_fault), {}
+    for check in (each_component(context), long_run(context, STEPS), replay(context), streaming(context)):
+        assert failed(check) == []
+    assert failed(agreement(context, engines.constants, reports)) == []
+    assert failed(end_to_end(context, engines.constants, reports)) == []
+    assert reports["codes, artifact and eager"] == {"semantic_equal": 1.0, "acoustic_equal": 1.0}
+    assert reports["free run, artifact and eager"]["log_mel_distance_db"] == 0
+
+
+@pytest.mark.parametrize(
+    ("component", "output"),
+    [("embed_text", "embeddings"), ("prefill", "hidden"), ("decode_step", "semantic_logits"), ("acoustic_step", "velocity"), ("codec_step", "audio")],
+)
+def test_an_output_off_by_ten_bars(engines, component, output):
+    def fault(stream, name, inputs, outputs):
+        if name == component:
+            outputs[output] += 10 * FLOAT_BAR * np.abs(outputs[output]).max()
+
+    assert failed(each_component(engines.context(fault))) == [f"{component}.{output}"]
+
+
+def test_numbers_that_are_none_on_both_sides(engines):
+    def fault(stream, name, inputs, outputs):
+        if name == "acoustic_step":
+            outputs["next_x"][0, 3] = np.nan
+
+    assert failed(each_component(engines.context(fault, eager_too=True))) == ["acoustic_step.next_x"]
+
+
+def test_swapped_outputs(engines):
+    def fault(stream, name, inputs, outputs):
+        if name == "prefill":
+            outputs["condition"], outputs["semantic_logits"] = outputs["semantic_logits"], outputs["condition"]
+
+    assert failed(each_component(engines.context(fault))) == ["prefill.semantic_logits", "prefill.condition"]
+
+
+def test_a_cache_row_that_is_not_written(engines):
+    """One of 24 and more rows: a median over rows or over a cache of zeros would not see it."""
+
+    def fault(stream, name, inputs, outputs):
+        if name == "decode_step":
+            stream.change_states(lambda states: states["k_cache_1"][:, inputs["position"][0]].fill(0))
+
+    assert failed(each_component(engines.context(fault))) == ["decode_step.states"]
+
+
+def test_a_row_written_beyond_the_position(engines):
+    def fault(stream, name, inputs, outputs):
+        if name == "prefill":
+            stream.change_states(lambda states: states["v_cache_0"][:, -1].fill(1e-6))
+
+    assert failed(each_component(engines.context(fault))) == ["prefill: rows that are not written"]
+
+
+def test_an_error_that_grows_from_step_to_step(engines):
+    """Under the bar at every step, and at the end eight times a tenth of it."""
+
+    def fault(stream, name, inputs, outputs):
+        if name == "decode_step":
+            growth = 0.8 * FLOAT_BAR * min((inputs["position"][0] - LONG) / STEPS, 1) ** 2
+            outputs["hidden"] += growth * np.abs(outputs["hidden"]).max()
+
+    assert failed(long_run(engines.context(fault), STEPS)) == ["no drift"]
+
+
+def test_a_cache_that_forgets_its_first_row(engines):
+    """At one step of a hundred."""
+
+    def fault(stream, name, inputs, outputs):
+        if name == "decode_step" and inputs["position"][0] == LONG + 80:
+            stream.change_states(lambda states: [array[:, 0].fill(0) for name, array in states.items() if "cache" in name])
+
+    assert "decode_step.states" in failed(long_run(engines.context(fault), STEPS))
+
+
+def test_a_last_row_that_is_off(engines):
+    def fault(stream, name, inputs, outputs):
+        if name == "decode_step" and inputs["position"][0] == CACHE - 1:
+            outputs["hidden"] += 10 * FLOAT_BAR * np.abs(outputs["hidden"]).max()
+
+    assert failed(last_position(engines.context(fault), CACHE)) == ["decode_step.hidden"]
+
+
+def test_a_stream_that_takes_one_position_too_many(engines):
+    context = engines.context(no_fault)
+    longer = engines.context(no_fault).artifact
+
+    def lenient() -> Stream:
+        stream = longer()
+        stream.run = lambda name, inputs: FaultyStream.run(stream, name, {**inputs, "position": np.minimum(inputs["position"], CACHE - 1)})
+        return stream
+
+    context.artifact = lenient
+    assert failed(last_position(context, CACHE)) == ["one past the last position is refused"]
+
+
+def test_a_call_that_depends_on_how_many_came_before(engines):
+    def fault(stream, name, inputs, outputs):
+        if name == "decode_step":
+            outputs["hidden"] *= np.float32(1 + 1e-6 * stream.calls)
+
+    assert "reset and replay" in failed(replay(engines.context(fault)))
+
+
+def test_two_streams_that_share_their_states(engines):
+    context = engines.context(no_fault)
+    one = context.artifact()
+    context.artifact = lambda: one
+    assert failed(replay(context)) == ["two interleaved streams"]
+
+
+def test_a_codec_that_takes_every_chunk_for_the_first(engines):
+    context = engines.context(no_fault)
+    whole = context.artifact
+
+    def forgetful() -> Stream:
+        stream = whole()
+        stream.run = lambda name, inputs: FaultyStream.run(stream, name, {**inputs, "position": np.zeros(1, np.int64)})
+        return stream
+
+    context.artifact = forgetful
+    assert failed(streaming(context)) == ["codec_step.audio"]
+
+
+def test_a_logit_that_wins_by_more_than_any_rounding(engines):
+    def fault(stream, name, inputs, outputs):
+        if name in ("prefill", "decode_step"):
+            outputs["semantic_logits"][0, 7] = 2 * np.abs(outputs["semantic_logits"]).max()
+
+    assert failed(agreement(engines.context(fault), engines.constants, {})) == ["semantic codes, teacher-forced"]
+
+
+def test_acoustic_values_two_levels_off(engines):
+    def fault(stream, name, inputs, outputs):
+        if name == "acoustic_step" and inputs["step"][0] == engines.constants.euler_steps - 1:
+            outputs["next_x"] += 2.5 * 2 / (engines.constants.acoustic_levels - 1)
+
+    assert failed(agreement(engines.context(fault), engines.constants, {})) == ["acoustic codes, teacher-forced"]
+
+
+def test_audio_that_is_no_number(engines):
+    def fault(stream, name, inputs, outputs):
+        if name == "codec_step":
+            outputs["audio"][0, 5] = np.inf
+
+    assert failed(end_to_end(engines.context(fault), engines.constants, {})) == ["free run"]
+
+
+def test_a_model_that_quantisation_ruined(engines):
+    """Full precision that has nothing to do with eager: the bar of a recipe is one that can be missed."""
+
+    def fault(stream, name, inputs, outputs):
+        if name == "prefill":
+            outputs["hidden"] = outputs["hidden"][..., ::-1].copy()
+
+    context = engines.context(no_fault, full=lambda: FaultyStream(engines.eager.stream(), fault), bars={"backbone": 0.45})
+    assert failed(each_component(context)) == ["prefill.hidden"]
+
+
+def test_an_engine_that_breaks_is_a_failed_check(engines):
+    def fault(stream, name, inputs, outputs):
+        if name == "embed_codes":
+            raise ValueError("shapes do not fit")
+
+    assert "stopped" in failed(each_component(engines.context(fault)))
