@@ -87,7 +87,7 @@ def _check_tokenizer(source: Source) -> None:
 def _announced(model: Model) -> Iterator:
     for graph in model.graphs():
         report = model.reports[graph.name]
-        error = f", weight error {report['weight_error']:.2%} (min-max: {report['weight_error_min_max']:.2%})" if "weight_error" in report else ""
+        error = f", weight error {report['weight_error']:.3%} (min-max: {report['weight_error_min_max']:.3%})" if "weight_error" in report else ""
         log.info("  %s%s", graph.name, error)
         yield graph
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from export.build import NOT_RUN, REPORT, Request, build
 from export.checks import SHORTEST_CACHE
 from export.compare import Fact
-from export.eager import EagerEngine, use_arithmetic
+from export.eager import EagerEngine
 from export.errors import ExportError, VerificationError
 from export.estimate import estimate
 from export.lowering import Lowering
@@ -24,7 +24,6 @@ from export.targets import TARGETS, open_target, parse_targets
 from export.verify import failures, table
 from export.verify import verify as verify_bundle
 from model.families import FAMILIES
-from model.layers.attention import ReferenceAttention
 from model.synthetic import embedded_default
 from quantize.linear import float_activations
 from quantize.recipe import RECIPES, RecipeError, Rule, Scheme, find_recipe, parse_rule
@@ -144,9 +143,7 @@ def trace_command(arguments: argparse.Namespace) -> int:
     layout = lowering.layout if lowering else "BSHD"
     model = Model(source, plan, layout)
     product = lowering.product if lowering else float_activations
-    components = model.all_components()
-    use_arithmetic(components, product, ReferenceAttention(layout))
-    engine = EagerEngine(components, plan.cache_length)
+    engine = EagerEngine(model.all_components(), plan.cache_length, layout, product)
     constants = parse_constants(source.family.constants(source.config), plan.switches)
     inputs = read_inputs(arguments.inputs, constants)
     check_place(arguments.output)

@@ -9,8 +9,8 @@ import torch
 
 from export.lowering import EntryPoint
 from model.component import Component, TensorSpec
-from model.layers.attention import CacheAttention, use_cache_attention
-from quantize.linear import Product, use_product
+from model.layers.attention import ReferenceAttention, use_cache_attention
+from quantize.linear import Product, QuantizedLinear, float_activations, use_product
 from runtime.bundle import ComponentEntry, State, Tensor
 from runtime.engines.base import Arrays, Engine, Stream, check_states, empty_states
 
@@ -37,29 +37,38 @@ def describe(component: Component, where: EntryPoint, recipe: str, report: dict[
 
 
 class EagerEngine(Engine):
-    """Runs components as torch modules, in the arithmetic that their linears and attentions were given."""
+    """Runs components as torch modules: `product` is how quantised linears multiply, `layout` how caches lie."""
 
-    def __init__(self, components: list[Component], cache_length: int, find: Callable[[str], Component] | None = None):
+    def __init__(
+        self, components: list[Component], cache_length: int, layout: str, product: Product = float_activations, find: Callable[[str], Component] | None = None
+    ):
         """`find(name)` gives a component with its weights in place; by default those of `components`, which then need them."""
         self._components = {component.name: component for component in components}
         self._find = find or self._components.__getitem__
-        self._cache_length = cache_length
+        self._cache_length, self._attention, self._product = cache_length, ReferenceAttention(layout), product
 
     def stream(self) -> EagerStream:
         entries = tuple(describe(c, EntryPoint("eager", c.graph), "", {"bits_per_weight": 32.0}) for c in self._components.values())
         return EagerStream(entries, self._cache_length, self)
 
     def call(self, name: str, inputs: list[torch.Tensor], states: list[torch.Tensor]) -> list[torch.Tensor]:
+        module = self._find(name).module
+        use_product(module, self._product)  # on every call: engines of one model share its modules, and lowering spells its own
+        use_cache_attention(module, self._attention)
         with torch.no_grad():
-            result = self._find(name).module(*inputs, *states)
+            result = module(*inputs, *states)
         return list(result) if isinstance(result, tuple) else [result]
 
 
-def use_arithmetic(components: list[Component], product: Product, attention: CacheAttention) -> None:
-    """Sets how quantised linears multiply and how caches are kept, for all of them."""
-    for component in components:
-        use_product(component.module, product)
-        use_cache_attention(component.module, attention)
+def reordered(product: Product) -> Product:
+    """`product` as another order of float sums would have it: every input moved by a unit in the last place of its row's largest value."""
+    generator = torch.Generator().manual_seed(0)
+
+    def moved(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
+        unit = x.abs().amax(-1, keepdim=True) * torch.finfo(torch.float32).eps
+        return product(x + unit * torch.randn(x.shape, generator=generator), linear)
+
+    return moved
 
 
 class EagerStream(Stream):

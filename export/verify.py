@@ -7,11 +7,10 @@ from typing import Any
 from export.agreement import Reports, agreement, end_to_end
 from export.checks import Context, each_component, guarded, long_run, replay, streaming
 from export.compare import Comparison, Fact, distance_at
-from export.eager import EagerEngine, use_arithmetic
+from export.eager import EagerEngine, reordered
 from export.lowering import Lowering
 from export.source import Model, OneGraph, Plan, Source
 from model.component import Component
-from model.layers.attention import ReferenceAttention
 from quantize.linear import QuantizedEmbedding, QuantizedLinear, float_activations
 from quantize.recipe import LEAST_CORRELATION
 from runtime.bundle import Bundle
@@ -25,15 +24,18 @@ def verify(bundle: Bundle, source: Source, plan: Plan, lowering: Lowering, steps
     """Runs every check that the target allows. The result says `status`, `rows`, `reports`; nothing is raised for a miss."""
     model = model or Model(source, plan, lowering.layout)
     components = model.all_components()
-    attention = ReferenceAttention(lowering.layout)
-    cache_length = plan.cache_length
-    use_arithmetic(components, lowering.product, attention)
-    eager = EagerEngine(components, cache_length)
-    plain = OneGraph(source, Plan("none", switches=plan.switches, cache_length=cache_length), lowering.layout)
-    full = EagerEngine(components, cache_length, plain).stream if any(model.quantized.values()) else None
-    integer = {component.graph for component in components if lowering.product is not float_activations and _bits(component, QuantizedLinear)}
-    artifact = open_engine(bundle)
-    context = Context(components, artifact.stream, eager.stream, full, lowering.layout, integer, _quantisation_bars(components))
+    length, layout = plan.cache_length, lowering.layout
+    plain = OneGraph(source, Plan("none", switches=plan.switches, cache_length=length), layout)
+    context = Context(
+        components,
+        artifact=open_engine(bundle).stream,
+        eager=EagerEngine(components, length, layout, lowering.product).stream,
+        reordered=EagerEngine(components, length, layout, reordered(lowering.product)).stream,
+        full=EagerEngine(components, length, layout, find=plain).stream if any(model.quantized.values()) else None,
+        layout=layout,
+        integer_graphs={component.graph for component in components if lowering.product is not float_activations and _bits(component, QuantizedLinear)},
+        bars=_quantisation_bars(components),
+    )
     constants = read_constants(bundle.manifest)
     reports: Reports = {}
     results: list[Comparison | Fact] = []

@@ -11,9 +11,8 @@ import pytest
 from export.agreement import agreement, end_to_end
 from export.checks import LONG, Context, each_component, guarded, last_position, long_run, replay, streaming
 from export.compare import FLOAT_BAR, Comparison, Fact
-from export.eager import EagerEngine, use_arithmetic
+from export.eager import EagerEngine, reordered
 from export.source import Model, Plan, Source
-from model.layers.attention import ReferenceAttention
 from quantize.linear import int8_per_block
 from runtime.engines.base import Arrays, Stream
 from runtime.voxtral_tts import Constants, parse_constants
@@ -57,8 +56,8 @@ class Engines:
         self.source, self.plan = Source(checkpoint), Plan(quant, cache_length=CACHE)
         model = Model(self.source, self.plan, "BSHD")
         self.components = model.all_components()
-        use_arithmetic(self.components, int8_per_block, ReferenceAttention("BSHD"))
-        self.eager = EagerEngine(self.components, CACHE)
+        self.eager = EagerEngine(self.components, CACHE, "BSHD", int8_per_block)
+        self.reordered = EagerEngine(self.components, CACHE, "BSHD", reordered(int8_per_block))
         self.integer = [graph for graph, paths in model.quantized.items() if paths and graph not in ("embed_text", "embed_codes")]
         self.constants: Constants = parse_constants(self.source.family.constants(self.source.config), {"first_frame": "audio_token"})
 
@@ -66,7 +65,8 @@ class Engines:
         def faulty() -> Stream:
             return FaultyStream(self.eager.stream(), fault)
 
-        return Context(self.components, faulty, faulty if eager_too else self.eager.stream, full, "BSHD", self.integer, bars)
+        eager = faulty if eager_too else self.eager.stream
+        return Context(self.components, faulty, eager, self.reordered.stream, full, "BSHD", self.integer, bars)
 
 
 @pytest.fixture(scope="module", params=["none", "w8"])

@@ -19,7 +19,7 @@ def engine(checkpoint):
     source = Source(checkpoint)
     plan = Plan(cache_length=64)
     components = Model(source, plan, "BSHD").all_components()
-    return EagerEngine(components, 64), {c.name: c for c in components}
+    return EagerEngine(components, 64, "BSHD"), {c.name: c for c in components}
 
 
 @pytest.fixture(scope="module")
