@@ -7,16 +7,16 @@ from runtime.bundle import ComponentEntry, Manifest, Tensor
 CALLS = """\
 ## Order of calls
 
-1. `ids` = {bos}, {begin}, one {audio} per voice row, 36, the text's ids, 35, {begin}{extra}. Text ids come from `tekken.json`
-   (byte-level BPE; specials typed in a text are text).
-2. `embed_text(ids)`, then write the voice's rows over the rows of the ids {audio}.
+1. The prompt: `ids` = {bos}, {begin}, one {audio} per voice row, [NEXT_AUDIO_TEXT], the text's ids, [REPEAT_AUDIO_TEXT], {begin}.
+   The text's ids and those two come from `tekken.json` (byte-level BPE; specials typed in a text are text).
+2. `embed_text(ids{extra})`, then write the voice's rows over the rows of the prompt's ids {audio}{but}.
 3. `prefill(embeddings, position=0)`; its `semantic_logits` and `condition` belong to the last row.
 4. For each frame:
    a. The semantic code is the argmax of `semantic_logits` without row 0 and without rows from {rows} on. 1 ends the speech.
    b. Draw `x`, {acoustic} standard normals. For `step` 0 ... {last_step}: `x = acoustic_step(x, step, condition).next_x`.
    c. Acoustic codes: round((clamp(x, -1, 1) + 1) / 2 * {top}) + 2, half to even.
    d. `embed_codes(codes)`, then `decode_step(embeddings, position)`; `position` counts rows since the prompt's first.
-   e. `codec_step(codes, position)` gives {samples} samples; `position` counts frames. Any number of frames may go in one call.
+   e. `codec_step(codes, position)` gives {samples} samples; `position` counts frames. The bounds of T are below.
 5. {rate} Hz mono, clip to [-1, 1].
 
 A new utterance starts at position 0; states need no clearing as long as they are finite.
@@ -33,6 +33,7 @@ STATES = {
 def bundle_readme(manifest: Manifest) -> str:
     """Markdown, complete without this project at hand."""
     constants = manifest.constants
+    from_audio_token = manifest.switches["first_frame"] == "audio_token"
     parts = [
         f"# {manifest.source.name}, {manifest.target}, {manifest.recipe.name}\n",
         f"Made by voxport. Weights: {manifest.licence}. Numerics checked by: {manifest.numerics}. `manifest.json` has all of this for programs.\n",
@@ -40,7 +41,8 @@ def bundle_readme(manifest: Manifest) -> str:
             bos=constants["bos_id"],
             begin=constants["begin_audio_id"],
             audio=constants["audio_id"],
-            extra=f", {constants['audio_id']} (embedded as text: its hidden state gives frame 0)" if manifest.switches["first_frame"] == "audio_token" else "",
+            extra=f" + [{constants['audio_id']}]" if from_audio_token else "",
+            but="; the one behind it stays as embedded, and gives frame 0" if from_audio_token else "",
             rows=2 + constants["semantic_codes"],
             acoustic=constants["n_codebooks"] - 1,
             last_step=constants["euler_steps"] - 1,

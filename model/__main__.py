@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 from math import prod
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from model.errors import ModelError
 
-INTERRUPTED = 130
+USAGE, FAILED, INTERRUPTED = 2, 3, 130
 DEFAULT_SIZE = "tiny"
 
 # Where a parameter belongs, by the beginning of its name.
@@ -32,10 +33,22 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     _set_up_logging()
     try:
-        return arguments.run(arguments)
+        code = arguments.run(arguments)
+        sys.stdout.flush()  # here, where a full disk behind it can still be told
+        return code
     except ModelError as error:
         print(f"voxport: error: {error}", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        print(f"voxport: error: {error.name} is not installed; install voxport with its extra [export]: pip install '.[export]' in its folder", file=sys.stderr)
+        return USAGE
+    except BrokenPipeError:  # whoever read has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"voxport: error: {error.strerror}", file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt:
         print("voxport: interrupted; nothing was left behind", file=sys.stderr)
         return INTERRUPTED
@@ -54,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     synth.add_argument("out", type=Path, metavar="OUT", help="a new or empty folder")
     synth.add_argument("--size", default=DEFAULT_SIZE, help=f"tiny (2 MB), small (0.1 GB) or full (8 GB, the published numbers); default: {DEFAULT_SIZE}")
     synth.add_argument("--seed", type=int, default=0, help="the same seed gives the same bytes (default: 0)")
+    synth.add_argument("--json", action="store_true", help="what was written, as JSON on stdout")
     synth.set_defaults(run=_synth)
     return parser
 
@@ -73,7 +87,9 @@ def _synth(arguments: argparse.Namespace) -> int:
     from model.synthetic import write_checkpoint
 
     write_checkpoint(arguments.out, arguments.size, arguments.seed)
-    print(arguments.out)
+    size = sum(path.stat().st_size for path in arguments.out.rglob("*") if path.is_file())
+    result = {"out": str(arguments.out), "size": arguments.size, "seed": arguments.seed, "bytes": size}
+    print(json.dumps(result) if arguments.json else arguments.out)
     return 0
 
 

@@ -2,9 +2,15 @@
 
 
 class ModelError(Exception):
-    """A checkpoint, its configuration or its tokenizer is not what it must be. Exit code 5: integrity."""
+    """A checkpoint, its configuration or its tokenizer is not what it must be. Exit code 5: integrity.
+
+    Its text is one printable line, whatever it quotes.
+    """
 
     exit_code = 5
+
+    def __str__(self) -> str:
+        return " ".join("".join(character if character.isprintable() else " " for character in super().__str__()).split())
 
 
 class ConfigError(ModelError):

@@ -274,6 +274,13 @@ def test_help_answers_without_torch():
         assert not [line for line in done.stderr.splitlines() if line.split("|")[-1].strip() == "torch"]
 
 
+@pytest.mark.parametrize("command", [["export", "list"], ["export", "--target", "onnx"], ["model", "inspect", "."]])
+def test_without_torch_an_export_says_what_to_install(command):
+    code = f"import sys; sys.modules['torch'] = None; from {command[0]}.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run([sys.executable, "-c", code, *command[1:]], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2 and "torch is not installed" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_the_runtime_needs_no_torch(bundles, tmp_path):
     code = "import sys; sys.modules['torch'] = None; from runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "say", "Hello there.", "--bundle", str(bundles / "onnx"), "-o", str(tmp_path / "o.wav")]

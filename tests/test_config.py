@@ -118,6 +118,9 @@ BAD = [
     (f"{CODEC}.attn_sliding_window_size", 4),
     (f"{CODEC}.patch_proj_kernel_size", 9),
     (f"{CODEC}.causal", False),
+    ("n_layers", 1 << 20),
+    ("hidden_dim", 1 << 31),
+    (f"{CODEC}.decoder_transformer_lengths_str", "1,1,1,99999"),
 ]
 
 

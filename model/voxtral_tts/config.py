@@ -24,9 +24,10 @@ def _comma_ints(value: Any) -> Any:
     return value
 
 
-Size = Annotated[int, Field(gt=0, le=1 << 31)]
+Size = Annotated[int, Field(gt=0, le=1 << 20)]  # bounds far above any model, so that no number makes reading it endless
+Few = Annotated[int, Field(gt=0, le=1 << 10)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Sizes = Annotated[tuple[Size, ...], BeforeValidator(_comma_ints), Field(min_length=1)]
+Sizes = Annotated[tuple[Few, ...], BeforeValidator(_comma_ints), Field(min_length=1)]
 
 
 class _Section(BaseModel):
@@ -39,7 +40,7 @@ class TransformerArgs(_Section):
     """Shape of a stack of pre-norm blocks."""
 
     dim: Size
-    n_layers: Size
+    n_layers: Few
     head_dim: Size
     hidden_dim: Size
     n_heads: Size
@@ -60,7 +61,7 @@ class AcousticTransformerArgs(TransformerArgs):
     """The flow-matching head. `rope_theta`, `sigma` and `sigma_max` of the published file are inert."""
 
     input_dim: Size
-    n_decoding_steps: Size = 7
+    n_decoding_steps: Few = 7
 
 
 class EncodingArgs(_Section):
