@@ -113,6 +113,7 @@ class CoreMLLowering(Lowering):
     layout = OneHotAttention.layout
     product = staticmethod(spell_product)
     numerics = None
+    integer_kernels = False
     packages = ("torch", "torchao", "coremltools")
 
     def lower(self, graphs: Iterable[Graph], folder: Path) -> dict[str, EntryPoint]:

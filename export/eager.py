@@ -61,11 +61,11 @@ class EagerEngine(Engine):
 
 
 def reordered(product: Product) -> Product:
-    """`product` as another order of float sums would have it: every input moved by a unit in the last place of its row's largest value."""
+    """`product` as another order of float sums would have it: inputs moved by about a unit in the last place of their row's size."""
     generator = torch.Generator().manual_seed(0)
 
     def moved(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
-        unit = x.abs().amax(-1, keepdim=True) * torch.finfo(torch.float32).eps
+        unit = x.square().mean(-1, keepdim=True).sqrt() * torch.finfo(torch.float32).eps
         return product(x + unit * torch.randn(x.shape, generator=generator), linear)
 
     return moved

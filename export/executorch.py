@@ -67,6 +67,7 @@ class ExecuTorchLowering(Lowering):
     layout = LlamaAttention.layout
     product = staticmethod(int8_per_token)
     numerics = "ExecuTorch"
+    integer_kernels = True
     packages = ("torch", "torchao", "executorch")
 
     def lower(self, graphs: Iterable[Graph], folder: Path) -> dict[str, EntryPoint]:

@@ -45,6 +45,7 @@ class EntryPoint:
 class Lowering(Protocol):
     """One target. `layout` and `product` say what its artifacts compute, for the eager reference to do the same.
 
+    `integer_kernels`: quantised products round their activations whatever the scheme asks.
     `numerics` names what runs the artifacts here; None where nothing does, and then `check` must tell what can be told.
     """
 
@@ -52,6 +53,7 @@ class Lowering(Protocol):
     layout: str
     product: Product
     numerics: str | None
+    integer_kernels: bool
     packages: tuple[str, ...]
 
     def lower(self, graphs: Iterable[Graph], folder: Path) -> dict[str, EntryPoint]:

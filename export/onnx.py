@@ -109,6 +109,7 @@ class OnnxLowering(Lowering):
     layout = SharedBufferAttention.layout
     product = staticmethod(int8_per_block)
     numerics = "ONNX Runtime"
+    integer_kernels = True
     packages = ("torch", "torchao", "onnx", "onnxscript", "onnxruntime")
 
     def lower(self, graphs: Iterable[Graph], folder: Path) -> dict[str, EntryPoint]:

@@ -87,7 +87,7 @@ def test_without_a_fault_every_check_passes(engines):
     for check in (each_component(context), long_run(context, STEPS), replay(context), streaming(context)):
         assert failed(check) == []
     assert failed(agreement(context, engines.constants, reports)) == []
-    assert failed(end_to_end(context, engines.constants, reports)) == []
+    assert failed(end_to_end(context, engines.constants, reports, True)) == []
     assert reports["codes, artifact and eager"] == {"semantic_equal": 1.0, "acoustic_equal": 1.0}
     assert reports["free run, artifact and eager"]["log_mel_distance_db"] == 0
 
@@ -229,7 +229,7 @@ def test_audio_that_is_no_number(engines):
         if name == "codec_step":
             outputs["audio"][0, 5] = np.inf
 
-    assert failed(end_to_end(engines.context(fault), engines.constants, {})) == ["free run"]
+    assert failed(end_to_end(engines.context(fault), engines.constants, {}, True)) == ["free run"]
 
 
 def test_a_model_that_quantisation_ruined(engines):
@@ -249,3 +249,88 @@ def test_an_engine_that_breaks_is_a_failed_check(engines):
             raise ValueError("shapes do not fit")
 
     assert "stopped" in failed(each_component(engines.context(fault)))
+
+
+def off_by(part: float, array: np.ndarray) -> np.ndarray:
+    """Everywhere by a part of the largest value: what a tie may do to one value, in all."""
+    return array + np.float32(part) * np.abs(array).max()
+
+
+def test_an_output_off_at_the_longest_size_alone(engines):
+    def fault(stream, name, inputs, outputs):
+        if name == "prefill" and outputs["hidden"].shape[1] == LONG:
+            outputs["hidden"] = off_by(0.04, outputs["hidden"])
+
+    assert failed(each_component(engines.context(fault))) == ["prefill.hidden"]
+
+
+def test_an_output_off_in_some_channels(engines):
+    def fault(stream, name, inputs, outputs):
+        if name == "decode_step":
+            some = outputs["hidden"].shape[-1] * 2 // 5
+            outputs["hidden"][..., :some] = off_by(0.04, outputs["hidden"])[..., :some]
+
+    assert "decode_step.hidden" in failed(each_component(engines.context(fault)))
+
+
+def test_an_output_off_in_some_steps(engines):
+    def fault(stream, name, inputs, outputs):
+        if name == "decode_step" and 40 <= inputs["position"][0] < 80:
+            outputs["hidden"] = off_by(0.04, outputs["hidden"])
+
+    assert "decode_step.hidden" in failed(long_run(engines.context(fault), STEPS))
+
+
+def test_caches_that_fade(engines):
+    """By less than any bar from step to step."""
+
+    def fade(states: Arrays) -> None:
+        for name, array in states.items():
+            if "cache" in name:
+                array *= np.float32(1 - 1e-6)
+
+    def fault(stream, name, inputs, outputs):
+        if name == "decode_step":
+            stream.change_states(fade)
+
+    assert "written rows stay" in failed(long_run(engines.context(fault), STEPS))
+
+
+def test_a_prefill_that_works_from_the_first_position_alone(engines):
+    def fault(stream, name, inputs, outputs):
+        if name == "prefill" and inputs["position"][0]:
+            outputs["hidden"][:] = 0
+
+    assert failed(each_component(engines.context(fault))) == ["prefill.hidden"]
+
+
+def test_a_codec_that_is_off_in_long_calls_alone(engines):
+    def fault(stream, name, inputs, outputs):
+        if name == "codec_step" and inputs["codes"].shape[1] > LONG:
+            outputs["audio"] = off_by(0.12, outputs["audio"])
+
+    context = engines.context(fault)
+    assert failed(each_component(context)) == []
+    assert failed(streaming(context)) == ["codec_step.audio"]
+
+
+def test_a_runner_up_that_wins_by_little(engines):
+    """By 3 % of the largest logit, further than ties move any."""
+
+    def fault(stream, name, inputs, outputs):
+        if name in ("prefill", "decode_step"):
+            logits = outputs["semantic_logits"][0]
+            live = logits[1 : 2 + engines.constants.semantic_codes]
+            first, second = np.argsort(live)[::-1][:2]
+            live[second] = live[first] + 0.03 * np.abs(live).max()
+
+    assert failed(agreement(engines.context(fault), engines.constants, {})) == ["semantic codes, teacher-forced"]
+
+
+def test_a_model_that_ends_before_its_first_frame_in_eager_too(engines):
+    def fault(stream, name, inputs, outputs):
+        if name == "prefill":
+            outputs["semantic_logits"][0, 1] = 1e3
+
+    assert failed(end_to_end(engines.context(fault, eager_too=True), engines.constants, {}, True)) == []
+    assert failed(end_to_end(engines.context(fault), engines.constants, {}, True)) == ["free run"]
