@@ -10,6 +10,7 @@ from pathlib import Path
 
 from export.targets import parse_targets
 from quantize.recipe import find_recipe
+from runtime.errors import one_line, system_error
 from runtime.log import set_up_logging
 
 USAGE, FAILED, INTERRUPTED = 2, 3, 130
@@ -34,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()  # here, where a full disk behind it can still be told
         return code
     except KeyboardInterrupt:
-        return _failed("interrupted; nothing was left behind", INTERRUPTED)
+        return _failed("interrupted; nothing unfinished was left behind", INTERRUPTED)
     except ModuleNotFoundError as error:
         return _failed(f"error: {error.name} is not installed; install voxport with its extra [export]: pip install '.[export]' in its folder", USAGE)
     except BrokenPipeError:  # whoever read has gone
@@ -42,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except (OSError, MemoryError) as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _failed(f"error: {error.strerror if isinstance(error, OSError) else 'not enough memory'}", FAILED)
+        return _failed(f"error: {system_error(error) if isinstance(error, OSError) else 'not enough memory'}", FAILED)
     except Exception as error:
         if not hasattr(error, "exit_code"):
             raise
@@ -50,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _failed(message: str, code: int) -> int:
-    print(f"voxport: {message}", file=sys.stderr)
+    print(f"voxport: {one_line(message)}", file=sys.stderr)
     return code
 
 

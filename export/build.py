@@ -13,22 +13,19 @@ from typing import Any
 from safetensors.torch import save
 
 from export.describe import bundle_readme
-from export.eager import describe
 from export.errors import VerificationError
 from export.lowering import EntryPoint, Lowering
-from export.manifest import source_files, tool_versions
+from export.manifest import NOT_RUN, TOKENIZER, component_entry, recipe_entry, source_files, tool_versions
 from export.source import Model, Plan, Source, graph_weights
 from export.staging import staging
 from export.targets import FLOAT_BYTES
 from export.verify import failures, verify
-from runtime.bundle import MANIFEST, SCHEMA_VERSION, Bundle, FileEntry, Manifest, RecipeEntry, Verification, file_entry, read_manifest
+from runtime.bundle import MANIFEST, SCHEMA_VERSION, Bundle, FileEntry, Manifest, Verification, file_entry, read_manifest
 from runtime.bundle import Source as SourceEntry
 from runtime.errors import IntegrityError, UsageError
 from runtime.tokenizer import SpeechTokenizer
 
 log = logging.getLogger(__name__)
-TOKENIZER = "tekken.json"
-NOT_RUN = "not run"  # a manifest's numerics where nothing here executes the artifacts
 REPORT = "verify.json"
 NOT_PART = (MANIFEST, REPORT)  # a bundle's files, less those that are written about it
 
@@ -57,7 +54,7 @@ def build(source: Source, lowering: Lowering, request: Request) -> tuple[Path, b
     """
     _check_tokenizer(source)
     wanted = _identity(source, lowering, request)
-    if request.out.exists() and _is_current(request, wanted):
+    if request.out.exists() and _is_current(request, wanted, lowering.numerics is not None):
         return request.out, False
     with staging(request.out) as folder:
         model = Model(source, request.plan, lowering.layout)
@@ -73,7 +70,8 @@ def build(source: Source, lowering: Lowering, request: Request) -> tuple[Path, b
             result = verify(Bundle(folder), source, request.plan, lowering, model=model)
             if result["status"] != "passed":
                 raise VerificationError(f"{request.name} for {request.target} does not match eager: " + "; ".join(failures(result)[:3]))
-            _write_manifest(folder, manifest.model_copy(update={"verification": Verification.model_validate(result)}))
+            verified = {"verification": Verification.model_validate(result), "numerics": lowering.numerics}
+            _write_manifest(folder, manifest.model_copy(update=verified))
     return request.out, True
 
 
@@ -94,20 +92,19 @@ def _announced(model: Model) -> Iterator:
 
 def _identity(source: Source, lowering: Lowering, request: Request) -> dict[str, Any]:
     """What must agree for an existing bundle to be this one."""
-    graphs = {graph: recipe.describe() for graph, recipe in source.recipes(request.plan).items()}
     return {
         "schema_version": SCHEMA_VERSION,
         "family": source.family.name,
         "target": request.target,
         "switches": source.family.switches(**request.plan.switches).model_dump(),
         "source": {"name": request.name, "files": {name: entry.model_dump() for name, entry in source_files(source.folder).items()}},
-        "recipe": {"name": request.plan.quant, "graphs": graphs},
+        "recipe": recipe_entry(source, request.plan).model_dump(),
         "cache_length": request.plan.cache_length,
         "tools": tool_versions(lowering.packages),
     }
 
 
-def _is_current(request: Request, wanted: dict[str, Any]) -> bool:
+def _is_current(request: Request, wanted: dict[str, Any], can_run: bool) -> bool:
     """True for this very bundle, checked file by file. Raises OutputExists where something else is in the way."""
     if request.force:
         return False
@@ -120,7 +117,12 @@ def _is_current(request: Request, wanted: dict[str, Any]) -> bool:
             Bundle(request.out).check_hashes()
         except IntegrityError as error:
             raise IntegrityError(f"{error} (--force replaces it)") from None
-        return not request.check or found["verification"]["status"] == "passed" or found["numerics"] == NOT_RUN
+        if not request.check or found["verification"]["status"] == "passed" or not can_run:
+            return True
+        foreign = [name for name in _files_below(request.out) if name not in found["files"]]
+        if not foreign:
+            return False  # the same, unverified: made anew
+        raise OutputExists(f"{request.out}: holds {foreign[0]}, which is not the bundle's; move it, or --force to replace the folder")
     if request.out.is_dir() and not any(request.out.iterdir()):
         return False
     what = "another bundle" if found is not None else "something that is no bundle"
@@ -139,8 +141,12 @@ def _write_parts(source: Source, folder: Path) -> None:
 
 
 def _files(folder: Path) -> dict[str, FileEntry]:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {name: file_entry(path) for path in paths if (name := path.relative_to(folder).as_posix()) not in NOT_PART}
+    return {name: file_entry(folder / name) for name in _files_below(folder)}
+
+
+def _files_below(folder: Path) -> list[str]:
+    names = (path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file())
+    return [name for name in names if name not in NOT_PART]
 
 
 def _manifest(
@@ -150,20 +156,20 @@ def _manifest(
     components = []
     for component in model.all_components():
         graph, recipe = component.graph, recipes[component.graph]
-        count, size = graph_weights(root, family.weights_of_graph[graph], recipe, family.constant, FLOAT_BYTES[request.target])
+        count, size, _ = graph_weights(root, family.weights_of_graph[graph], recipe, family.constant, FLOAT_BYTES[request.target])
         report = {"bits_per_weight": round(8 * size / count, 2), **model.reports[graph]}
-        components.append(describe(component, entries[component.name], recipe.name, report))
+        components.append(component_entry(component, entries[component.name], recipe.name, report))
     return Manifest(
         **{key: value for key, value in wanted.items() if key not in ("source", "recipe")},
         source=SourceEntry.model_validate(wanted["source"]),
-        recipe=RecipeEntry.model_validate(wanted["recipe"]),
+        recipe=recipe_entry(source, request.plan),
         constants=source.family.constants(source.config),
         components=tuple(components),
         files={},
         tokenizer=TOKENIZER if (folder / TOKENIZER).is_file() else None,
         voices={name: f"voices/{name}.safetensors" for name in source.voices},
         licence=request.licence,
-        numerics=lowering.numerics or NOT_RUN,
+        numerics=NOT_RUN,
         verification=Verification(status="unverified", rows=(), reports={}),
     )
 

@@ -9,10 +9,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from export.build import NOT_RUN, REPORT, Request, build
+from export.build import REPORT, Request, build
 from export.checks import SHORTEST_CACHE
+from export.claims import LONGEST_CACHE, check_claims, check_source, plan_of
 from export.compare import Fact
 from export.eager import EagerEngine
 from export.errors import ExportError, VerificationError
@@ -26,15 +25,14 @@ from export.verify import verify as verify_bundle
 from model.families import FAMILIES
 from model.synthetic import embedded_default
 from quantize.linear import float_activations
-from quantize.recipe import RECIPES, RecipeError, Rule, Scheme, find_recipe, parse_rule
-from runtime.bundle import MANIFEST, Bundle, FileEntry, Manifest, SchemeEntry, file_entry, first_fault
-from runtime.errors import IntegrityError, RuntimeFault, UsageError
+from quantize.recipe import RECIPES, RecipeError, find_recipe, parse_rule
+from runtime.bundle import Bundle
+from runtime.errors import RuntimeFault, UsageError
 from runtime.files import check_place, write_whole
 from runtime.trace import read_inputs, write_outputs
 from runtime.trace import trace as trace_utterance
-from runtime.voxtral_tts import parse_constants, read_constants
+from runtime.voxtral_tts import parse_constants
 
-LONGEST_CACHE = 131072  # rows; beyond what the model was trained on
 EMBEDDED_NAME = "voxtral-tts-tiny"
 log = logging.getLogger("export")
 
@@ -55,10 +53,11 @@ def build_command(arguments: argparse.Namespace) -> int:
             continue
         licence = LICENCE["checkpoint" if arguments.checkpoint else "embedded"]
         request = Request(name, target, out, plan, licence, arguments.force, not arguments.no_verify)
-        folder, made = build(source, open_target(target), request)
+        lowering = open_target(target)
+        folder, made = build(source, lowering, request)
         manifest = Bundle(folder).manifest
         size = sum(entry.size for entry in manifest.files.values())
-        status = manifest.verification.status if manifest.numerics != NOT_RUN else "numerics not run"
+        status = manifest.verification.status if lowering.numerics else "numerics not run"
         log.info("%s: %s, %s", folder, "written" if made else "up to date, every file checked", status)
         results.append({"target": target, "out": str(folder), "made": made, "bytes": size, "status": status})
     if arguments.json:
@@ -101,10 +100,10 @@ def verify_command(arguments: argparse.Namespace) -> int:
     bundle = Bundle(arguments.bundle)
     bundle.check_hashes()
     manifest = bundle.manifest
-    read_constants(manifest)
     source = _source(arguments.checkpoint)
-    _check_source(manifest.source.files, source.folder, arguments.checkpoint)
-    lowering, plan = open_target(manifest.target), _plan_of(manifest, source)
+    check_source(manifest.source.files, source.folder, arguments.checkpoint)
+    lowering, plan = open_target(manifest.target), plan_of(manifest, source)
+    check_claims(bundle, source, plan, lowering)
     if lowering.numerics:
         result = verify_bundle(bundle, source, plan, lowering, arguments.steps)
     else:
@@ -127,7 +126,7 @@ def _verify_structure(folder: Path, model: Model, lowering: Lowering) -> dict[st
     for graph in model.graphs():
         try:
             lowering.check(graph, folder)
-            facts.append(Fact(graph.name, True, "functions, states, integers and scales are right; numerics not run"))
+            facts.append(Fact(graph.name, True, "functions, states, and integers and scales of quantised weights are right; numerics not run"))
         except ExportError as error:
             facts.append(Fact(graph.name, False, str(error)))
     status = "unverified" if all(fact.passed for fact in facts) else "failed"
@@ -174,38 +173,6 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         switches={"first_frame": arguments.first_frame, "alibi_slopes": arguments.alibi_slopes},
         cache_length=arguments.cache_length,
     )
-
-
-def _plan_of(manifest: Manifest, source: Source) -> Plan:
-    """The plan that a bundle was made by, read back from its manifest. Raises IntegrityError where it could not have been."""
-    graphs = manifest.recipe.graphs
-
-    def scheme(found: SchemeEntry | None) -> Scheme | None:
-        return None if found is None else Scheme(found.bits, found.group, found.activations)
-
-    plan = Plan(
-        quant=manifest.recipe.name,
-        quant_for=tuple((graph, recipe.name) for graph, recipe in graphs.items()),
-        rules=tuple(Rule(rule.pattern, scheme(rule.linears), scheme(rule.tables)) for recipe in list(graphs.values())[:1] for rule in recipe.rules),
-        switches=manifest.switches,
-        cache_length=manifest.cache_length,
-    )
-    try:
-        source.describe(plan), source.recipes(plan)
-    except ValidationError as error:
-        raise IntegrityError(f"{MANIFEST}: switches: {first_fault(error)}; export the bundle again") from None
-    except RecipeError as error:
-        raise IntegrityError(f"{MANIFEST}: recipe: {error}; export the bundle again") from None
-    return plan
-
-
-def _check_source(expected: dict[str, FileEntry], folder: Path, given: Path | None) -> None:
-    """The reference must come from the very files that the bundle was made from."""
-    for name, entry in expected.items():
-        path = folder / name
-        if not path.is_file() or file_entry(path) != entry:
-            where = "the embedded default" if given is None else str(folder)
-            raise UsageError(f"{where}: {name} is not the file that the bundle was made from; give that checkpoint with --checkpoint")
 
 
 def _estimate_text(result: dict[str, Any]) -> str:

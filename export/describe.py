@@ -26,7 +26,7 @@ STATES = {
     "Weights of all graphs lie in `weights.bin`.\n",
     "executorch": "States are mutable buffers of the program. `GRAPH.read()` returns all of a graph's states, `GRAPH.write(...)` replaces them, in\n"
     "the order of the table. A program starts with zeros. Register the llama custom operators.\n",
-    "coreml": "States are Core ML states (float16). Make one state object per package and utterance. Integer inputs are int32.\n",
+    "coreml": "States are Core ML states. Make one state object per package and utterance.\n",
 }
 
 
@@ -36,7 +36,7 @@ def bundle_readme(manifest: Manifest) -> str:
     from_audio_token = manifest.switches["first_frame"] == "audio_token"
     parts = [
         f"# {manifest.source.name}, {manifest.target}, {manifest.recipe.name}\n",
-        f"Made by voxport. Weights: {manifest.licence}. Numerics checked by: {manifest.numerics}. `manifest.json` has all of this for programs.\n",
+        f"Made by voxport. Weights: {manifest.licence}. `manifest.json` has all of this for programs.\n",
         CALLS.format(
             bos=constants["bos_id"],
             begin=constants["begin_audio_id"],
@@ -54,18 +54,23 @@ def bundle_readme(manifest: Manifest) -> str:
         STATES[manifest.target],
         f"The caches hold {manifest.cache_length} rows.\n",
     ]
-    return "\n".join([*parts, *(_component(entry) for entry in manifest.components)])
+    return "\n".join([*parts, *(_component(entry, manifest.target) for entry in manifest.components)])
 
 
-def _component(entry: ComponentEntry) -> str:
+def _component(entry: ComponentEntry, target: str) -> str:
+    on_coreml = target == "coreml"  # where a package has names and types of its own
     lines = [
         f"### {entry.name}\n",
         f"`{entry.entry_point}` of `{entry.file}`: {entry.purpose}. Recipe {entry.recipe}, {entry.bits_per_weight} bits per weight.\n",
     ]
     lines += ["| | name | dtype | shape |", "|---|---|---|---|"]
     for what, tensors in (("in", entry.inputs), ("out", entry.outputs)):
-        lines += [f"| {what} | {tensor.name} | {tensor.dtype} | {_shape(tensor, entry)} |" for tensor in tensors]
-    lines += [f"| state | {state.name} | {state.dtype} | {list(state.shape)} |" for state in entry.states]
+        for tensor in tensors:
+            dtype = "int32" if on_coreml and tensor.dtype == "int64" else tensor.dtype
+            lines.append(f"| {what} | {tensor.name} | {dtype} | {_shape(tensor, entry)} |")
+    for state in entry.states:
+        name, dtype = (f"{entry.graph}_{state.name}", "float16") if on_coreml else (state.name, state.dtype)
+        lines.append(f"| state | {name} | {dtype} | {list(state.shape)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -8,32 +8,12 @@ import numpy as np
 import torch
 
 from export.lowering import EntryPoint
-from model.component import Component, TensorSpec
+from export.manifest import component_entry
+from model.component import Component
 from model.layers.attention import ReferenceAttention, use_cache_attention
 from quantize.linear import Product, QuantizedLinear, float_activations, use_product
-from runtime.bundle import ComponentEntry, State, Tensor
+from runtime.bundle import ComponentEntry
 from runtime.engines.base import Arrays, Engine, Stream, check_states, empty_states
-
-
-def describe(component: Component, where: EntryPoint, recipe: str, report: dict[str, float]) -> ComponentEntry:
-    """The component as a manifest tells of it."""
-
-    def tensors(specs: tuple[TensorSpec, ...]) -> tuple[Tensor, ...]:
-        return tuple(Tensor(name=spec.name, dtype=spec.dtype, shape=spec.shape, kind=spec.kind.value) for spec in specs)
-
-    return ComponentEntry(
-        name=component.name,
-        graph=component.graph,
-        file=where.file,
-        entry_point=where.name,
-        purpose=component.purpose,
-        inputs=tensors(component.inputs),
-        outputs=tensors(component.outputs),
-        states=tuple(State(name=s.name, dtype=s.dtype, shape=s.shape, is_cache=s.is_cache) for s in component.states),
-        dims=dict(component.dims if where.dims is None else where.dims),
-        recipe=recipe,
-        **report,
-    )
 
 
 class EagerEngine(Engine):
@@ -48,7 +28,7 @@ class EagerEngine(Engine):
         self._cache_length, self._attention, self._product = cache_length, ReferenceAttention(layout), product
 
     def stream(self) -> EagerStream:
-        entries = tuple(describe(c, EntryPoint("eager", c.graph), "", {"bits_per_weight": 32.0}) for c in self._components.values())
+        entries = tuple(component_entry(c, EntryPoint("eager", c.graph), "", {"bits_per_weight": 32.0}) for c in self._components.values())
         return EagerStream(entries, self._cache_length, self)
 
     def call(self, name: str, inputs: list[torch.Tensor], states: list[torch.Tensor]) -> list[torch.Tensor]:

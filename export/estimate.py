@@ -11,7 +11,6 @@ from runtime.engines import PACKAGES as ENGINES
 TOOLS_BYTES = 0.9e9  # resident after importing torch and a target's packages: 0.6 to 0.9 GB measured
 # Copies of the artifact's bytes that a target's tool holds at its peak, beside the loaded weights.
 COPIES = {"onnx": 1.0, "executorch": 2.0, "coreml": 2.0}
-BYTES_WHILE_LOADED = {"quantised": 1.0, "float": 4.0}
 
 
 def estimate(source: Source, plan: Plan, target: str, check: bool = True) -> dict[str, Any]:
@@ -22,12 +21,13 @@ def estimate(source: Source, plan: Plan, target: str, check: bool = True) -> dic
     """
     root = source.root()
     graphs: dict[str, dict[str, Any]] = {}
+    loaded = 0.0
     for graph, recipe in source.recipes(plan).items():
-        weights, size = graph_weights(root, source.family.weights_of_graph[graph], recipe, source.family.constant, FLOAT_BYTES[target])
+        weights, size, held = graph_weights(root, source.family.weights_of_graph[graph], recipe, source.family.constant, FLOAT_BYTES[target])
+        loaded += held
         graphs[graph] = {"weights": weights, "bytes": int(size), "recipe": recipe.name}
     disk = sum(row["bytes"] for row in graphs.values()) + sum(rows.numel() * 4 for rows in source.voices.values())
-    quantised = [row for row in graphs.values() if row["recipe"] != "none"]
-    loaded = sum(row["weights"] * BYTES_WHILE_LOADED["quantised" if row in quantised else "float"] for row in graphs.values())
+    quantised = loaded < 4 * sum(row["weights"] for row in graphs.values())
     peaks = [loaded + COPIES[target] * disk]
     if check and target in ENGINES:
         peaks.append(loaded + disk + (max(4 * row["weights"] for row in graphs.values()) if quantised else 0))

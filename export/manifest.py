@@ -1,4 +1,4 @@
-"""What a manifest says beyond the components: sources, tools, licence."""
+"""What a manifest says: components, recipe, sources, tools, licence."""
 
 from __future__ import annotations
 
@@ -7,17 +7,49 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from runtime.bundle import FileEntry, file_entry
+from export.lowering import EntryPoint
+from export.source import Plan, Source
+from model.checkpoint import WEIGHTS
+from model.component import Component, TensorSpec
+from runtime.bundle import ComponentEntry, FileEntry, RecipeEntry, State, Tensor, file_entry
 
+TOKENIZER = "tekken.json"
+NOT_RUN = "not run"  # a manifest's numerics where nothing has executed the artifacts
 LICENCE = {
     "checkpoint": "that of the checkpoint; the published Voxtral-4B-TTS weights and voices are CC BY-NC 4.0, not for commercial use",
     "embedded": "none needed: random weights",
 }
 
 
+def component_entry(component: Component, where: EntryPoint, recipe: str, report: dict[str, float]) -> ComponentEntry:
+    """The component as a manifest tells of it."""
+
+    def tensors(specs: tuple[TensorSpec, ...]) -> tuple[Tensor, ...]:
+        return tuple(Tensor(name=spec.name, dtype=spec.dtype, shape=spec.shape, kind=spec.kind.value) for spec in specs)
+
+    return ComponentEntry(
+        name=component.name,
+        graph=component.graph,
+        file=where.file,
+        entry_point=where.name,
+        purpose=component.purpose,
+        inputs=tensors(component.inputs),
+        outputs=tensors(component.outputs),
+        states=tuple(State(name=s.name, dtype=s.dtype, shape=s.shape, is_cache=s.is_cache) for s in component.states),
+        dims=dict(component.dims if where.dims is None else where.dims),
+        recipe=recipe,
+        **report,
+    )
+
+
+def recipe_entry(source: Source, plan: Plan) -> RecipeEntry:
+    """What decides the weights of each graph."""
+    return RecipeEntry.model_validate({"name": plan.quant, "graphs": {graph: recipe.describe() for graph, recipe in source.recipes(plan).items()}})
+
+
 def source_files(checkpoint: Path) -> dict[str, FileEntry]:
     """Hash and size of every file that a bundle is made from."""
-    names = ["params.json", "consolidated.safetensors", "tekken.json"]
+    names = ["params.json", WEIGHTS, TOKENIZER]
     names += sorted(f"voice_embedding/{path.name}" for path in (checkpoint / "voice_embedding").glob("*.pt"))
     return {name: file_entry(checkpoint / name) for name in names if (checkpoint / name).is_file()}
 

@@ -61,9 +61,9 @@ class Source:
         """A new root module on the meta device."""
         return copy.deepcopy(self._root)
 
-    def describe(self, plan: Plan) -> list[Component]:
+    def describe(self, plan: Plan, layout: str = "BSHD") -> list[Component]:
         """Components without weights."""
-        return self.family.components(self._root, self.config, self.family.switches(**plan.switches), plan.cache_length)
+        return self.family.components(self._root, self.config, self.family.switches(**plan.switches), plan.cache_length, layout)
 
     def recipes(self, plan: Plan) -> dict[str, Recipe]:
         """The recipe of each graph. Raises RecipeError on what no component or no weight answers to."""
@@ -131,10 +131,10 @@ class OneGraph:
         return self._held[graph][name]
 
 
-def graph_weights(root: nn.Module, prefixes: tuple[str, ...], recipe: Recipe, constant: tuple[str, ...], float_bytes: int) -> tuple[int, float]:
-    """Number of weights below `prefixes` and the bytes that the recipe holds them in, from shapes alone; scales take two bytes."""
+def graph_weights(root: nn.Module, prefixes: tuple[str, ...], recipe: Recipe, constant: tuple[str, ...], float_bytes: int) -> tuple[int, float, float]:
+    """Number of weights below `prefixes`, the bytes that the recipe holds them in, and those of the loaded model, from shapes alone."""
     tables = {f"{path}.weight": isinstance(module, nn.Embedding) for path, module in root.named_modules() if isinstance(module, nn.Linear | nn.Embedding)}
-    count, size = 0, 0.0
+    count, size, loaded = 0, 0.0, 0.0
     for name, parameter in root.named_parameters():
         path = name.removesuffix(".weight")
         if not is_below(name, prefixes) or path in constant:
@@ -143,7 +143,9 @@ def graph_weights(root: nn.Module, prefixes: tuple[str, ...], recipe: Recipe, co
         count += parameter.numel()
         if scheme is None:
             size += float_bytes * parameter.numel()
+            loaded += 4 * parameter.numel()
         else:
             scales = parameter.numel() / (scheme.group or parameter.shape[-1])
             size += parameter.numel() * scheme.bits / 8 + SCALE_BYTES * scales
-    return count, size
+            loaded += parameter.numel() + 4 * scales
+    return count, size, loaded

@@ -20,6 +20,7 @@ def staging(out: Path) -> Iterator[Path]:
 
     Raises ExportError where the disk is full or closed, UsageError where another process is writing `out`.
     """
+    out = Path(os.path.abspath(out))  # `.` has no name to be renamed by
     folder = out.parent / f".{out.name}.partial"
     new_parents = [parent for parent in (out.parent, *out.parent.parents) if not parent.exists()]
     try:
@@ -29,9 +30,10 @@ def staging(out: Path) -> Iterator[Path]:
                 for left in folder.iterdir():  # by a run that was killed
                     shutil.rmtree(left) if left.is_dir() else left.unlink()
                 yield folder
-                _replace(folder, out)
-            finally:
+            except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)
+                raise
+            _replace(folder, out)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise ExportError(f"{out.parent}: no space left on the disk; free some or give another --out") from None
@@ -58,6 +60,7 @@ def _locked(folder: Path, out: Path) -> Iterator[None]:
 
 
 def _replace(folder: Path, out: Path) -> None:
+    """From here on the hidden name may be another process's."""
     if not (out.exists() or out.is_symlink()):
         os.replace(folder, out)
         return

@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(f"voxport: error: {error.strerror}", file=sys.stderr)
+        print(f"voxport: error: {error.filename or 'stdout'}: {error.strerror or error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         print("voxport: interrupted; nothing was left behind", file=sys.stderr)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 import numpy as np
 from torch import nn
 
 Shape = tuple[int | str, ...]
+Dtype = Literal["float32", "int64"]
 
 
 class Kind(StrEnum):
@@ -28,7 +30,7 @@ class TensorSpec:
     """One input or output. A string in `shape` names a dimension, whose bounds stand in `Component.dims`."""
 
     name: str
-    dtype: str
+    dtype: Dtype
     shape: Shape
     kind: Kind
 
@@ -38,7 +40,7 @@ class StateSpec:
     """What a component carries from call to call. Components of one graph that name the same state share it."""
 
     name: str
-    dtype: str
+    dtype: Dtype
     shape: tuple[int, ...]
     is_cache: bool = False
 

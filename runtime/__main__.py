@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from runtime.errors import RuntimeFault, UsageError
+from runtime.errors import RuntimeFault, UsageError, system_error
 from runtime.log import set_up_logging
 
 FORMATS = ".wav .flac .mp3 .ogg .pcm"
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, MemoryError) as error:
-        print(f"voxport: error: {getattr(error, 'strerror', None) or 'not enough memory'}", file=sys.stderr)
+        print(f"voxport: error: {system_error(error) if isinstance(error, OSError) else 'not enough memory'}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except KeyboardInterrupt:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import cached_property
 from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
@@ -211,16 +210,6 @@ class Bundle:
         for name in filter(None, listed):
             if not any(file == name or file.startswith(f"{name}/") for file in self.manifest.files):
                 raise IntegrityError(f"{self.folder / MANIFEST}: {name} is used but not among the files; export the bundle again")
-
-    @cached_property
-    def components(self) -> dict[str, ComponentEntry]:
-        return {component.name: component for component in self.manifest.components}
-
-    def component(self, name: str) -> ComponentEntry:
-        """Raises UsageError that lists the components there are."""
-        if name not in self.components:
-            raise UsageError(f"{self.folder}: no component {name!r}; there are {', '.join(self.components)}")
-        return self.components[name]
 
     def check_hashes(self) -> None:
         """Raises IntegrityError that names the first file whose bytes are not those that were exported."""

@@ -9,7 +9,7 @@ class RuntimeFault(Exception):
     exit_code = 3
 
     def __str__(self) -> str:
-        return first_line("".join(character if character.isprintable() else " " for character in super().__str__()))
+        return one_line(super().__str__())
 
 
 class UsageError(RuntimeFault):
@@ -26,6 +26,16 @@ class IntegrityError(RuntimeFault):
 
 class EngineUnavailable(UsageError):
     """The engine of the bundle's target is not installed; the message names the extra to install."""
+
+
+def one_line(message: object) -> str:
+    """All of a message, of what may quote anything."""
+    return " ".join("".join(character if character.isprintable() else " " for character in str(message)).split())[:LONGEST]
+
+
+def system_error(error: OSError) -> str:
+    """What the system says, and of which file."""
+    return one_line(f"{str(error.filename)[:200] + ': ' if error.filename else ''}{error.strerror or error}")
 
 
 def first_line(message: object) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ def read_inputs(path: Path, constants: Constants) -> Arrays:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, TypeError, AttributeError) as error:  # the last two: an .npy
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, TypeError, AttributeError) as error:  # the last two: an .npy
         raise UsageError(f"{path}: not a readable .npz of arrays ({first_line(error)})") from None
     books = constants.n_codebooks
     shapes = {"ids": (None,), "voice": (None, constants.dim), "noise": (None, books - 1)}
@@ -45,6 +46,8 @@ def read_inputs(path: Path, constants: Constants) -> Arrays:
         if not np.issubdtype(arrays[name].dtype, kind):
             raise UsageError(f"{path}: array {name} is {arrays[name].dtype}, expected {kind.__name__}")
         arrays[name] = arrays[name].astype(np.float32 if kind is np.floating else np.int64)
+        if not np.isfinite(arrays[name]).all():
+            raise UsageError(f"{path}: array {name} holds values that are not finite")
     _check_range(path, "ids", arrays["ids"], constants.vocab_size)
     for name in ("codes", "codec_codes"):
         if name in arrays:

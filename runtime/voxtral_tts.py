@@ -17,7 +17,8 @@ from runtime.errors import IntegrityError, UsageError
 FAMILY = "voxtral_tts"
 EMPTY_AUDIO, END_AUDIO, FIRST_CODE = 0, 1, 2  # the first two rows of every code book are specials
 log = logging.getLogger(__name__)
-Count = Annotated[int, Field(gt=0, le=2**31)]
+Count = Annotated[int, Field(gt=0, le=2**24)]
+Id = Annotated[int, Field(ge=0, lt=2**31)]
 CALLS = {  # component: its inputs, its outputs
     "embed_text": ({"ids"}, {"embeddings"}),
     "embed_codes": ({"codes"}, {"embeddings"}),
@@ -36,13 +37,13 @@ class Constants(BaseModel):
     samples_per_frame: Count
     dim: Count
     vocab_size: Count
-    n_codebooks: Annotated[int, Field(ge=2)]
+    n_codebooks: Annotated[int, Field(ge=2, le=2**12)]
     semantic_codes: Count
-    acoustic_levels: Annotated[int, Field(ge=2)]
+    acoustic_levels: Annotated[int, Field(ge=2, le=2**16)]
     euler_steps: Count
-    bos_id: int
-    audio_id: int
-    begin_audio_id: int
+    bos_id: Id
+    audio_id: Id
+    begin_audio_id: Id
     first_frame: Literal["audio_token", "prefill"]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from export.onnx import unpack
 from export.source import Model, Plan, Source
-from quantize.linear import QuantizedLinear
+from quantize.linear import QuantizedEmbedding, QuantizedLinear
 
 pytestmark = pytest.mark.slow
 
@@ -18,6 +18,13 @@ def linears(checkpoint) -> dict[str, list[QuantizedLinear]]:
     plan = Plan("w4", (("codec", "w8"),))
     model = Model(source, plan, "BSHD")
     return {graph.name: [part for part in graph.widest.module.modules() if isinstance(part, QuantizedLinear)] for graph in model.graphs()}
+
+
+@pytest.fixture(scope="module")
+def tables(checkpoint) -> dict[str, QuantizedEmbedding]:
+    model = Model(Source(checkpoint), Plan("w4"), "BSHD")
+    parts = {graph.name: graph.widest.module.modules() for graph in model.graphs() if graph.name.startswith("embed")}
+    return {name: next(part for part in modules if isinstance(part, QuantizedEmbedding)) for name, modules in parts.items()}
 
 
 def test_onnx_holds_them(bundles, linears):
@@ -47,6 +54,19 @@ def test_executorch_holds_them(bundles, linears):
                 shifted = (integers.astype(np.int16) + 8).astype(np.uint8)
                 assert (shifted[:, 0::2] | (shifted[:, 1::2] << 4)).tobytes() in program
                 assert (linear.scale.numpy().view(np.uint32) >> 16).astype(np.uint16).tobytes() in program
+
+
+def test_tables_are_the_same_in_all_three(bundles, tables):
+    from export.coreml import read_quantized_weights
+
+    program = (bundles / "executorch" / "model.pte").read_bytes()
+    for graph, module in tables.items():
+        integers, scale = module.weight.numpy(), module.scale.numpy()
+        held = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(bundles / "onnx" / f"{graph}.onnx").graph.initializer}
+        assert any(np.array_equal(array, integers) for array in held.values()) and any(np.array_equal(array, scale) for array in held.values())
+        assert integers.tobytes() in program and scale.tobytes() in program
+        found = read_quantized_weights(bundles / "coreml" / f"{graph}.mlpackage", graph)
+        assert any(np.array_equal(i, integers) and np.array_equal(s, scale) for i, s in found)
 
 
 def test_coreml_holds_them(bundles, linears):

@@ -157,10 +157,10 @@ def _backbone(root: VoxtralTTS, config: VoxtralTTSConfig, cache_length: int, lay
     states = tuple(StateSpec(f"{kind}_cache_{i}", "float32", shape, is_cache=True) for i in range(config.n_layers) for kind in "kv")
 
     def component(name: str, rows: int | str, purpose: str) -> Component:
-        def example(seed: int, S: int = 8, position: int = 0) -> dict[str, np.ndarray]:
+        def example(seed: int, S: int = 8) -> dict[str, np.ndarray]:
             length = S if rows == "S" else 1
             values = np.random.default_rng(seed).standard_normal((1, length, config.dim), dtype=np.float32)
-            return {"embeddings": values, "position": np.array([position])}
+            return {"embeddings": values, "position": np.array([0])}
 
         return Component(
             name=name,
@@ -220,8 +220,8 @@ def _acoustic_step(root: VoxtralTTS, config: VoxtralTTSConfig) -> Component:
 def _codec(root: VoxtralTTS, config: VoxtralTTSConfig, switches: Switches) -> list[Component]:
     graph = CodecGraph(root.audio_tokenizer, config.codec, switches)
 
-    def example(seed: int, T: int = 1, position: int = 0) -> dict[str, np.ndarray]:
-        return {"codes": _random_codes(config, seed, T), "position": np.array([position])}
+    def example(seed: int, T: int = 1) -> dict[str, np.ndarray]:
+        return {"codes": _random_codes(config, seed, T), "position": np.array([0])}
 
     def component(name: str, purpose: str) -> Component:
         return Component(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from runtime.bundle import Bundle
     from runtime.engines.base import Engine
 
-PACKAGES = {"onnx": "onnxruntime", "executorch": "executorch"}
+PACKAGES = {"onnx": ("onnxruntime",), "executorch": ("executorch", "torch")}
 
 
 def open_engine(bundle: Bundle, threads: int | None = None) -> Engine:
@@ -21,9 +21,10 @@ def open_engine(bundle: Bundle, threads: int | None = None) -> Engine:
         raise UsageError(f"--threads {threads}: expected at least 1")
     if target == "coreml":
         raise EngineUnavailable(f"{bundle.folder}: a Core ML bundle; this version of voxport has no engine for it: load it with Core ML on a Mac or phone")
-    if find_spec(PACKAGES[target]) is None:
+    missing = [package for package in PACKAGES[target] if find_spec(package) is None]
+    if missing:
         raise EngineUnavailable(
-            f"{bundle.folder}: {PACKAGES[target]} is not installed; install voxport with its extra [{target}]: pip install '.[{target}]' in its folder"
+            f"{bundle.folder}: {', '.join(missing)} not installed; install voxport with its extra [{target}]: pip install '.[{target}]' in its folder"
         )
     if target == "onnx":
         from runtime.engines.onnx import OnnxEngine
