@@ -42,7 +42,8 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, MemoryError) as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if getattr(error, "filename", None) is None:  # of stdout: what is left in its buffer has nowhere to go
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _failed(f"error: {system_error(error) if isinstance(error, OSError) else 'not enough memory'}", FAILED)
     except Exception as error:
         if not hasattr(error, "exit_code"):

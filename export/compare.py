@@ -25,10 +25,9 @@ def distance_at(correlation: float) -> float:
 # a tie and moves a whole step, and what depends on it moves too, the more so the deeper the model. So eager is compared with
 # itself as well, under another order of sums, and an artifact is held to `TIES` times that:
 # - its typical value, most of which depend on no tie, to the float bar or that;
-# - the share of its calls that lie beyond the float bar at all, to that and `SLACK` more, because few calls are counted;
+# - the share of its calls that lie beyond the float bar at all, to that and three standard deviations of a share over so few;
 # - its worst call to a correlation of 0.999 or that.
 TIES = 3.0
-SLACK = 0.1
 TIE_BAR = distance_at(0.999)
 LOOSEST_BAR = distance_at(0.99)  # whatever eager makes of itself
 
@@ -87,7 +86,9 @@ class Comparison:
 
     @property
     def beyond_allowed(self) -> float:
-        return TIES * _share_beyond(self.ties) + SLACK if self.integer_activations else 0.0
+        if not self.integer_activations:
+            return 0.0
+        return min(TIES * _share_beyond(self.ties) + 3 * sqrt(0.25 / max(len(self.errors), 1)), 1.0)
 
     @property
     def distance_bar(self) -> float | None:
@@ -110,7 +111,8 @@ class Comparison:
         """How many times worse it could be."""
         if self.distance_bar is None:
             return FLOAT_BAR / max(self.worst, 1e-12)
-        return min(self.bar / max(self.typical, 1e-12), self.beyond_allowed / max(self.beyond, 1e-3), self.distance_bar / max(self.distance, 1e-12))
+        share = self.beyond_allowed / max(self.beyond, 1e-3) if self.beyond_allowed < 1 else inf  # all may lie beyond: says nothing
+        return min(self.bar / max(self.typical, 1e-12), share, self.distance_bar / max(self.distance, 1e-12))
 
     def row(self) -> dict[str, Any]:
         """For the manifest and for `verify.json`; null where something is no number."""

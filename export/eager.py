@@ -41,11 +41,11 @@ class EagerEngine(Engine):
 
 
 def reordered(product: Product) -> Product:
-    """`product` as another order of float sums would have it: inputs moved by about a unit in the last place of their row's size."""
+    """`product` as another order of float sums would have it: inputs moved by about a unit in the last place of their row's peak."""
     generator = torch.Generator().manual_seed(0)
 
     def moved(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
-        unit = x.square().mean(-1, keepdim=True).sqrt() * torch.finfo(torch.float32).eps
+        unit = x.abs().amax(-1, keepdim=True) * torch.finfo(torch.float32).eps
         return product(x + unit * torch.randn(x.shape, generator=generator), linear)
 
     return moved

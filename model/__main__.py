@@ -46,7 +46,8 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if getattr(error, "filename", None) is None:  # of stdout: what is left in its buffer has nowhere to go
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"voxport: error: {error.filename or 'stdout'}: {error.strerror or error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:

@@ -35,7 +35,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except (OSError, MemoryError) as error:
         print(f"voxport: error: {system_error(error) if isinstance(error, OSError) else 'not enough memory'}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if getattr(error, "filename", None) is None:  # of stdout: what is left in its buffer has nowhere to go
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except KeyboardInterrupt:
         print("voxport: interrupted", file=sys.stderr)
