@@ -12,6 +12,8 @@ import torch
 from executorch.backends.xnnpack.partition.config.gemm_configs import AddmmConfig, LinearConfig, MMConfig
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import DelegationSpec
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  registers torch.ops.llama
 from torch import nn
@@ -80,7 +82,7 @@ class ExecuTorchLowering(Lowering):
             programs |= traced
             states |= traced.keys() - {graph.name}
             entries |= {component.name: EntryPoint(PROGRAM, graph.name, component.dims) for component in graph.components}
-        products = {name: [XnnpackPartitioner(configs=PRODUCTS)] for name in programs if name not in states}
+        products = {name: [_products_only()] for name in programs if name not in states}
         try:
             with _quiet():
                 edge = to_edge_transform_and_lower(
@@ -114,6 +116,14 @@ class ExecuTorchLowering(Lowering):
         finally:
             use_cache_attention(component.module, ReferenceAttention(self.layout))
         return methods
+
+
+def _products_only() -> XnnpackPartitioner:
+    """Takes products alone, and says so in XNNPACK's own word: of its 17 passes over each delegate, then, it runs the one for products."""
+    partitioner = XnnpackPartitioner(configs=PRODUCTS)
+    specs = [CompileSpec("dqlinear_partitioner", b"")]
+    partitioner.delegation_spec = DelegationSpec(partitioner.delegation_spec.backend_id, specs)
+    return partitioner
 
 
 def _single_steps(graph: Graph) -> Graph:
