@@ -1,0 +1,193 @@
+"""Executes a function of a package: every operation in order, each value as its type says.
+
+Floats are computed in float32. In `float16` precision every result that the program declares half is rounded to half, as the
+program says; in `float32` it is not, which tells rounding from logic. What Core ML's engines keep wider or narrower inside an
+operation is theirs and not in the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from runtime.mil.errors import CallError, MilError, PackageError, UnsupportedError
+from runtime.mil.ops import OPERATIONS, SIGNATURES
+from runtime.mil.program import Block, Constant, Function, Name, Operation
+from runtime.mil.types import TensorType
+
+PRECISIONS = ("float16", "float32")
+MOST_ITERATIONS = 1_000_000  # of one loop: a damaged condition must end
+Values = dict[str, Any]
+
+
+class Executor:
+    """One function. Constants are prepared once; states belong to the caller, who may have many."""
+
+    def __init__(self, function: Function, precision: str = "float16"):
+        """Raises UnsupportedError that names an operation or attribute that is not known, before anything runs."""
+        if precision not in PRECISIONS:
+            raise CallError(f"precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
+        self.function = function
+        self._rounds = precision == "float16"
+        for operation in function.operations():
+            _check(operation)
+        self._constants: Values = {}
+        self._body = self._fold(function.body)
+
+    def new_states(self) -> dict[str, np.ndarray]:
+        """Zeros for every state of the function."""
+        states = {}
+        for name, kind in self.function.states.items():
+            if kind.fixed is None:
+                raise PackageError(f"state {name}: {kind} has no fixed shape")
+            states[name] = np.zeros(kind.fixed, self._held(kind))
+        return states
+
+    def run(self, inputs: Mapping[str, np.ndarray], states: dict[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+        """Outputs by name, in the types that the program declares; `states` are replaced in place.
+
+        Raises CallError on inputs or states that do not fit, MilError that names the operation on values that it is not defined for.
+        """
+        states = {} if states is None else states
+        self._check_call("input", self.function.inputs, inputs)
+        self._check_call("state", self.function.states, states)
+        values = dict(self._constants) | {name: _widened(np.asarray(array)) for name, array in inputs.items()}
+        with np.errstate(all="ignore"):  # infinities and what is no number are results like others
+            self._block(self._body, values, states)
+        return {name: np.array(values[name], self._held(kind)) for name, kind in self.function.outputs.items()}
+
+    def _held(self, kind: TensorType) -> Any:
+        """The type of arrays that pass between caller and executor: what the program declares, single for half where nothing is rounded."""
+        return np.float32 if kind.scalar.name == "fp16" and not self._rounds else kind.scalar.held
+
+    def _check_call(self, what: str, expected: Mapping[str, TensorType], given: Mapping[str, np.ndarray]) -> None:
+        if given.keys() != expected.keys():
+            odd = min(given.keys() ^ expected.keys())
+            raise CallError(f"function {self.function.name}: {what} {odd} is {'missing' if odd in expected else 'not one of it'}")
+        for name, kind in expected.items():
+            array = np.asarray(given[name])
+            if array.dtype != self._held(kind) or not kind.fits(array.shape):
+                raise CallError(f"function {self.function.name}: {what} {name} is {array.dtype}{list(array.shape)}, expected {kind}")
+
+    def _fold(self, block: Block) -> Block:
+        """Runs what depends on constants alone, once: weights are decompressed here."""
+        kept = []
+        for operation in block.operations:
+            known = all(isinstance(value, Constant) or value.name in self._constants for values in operation.inputs.values() for value in values)
+            if known and not operation.blocks and (operation.type == "const" or operation.type.startswith("constexpr_")):
+                with np.errstate(all="ignore"):
+                    self._operation(operation, self._constants, {})
+            else:
+                kept.append(operation)
+        return Block(block.inputs, tuple(kept), block.outputs)
+
+    def _block(self, block: Block, values: Values, states: dict[str, np.ndarray]) -> list[Any]:
+        for operation in block.operations:
+            if operation.type == "const" and operation.outputs[0].name in self._constants:
+                continue
+            self._operation(operation, values, states)
+        missing = [name for name in block.outputs if name not in values]
+        if missing:
+            raise PackageError(f"function {self.function.name}: a block gives {missing[0]}, which nothing made")
+        return [values[name] for name in block.outputs]
+
+    def _operation(self, operation: Operation, values: Values, states: dict[str, np.ndarray]) -> None:
+        given = {key: tuple(self._value(value, operation, values) for value in listed) for key, listed in operation.inputs.items()}
+        try:
+            results = self._results(operation, given, values, states)
+        except MilError as error:
+            raise type(error)(f"{operation.where}: {error}") if operation.where not in str(error) else error from None
+        except (ArithmeticError, AttributeError, IndexError, KeyError, MemoryError, TypeError, ValueError) as error:
+            raise MilError(
+                f"{operation.where}: not defined for these values: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            ) from None
+        if len(results) != len(operation.outputs):
+            raise PackageError(f"{operation.where}: declares {len(operation.outputs)} outputs, gives {len(results)}")
+        for named, result in zip(operation.outputs, results, strict=True):
+            values[named.name] = self._typed(result, named.type, operation)
+
+    def _value(self, value: Name | Constant, operation: Operation, values: Values) -> Any:
+        if isinstance(value, Constant):
+            return _widened(value.value)
+        if value.name in self.function.states:
+            return value.name
+        if value.name not in values:
+            raise PackageError(f"{operation.where}: takes {value.name}, which nothing before it gives")
+        return values[value.name]
+
+    def _results(self, operation: Operation, given: dict[str, tuple], values: Values, states: dict[str, np.ndarray]) -> list[Any]:
+        match operation.type:
+            case "const":
+                return [given["val"][0]]
+            case "read_state":
+                return [_widened(states[self._state(given["input"][0])])]
+            case "write_state":
+                name = self._state(given["input"][0])
+                kind, (data,) = self.function.states[name], given["data"]
+                if not kind.fits(data.shape):
+                    raise MilError(f"state {name} is {kind}, the value has shape {list(data.shape)}")
+                states[name] = np.array(data, self._held(kind))
+                return []
+            case "cond":
+                return self._block(operation.blocks[0 if bool(given["pred"][0]) else 1], values, states)
+            case "while_loop":
+                return self._loop(operation, list(given["loop_vars"]), values, states)
+        result = OPERATIONS[operation.type](**SIGNATURES[operation.type].convert(given))
+        return list(result) if isinstance(result, list | tuple) else [result]
+
+    def _state(self, name: Any) -> str:
+        if not isinstance(name, str) or name not in self.function.states:
+            raise PackageError("takes a value where a state is expected")
+        return name
+
+    def _loop(self, operation: Operation, carried: list[Any], values: Values, states: dict[str, np.ndarray]) -> list[Any]:
+        condition, body = operation.blocks
+        for _ in range(MOST_ITERATIONS):
+            inner = values | dict(zip((named.name for named in condition.inputs), carried, strict=True))
+            if not bool(self._block(condition, inner, states)[0]):
+                return carried
+            inner = values | dict(zip((named.name for named in body.inputs), carried, strict=True))
+            carried = self._block(body, inner, states)
+        raise MilError(f"did not end after {MOST_ITERATIONS} iterations")
+
+    def _typed(self, result: Any, kind: TensorType, operation: Operation) -> Any:
+        """A result in the type that the program declares. A shape that differs means that one of the two is wrong."""
+        if kind.scalar.name == "string":
+            return result
+        array = np.asarray(result)
+        if not kind.fits(array.shape):
+            raise MilError(f"{operation.where}: gives shape {list(array.shape)}, the program declares {kind}")
+        if kind.scalar.is_float:
+            if array.dtype.kind != "f":
+                raise MilError(f"{operation.where}: gives {array.dtype}, the program declares {kind}")
+            return _half(array) if kind.scalar.name == "fp16" and self._rounds else array
+        if array.dtype.kind == "f" or (kind.scalar.name == "bool") != (array.dtype.kind == "b"):
+            raise MilError(f"{operation.where}: gives {array.dtype}, the program declares {kind}")
+        return array.astype(kind.scalar.held, copy=False)
+
+
+def _check(operation: Operation) -> None:
+    """The executor knows the operation and all that it is given."""
+    structural = {"const": {"val"}, "read_state": {"input"}, "write_state": {"input", "data"}, "cond": {"pred"}, "while_loop": {"loop_vars"}}
+    if operation.type in structural:
+        if operation.inputs.keys() != structural[operation.type]:
+            raise UnsupportedError(f"{operation.where}: inputs {', '.join(operation.inputs)}; expected {', '.join(structural[operation.type])}")
+        if len(operation.blocks) != (2 if operation.type in ("cond", "while_loop") else 0):
+            raise PackageError(f"{operation.where}: has {len(operation.blocks)} blocks")
+        return
+    if operation.type not in OPERATIONS or operation.blocks:
+        raise UnsupportedError(f"{operation.where}: the executor has no operation {operation.type}")
+    try:
+        SIGNATURES[operation.type].check(operation.inputs)
+    except TypeError as error:
+        raise UnsupportedError(f"{operation.where}: {error}") from None
+
+
+def _widened(value: Any) -> Any:
+    return value.astype(np.float32) if isinstance(value, np.ndarray) and value.dtype == np.float16 else value
+
+
+def _half(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float16).astype(np.float32)

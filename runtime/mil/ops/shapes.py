@@ -1,0 +1,183 @@
+"""Operations that move values without computing with them, and those that make arrays from numbers."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+import numpy as np
+
+from runtime.mil.errors import MilError, UnsupportedError
+from runtime.mil.ops.arguments import Array, Arrays, Ints, Operation
+
+LARGEST = 2**31  # values that an operation may make out of a few numbers
+ZERO, OFF, ON = np.zeros((), np.float32), np.zeros((), np.int32), np.ones((), np.int32)
+
+
+def _checked(shape: Ints) -> Ints:
+    if min(shape, default=0) < 0 or prod(shape) > LARGEST:
+        raise MilError(f"would make an array of shape {shape}")
+    return shape
+
+
+def reshape(x: Array, shape: Ints) -> Array:
+    """0 keeps the size of that axis, -1 takes what is left."""
+    if 0 in shape and x.size:
+        if len(shape) != x.ndim:
+            raise MilError(f"shape {shape} takes sizes over from one of {x.ndim} axes")
+        shape = [own if size == 0 else size for size, own in zip(shape, x.shape, strict=True)]
+    return x.reshape(shape)
+
+
+def transpose(x: Array, perm: Ints) -> Array:
+    return np.transpose(x, perm)
+
+
+def expand_dims(x: Array, axes: Ints) -> Array:
+    return np.expand_dims(x, tuple(axes))
+
+
+def squeeze(x: Array, axes: Ints | None = None) -> Array:
+    return np.squeeze(x, None if axes is None else tuple(axes))
+
+
+def concat(values: Arrays, axis: int, interleave: bool = False) -> Array:
+    """`interleave` takes one slice of each in turn."""
+    if not interleave:
+        return np.concatenate([np.atleast_1d(value) for value in values], axis=axis)
+    if len({value.shape for value in values}) != 1:
+        raise MilError("interleaves values of different shapes")
+    axis %= values[0].ndim
+    stacked = np.stack(values, axis=axis + 1)
+    return stacked.reshape(*values[0].shape[:axis], -1, *values[0].shape[axis + 1 :])
+
+
+def stack(values: Arrays, axis: int) -> Array:
+    return np.stack(values, axis=axis)
+
+
+def split(x: Array, axis: int, num_splits: int | None = None, split_sizes: Ints | None = None) -> Arrays:
+    """Parts of `split_sizes`, or `num_splits` equal ones."""
+    size = x.shape[axis]
+    if split_sizes is None:
+        if num_splits is None:
+            raise UnsupportedError("split without num_splits and split_sizes")
+        if num_splits < 1 or size % num_splits:
+            raise MilError(f"splits {size} into {num_splits} equal parts")
+        split_sizes = [size // num_splits] * num_splits
+    if sum(split_sizes) != size or min(split_sizes) < 0:
+        raise MilError(f"split sizes {split_sizes} of an axis of {size}")
+    return np.split(x, np.cumsum(split_sizes)[:-1], axis=axis)
+
+
+def slice_by_size(x: Array, begin: Ints, size: Ints) -> Array:
+    """A size of -1 goes to the end."""
+    slices = []
+    for start, count, length in zip(begin, size, x.shape, strict=True):
+        first = start + length if start < 0 else start
+        stop = length if count == -1 else first + count
+        if not 0 <= first <= stop <= length:
+            raise MilError(f"slices {first} to {stop} of an axis of {length}")
+        slices.append(slice(first, stop))
+    return x[tuple(slices)]
+
+
+def tile(x: Array, reps: Ints) -> Array:
+    if len(reps) != x.ndim:
+        raise MilError(f"reps {reps} for {x.ndim} axes")
+    _checked([size * rep for size, rep in zip(x.shape, reps, strict=True)])
+    return np.tile(x, reps)
+
+
+def reverse(x: Array, axes: Ints | None = None) -> Array:
+    return np.flip(x, None if axes is None else tuple(axes))
+
+
+def pad(x: Array, pad: Ints, mode: str = "constant", constant_val: Array = ZERO) -> Array:
+    """Pairs of (before, after) for the last axes."""
+    if len(pad) % 2 or len(pad) > 2 * x.ndim or min(pad, default=0) < 0:
+        raise MilError(f"pad {pad} for {x.ndim} axes")
+    pairs = [(0, 0)] * (x.ndim - len(pad) // 2) + list(zip(pad[::2], pad[1::2], strict=True))
+    _checked([size + sum(pair) for size, pair in zip(x.shape, pairs, strict=True)])
+    match mode:
+        case "constant":
+            return np.pad(x, pairs, constant_values=constant_val.astype(x.dtype))
+        case "reflect":
+            if any(max(pair) >= size for pair, size in zip(pairs, x.shape, strict=True) if max(pair)):
+                raise MilError(f"reflects {pairs} of shape {list(x.shape)}")
+            return np.pad(x, pairs, mode="reflect")
+        case "replicate":
+            return np.pad(x, pairs, mode="edge")
+    raise UnsupportedError(f"pad mode {mode!r}")
+
+
+def shape(x: Array) -> Array:
+    return np.array(x.shape, dtype=np.int32)
+
+
+def range_1d(end: Array, start: Array, step: Array) -> Array:
+    """start, start + step, ... up to `end`, which is left out."""
+    if step == 0:
+        raise MilError("a range with step 0")
+    count = max(0, ceil((float(end) - float(start)) / float(step)))
+    _checked([count])
+    return (start + np.arange(count) * step).astype(start.dtype)
+
+
+def fill(shape: Ints, value: Array = ZERO) -> Array:
+    return np.full(_checked(shape), value)
+
+
+def fill_like(ref_tensor: Array, value: Array = ZERO) -> Array:
+    return np.full(ref_tensor.shape, value)
+
+
+def one_hot(indices: Array, one_hot_vector_size: int, axis: int = -1, on_value: Array = ON, off_value: Array = OFF) -> Array:
+    """An index that the size does not hold gives `off_value` alone."""
+    axis %= indices.ndim + 1
+    classes = np.arange(_checked([one_hot_vector_size])[0])
+    hot = np.expand_dims(indices, axis) == classes.reshape([-1 if at == axis else 1 for at in range(indices.ndim + 1)])
+    return np.where(hot, on_value, off_value)
+
+
+def band_part(x: Array, lower: int = -1, upper: int = -1) -> Array:
+    """Keeps `lower` diagonals below the main one and `upper` above; a negative number keeps all."""
+    rows, columns = np.arange(x.shape[-2])[:, None], np.arange(x.shape[-1])
+    inside = ((lower < 0) | (rows - columns <= lower)) & ((upper < 0) | (columns - rows <= upper))
+    return np.where(inside, x, np.zeros((), x.dtype))
+
+
+def pixel_shuffle(x: Array, upscale_factor: int) -> Array:
+    """[N, C · b², H, W] -> [N, C, H · b, W · b]."""
+    n, c, h, w = x.shape
+    b = upscale_factor
+    return x.reshape(n, c // b**2, b, b, h, w).transpose(0, 1, 4, 2, 5, 3).reshape(n, c // b**2, h * b, w * b)
+
+
+def pixel_unshuffle(x: Array, downscale_factor: int) -> Array:
+    """[N, C, H · b, W · b] -> [N, C · b², H, W]."""
+    n, c, h, w = x.shape
+    b = downscale_factor
+    return x.reshape(n, c, h // b, b, w // b, b).transpose(0, 1, 3, 5, 2, 4).reshape(n, c * b**2, h // b, w // b)
+
+
+OPERATIONS: dict[str, Operation] = {
+    "reshape": reshape,
+    "transpose": transpose,
+    "expand_dims": expand_dims,
+    "squeeze": squeeze,
+    "concat": concat,
+    "stack": stack,
+    "split": split,
+    "slice_by_size": slice_by_size,
+    "tile": tile,
+    "reverse": reverse,
+    "pad": pad,
+    "shape": shape,
+    "range_1d": range_1d,
+    "fill": fill,
+    "fill_like": fill_like,
+    "one_hot": one_hot,
+    "band_part": band_part,
+    "pixel_shuffle": pixel_shuffle,
+    "pixel_unshuffle": pixel_unshuffle,
+}

@@ -1,0 +1,170 @@
+"""The program of a specification, as plain data: functions, blocks, operations, constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from runtime.mil.errors import MilError, PackageError, UnsupportedError
+from runtime.mil.types import TensorType, tensor_type
+from runtime.mil.weights import WeightFile, unpack
+
+WEIGHTS_AT = "@model_path/"
+STATES = {"read_state", "write_state"}
+
+
+@dataclass(frozen=True)
+class Name:
+    """A value that an operation, a block or a caller gives."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A value that stands in the program or in its weight file; strings as `str`, numbers as arrays (rank 0 for scalars)."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Named:
+    """An output of an operation, or an input of a function or block."""
+
+    name: str
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class Operation:
+    """`inputs` hold several values where an operation takes a list. `where` is its place, for messages."""
+
+    type: str
+    inputs: dict[str, tuple[Name | Constant, ...]]
+    outputs: tuple[Named, ...]
+    blocks: tuple[Block, ...]
+    where: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """Operations in order; `outputs` names values of the block or of those around it."""
+
+    inputs: tuple[Named, ...]
+    operations: tuple[Operation, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Function:
+    """What can be called: inputs, states and outputs by name."""
+
+    name: str
+    opset: str
+    inputs: dict[str, TensorType]
+    states: dict[str, TensorType]
+    outputs: dict[str, TensorType]
+    body: Block
+
+    def operations(self) -> Iterator[Operation]:
+        """All of them, those of inner blocks too."""
+        return _operations(self.body)
+
+
+def _operations(block: Block) -> Iterator[Operation]:
+    for operation in block.operations:
+        yield operation
+        for inner in operation.blocks:
+            yield from _operations(inner)
+
+
+class Reader:
+    """Turns protobuf functions into `Function`, constants and weights included."""
+
+    def __init__(self, weight_files: Any):
+        """`weight_files(name)` opens the file that a program calls by a name below `@model_path/`."""
+        self._weight_files = weight_files
+
+    def function(self, name: str, proto: Any) -> Function:
+        """Raises PackageError or UnsupportedError that says where."""
+        if proto.opset not in proto.block_specializations:
+            raise PackageError(f"function {name}: has no block for its opset {proto.opset!r}")
+        inputs: dict[str, TensorType] = {}
+        states: dict[str, TensorType] = {}
+        for entry in proto.inputs:
+            into = states if entry.type.WhichOneof("type") == "stateType" else inputs
+            into[entry.name] = self._typed(entry.type, f"function {name}, input {entry.name}")
+        body = self._block(proto.block_specializations[proto.opset], f"function {name}")
+        types = {output.name: output.type for operation in _operations(body) for output in operation.outputs} | inputs
+        missing = [output for output in body.outputs if output not in types]
+        if missing:
+            raise PackageError(f"function {name}: output {missing[0]} is given by no operation")
+        return Function(name, proto.opset, inputs, states, {output: types[output] for output in body.outputs}, body)
+
+    def _typed(self, proto: Any, where: str) -> TensorType:
+        try:
+            return tensor_type(proto)
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{where}: {error}") from None
+
+    def _block(self, proto: Any, where: str) -> Block:
+        inputs = tuple(Named(entry.name, self._typed(entry.type, f"{where}, block input {entry.name}")) for entry in proto.inputs)
+        operations = tuple(self._operation(entry, f"{where}, operation {index} ({entry.type})") for index, entry in enumerate(proto.operations))
+        return Block(inputs, operations, tuple(proto.outputs))
+
+    def _operation(self, proto: Any, where: str) -> Operation:
+        inputs = {key: tuple(self._binding(binding, f"{where}, {key}") for binding in argument.arguments) for key, argument in proto.inputs.items()}
+        if proto.type == "const":
+            inputs = {"val": (Constant(self._value(proto.attributes["val"], f"{where}, val")),)}
+        outputs = tuple(Named(entry.name, self._typed(entry.type, f"{where}, output {entry.name}")) for entry in proto.outputs)
+        blocks = tuple(self._block(block, f"{where}, block {index}") for index, block in enumerate(proto.blocks))
+        return Operation(proto.type, inputs, outputs, blocks, where)
+
+    def _binding(self, proto: Any, where: str) -> Name | Constant:
+        if proto.WhichOneof("binding") == "name":
+            return Name(proto.name)
+        return Constant(self._value(proto.value, where))
+
+    def _value(self, proto: Any, where: str) -> Any:
+        kind = self._typed(proto.type, where)
+        try:
+            if proto.WhichOneof("value") == "blobFileValue":
+                return self._blob(proto.blobFileValue, kind)
+            return _immediate(proto.immediateValue, kind)
+        except MilError as error:
+            raise type(error)(f"{where}: {error}") from None
+
+    def _blob(self, proto: Any, kind: TensorType) -> np.ndarray:
+        if not proto.fileName.startswith(WEIGHTS_AT):
+            raise PackageError(f"a weight file {proto.fileName!r} outside the package")
+        weights: WeightFile = self._weight_files(proto.fileName.removeprefix(WEIGHTS_AT))
+        return weights.tensor(proto.offset, kind)
+
+
+def _immediate(proto: Any, kind: TensorType) -> Any:
+    if proto.WhichOneof("value") != "tensor":
+        raise UnsupportedError(f"an immediate {proto.WhichOneof('value')}")
+    field = proto.tensor.WhichOneof("value")
+    if kind.fixed is None:
+        raise PackageError(f"an immediate value of unknown shape {kind}")
+    count = prod(kind.fixed)
+    if field is None and count:
+        raise PackageError(f"an immediate value of {kind} without content")
+    held: Any = getattr(proto.tensor, field).values if field else ()
+    if kind.scalar.name == "string":
+        if field != "strings" or len(held) != count:
+            raise PackageError(f"an immediate value of {kind} held as {field}")
+        return held[0] if kind.fixed == () else list(held)
+    if field == "bytes":
+        if len(held) != -(-count * kind.scalar.bits // 8):
+            raise PackageError(f"an immediate value of {kind} in {len(held)} bytes")
+        return unpack(held, count, kind.scalar).reshape(kind.fixed)
+    if len(held) != count:
+        raise PackageError(f"an immediate value of {kind} with {len(held)} values")
+    array = np.array(held, dtype=np.float64 if kind.scalar.is_float else np.int64)
+    with np.errstate(over="ignore"):
+        return array.astype(kind.scalar.held).reshape(kind.fixed)

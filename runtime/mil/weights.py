@@ -1,0 +1,88 @@
+"""The weight file of a package: a header, then blobs, each behind 64 bytes that describe it.
+
+Layout (MILBlob's StorageFormat): header of a count (uint32), a version (uint32, 2) and 56 bytes; per blob a mark (uint32,
+0xDEADBEEF), a data type (uint32), a size in bytes, the offset of its data and the bits that pad it (uint64 each). A value of
+the program points at the description.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from runtime.mil.errors import PackageError
+from runtime.mil.types import Scalar, TensorType
+
+HEADER = struct.Struct("<II")
+ENTRY = struct.Struct("<IIQQQ")
+MARK, VERSION = 0xDEADBEEF, 2
+NAMES = {  # MILBlob's numbers of data types
+    1: "fp16",
+    2: "fp32",
+    3: "uint8",
+    4: "int8",
+    6: "int16",
+    7: "uint16",
+    8: "int4",
+    9: "uint1",
+    10: "uint2",
+    11: "uint4",
+    12: "uint3",
+    13: "uint6",
+    14: "int32",
+    15: "uint32",
+}
+
+
+class WeightFile:
+    """Mapped, never read whole. Raises PackageError where the file is missing, cut or something else."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        try:
+            with path.open("rb") as file:
+                size = path.stat().st_size
+                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+        except OSError as error:
+            raise PackageError(f"{path}: cannot be read: {error.strerror}; the program takes weights from it") from None
+        if len(self._bytes) < 64 or HEADER.unpack_from(self._bytes)[1] != VERSION:
+            raise PackageError(f"{path}: no weight file of version {VERSION}")
+
+    def tensor(self, offset: int, kind: TensorType) -> np.ndarray:
+        """The blob described at `offset`, which must be what the program says of it."""
+        where = f"{self._path}: blob at {offset}"
+        if offset < 64 or offset + 64 > len(self._bytes):
+            raise PackageError(f"{where}: lies outside the file of {len(self._bytes)} bytes")
+        mark, number, size, start, padding = ENTRY.unpack_from(self._bytes, offset)
+        if mark != MARK:
+            raise PackageError(f"{where}: no description of a blob")
+        if start + size > len(self._bytes):
+            raise PackageError(f"{where}: its {size} bytes from {start} lie outside the file of {len(self._bytes)} bytes")
+        if NAMES.get(number) != kind.scalar.name and (NAMES.get(number), kind.scalar.name) != ("uint8", "bool"):
+            raise PackageError(f"{where}: holds {NAMES.get(number, f'type {number}')}, the program says {kind}")
+        if kind.fixed is None:
+            raise PackageError(f"{where}: the program does not say its shape")
+        count, bits = prod(kind.fixed), kind.scalar.bits
+        if size != -(-count * bits // 8) or padding != (size * 8 - count * bits if bits < 8 else 0):
+            raise PackageError(f"{where}: has {size} bytes, the program says {kind}")
+        return unpack(memoryview(self._bytes)[start : start + size], count, kind.scalar).reshape(kind.fixed)
+
+
+def unpack(data: memoryview | bytes, count: int, scalar: Scalar) -> np.ndarray:
+    """`count` values of a scalar type from little-endian bytes; narrower ones than a byte lie packed, the lowest bits first."""
+    if scalar.bits >= 8:
+        return np.frombuffer(data, np.dtype(scalar.held).newbyteorder("<"), count)
+    values = unpack_bits(data, count, scalar.bits)
+    if scalar.signed:
+        values = values.astype(np.int16) - ((values >> (scalar.bits - 1)).astype(np.int16) << scalar.bits)
+    return values.astype(scalar.held)
+
+
+def unpack_bits(data: memoryview | bytes, count: int, width: int) -> np.ndarray:
+    """`count` unsigned numbers of `width` bits (at most 8), packed without gaps, the lowest bits first."""
+    bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little", count=count * width).reshape(count, width)
+    return bits @ (1 << np.arange(width, dtype=np.uint8)).astype(np.uint8)
