@@ -103,6 +103,11 @@ def _verify_parser() -> argparse.ArgumentParser:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="what the bundle was made from (default: the embedded tiny model)")
     parser.add_argument("--steps", type=int, default=1000, help="decode steps of the long run (default: 1000)")
+    parser.add_argument(
+        "--compute-precision",
+        choices=("float16", "float32"),
+        help="Core ML bundles: every check in this precision of the reference executor (default: float32, then float16)",
+    )
     parser.add_argument("--json", action="store_true", help="the report as JSON on stdout")
     return parser
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from export.checks import Context
-from export.compare import FLOAT_BAR, TIES, Fact, relative_distance
+from export.compare import TIES, Fact, relative_distance
 from runtime.engines.base import Stream
 from runtime.voxtral_tts import EMPTY_AUDIO, END_AUDIO, FIRST_CODE, Constants, Outlook, Speaker
 
@@ -67,7 +67,7 @@ def agreement(context: Context, constants: Constants, reports: Reports) -> Itera
     another order of sums moves them; the acoustic within one level. What quantisation does goes into `reports`."""
     reference, codes = teacher_forced(context.eager(), constants)
     _, found = teacher_forced(context.artifact(), constants, codes)
-    error = max(FLOAT_BAR * float(np.abs(_live(outlook, constants)).max()) for outlook in reference)
+    error = max(context.float_bar * float(np.abs(_live(outlook, constants)).max()) for outlook in reference)
     if context.is_integer("decode_step"):
         moved, _ = teacher_forced(context.reordered(), constants, codes)
         pairs = zip(moved, reference, strict=True)

@@ -54,10 +54,10 @@ def build(source: Source, lowering: Lowering, request: Request) -> tuple[Path, b
     """
     _check_tokenizer(source)
     wanted = _identity(source, lowering, request)
-    if request.out.exists() and _is_current(request, wanted, lowering.numerics is not None):
+    if request.out.exists() and _is_current(request, wanted):
         return request.out, False
     with staging(request.out) as folder:
-        model = Model(source, request.plan, lowering.layout)
+        model = Model(source, request.plan, lowering.layout, lowering.halves)
         log.info("%s: lowering to %s", request.name, request.target)
         entries = lowering.lower(_announced(model), folder)
         _write_parts(source, folder)
@@ -65,12 +65,12 @@ def build(source: Source, lowering: Lowering, request: Request) -> tuple[Path, b
         (folder / "README.md").write_text(bundle_readme(manifest), encoding="utf-8")
         manifest = manifest.model_copy(update={"files": _files(folder)})
         _write_manifest(folder, manifest)
-        if request.check and lowering.numerics:
+        if request.check:
             log.info("%s: verifying", request.name)
             result = verify(Bundle(folder), source, request.plan, lowering, model=model)
             if result["status"] != "passed":
                 raise VerificationError(f"{request.name} for {request.target} does not match eager: " + "; ".join(failures(result)[:3]))
-            verified = {"verification": Verification.model_validate(result), "numerics": lowering.numerics}
+            verified = {"verification": Verification.model_validate(result), "numerics": lowering.runners[0]}
             _write_manifest(folder, manifest.model_copy(update=verified))
     return request.out, True
 
@@ -104,7 +104,7 @@ def _identity(source: Source, lowering: Lowering, request: Request) -> dict[str,
     }
 
 
-def _is_current(request: Request, wanted: dict[str, Any], can_run: bool) -> bool:
+def _is_current(request: Request, wanted: dict[str, Any]) -> bool:
     """True for this very bundle, checked file by file. Raises OutputExists where something else is in the way."""
     if request.force:
         return False
@@ -117,7 +117,7 @@ def _is_current(request: Request, wanted: dict[str, Any], can_run: bool) -> bool
             Bundle(request.out).check_hashes()
         except IntegrityError as error:
             raise IntegrityError(f"{error} (--force replaces it)") from None
-        if not request.check or found["verification"]["status"] == "passed" or not can_run:
+        if not request.check or found["verification"]["status"] == "passed":
             return True
         foreign = [name for name in _files_below(request.out) if name not in found["files"]]
         if not foreign:

@@ -39,14 +39,18 @@ class Context:
         layout: str,
         integer_graphs: Collection[str] = (),
         bars: dict[str, float] | None = None,
+        float_bar: float = FLOAT_BAR,
     ):
-        """`integer_graphs` have quantised products with integer activations; `bars` are for the quantisation error, by graph."""
+        """`integer_graphs` have quantised products with integer activations; `bars` are for the quantisation error, by graph.
+        `float_bar` is for the lowering error where no tie decides.
+        """
+        self.float_bar = float_bar
         self.components = {component.name: component for component in components}
         self.artifact, self.eager, self.reordered, self.full = artifact, eager, reordered, full
         self._cache_axis, self._integer, self._bars = CACHE_AXIS[layout], integer_graphs, bars or {}
 
     def comparison(self, component: str, output: str, check: str) -> Comparison:
-        return Comparison(component, output, check, self.is_integer(component))
+        return Comparison(component, output, check, self.is_integer(component), self.float_bar)
 
     def streams(self, component: str) -> list[Stream]:
         """The artifact's and eager's, and where ties may fall differently, eager's under another order of sums."""
@@ -172,14 +176,14 @@ def long_run(context: Context, steps: int) -> Iterable[Comparison | Fact]:
     yield compared
     yield caches
     yield Fact("written rows stay", kept, f"{'unchanged' if kept else 'changed'} over {steps} steps, to the bit")
-    yield _drift(compared, steps)
+    yield _drift(compared, steps, context.float_bar)
     yield from last_position(context, streams[0].cache_length)
 
 
-def _drift(compared: Comparison, steps: int) -> Fact:
+def _drift(compared: Comparison, steps: int, float_bar: float) -> Fact:
     first, last = median_of_quarters(compared.errors)
     ties = float(np.median(compared.ties)) if compared.ties else 0.0
-    limit = max(GROWTH * first, TIES * ties, FLOAT_BAR / 10)  # below a tenth of the bar nothing is told from rounding
+    limit = max(GROWTH * first, TIES * ties, float_bar / 10)  # below a tenth of the bar nothing is told from rounding
     return Fact("no drift", last <= limit, f"median error {first:.1e} in the first quarter of {steps} steps, {last:.1e} in the last, limit {limit:.1e}")
 
 

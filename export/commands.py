@@ -12,11 +12,9 @@ from typing import Any
 from export.build import REPORT, Request, build
 from export.checks import SHORTEST_CACHE
 from export.claims import LONGEST_CACHE, check_claims, check_source, plan_of
-from export.compare import Fact
 from export.eager import EagerEngine
-from export.errors import ExportError, VerificationError
+from export.errors import VerificationError
 from export.estimate import estimate
-from export.lowering import Lowering
 from export.manifest import LICENCE
 from export.source import Model, Plan, Source
 from export.targets import TARGETS, open_target, parse_targets
@@ -57,9 +55,8 @@ def build_command(arguments: argparse.Namespace) -> int:
         folder, made = build(source, lowering, request)
         manifest = Bundle(folder).manifest
         size = sum(entry.size for entry in manifest.files.values())
-        status = manifest.verification.status if lowering.numerics else "numerics not run"
-        log.info("%s: %s, %s", folder, "written" if made else "up to date, every file checked", status)
-        results.append({"target": target, "out": str(folder), "made": made, "bytes": size, "status": status})
+        log.info("%s: %s, %s", folder, "written" if made else "up to date, every file checked", manifest.verification.status)
+        results.append({"target": target, "out": str(folder), "made": made, "bytes": size, "status": manifest.verification.status})
     if arguments.json:
         print(json.dumps(results, indent=1))
     else:
@@ -104,33 +101,18 @@ def verify_command(arguments: argparse.Namespace) -> int:
     check_source(manifest.source.files, source.folder, arguments.checkpoint)
     lowering, plan = open_target(manifest.target), plan_of(manifest, source)
     check_claims(bundle, source, plan, lowering)
-    if lowering.numerics:
-        result = verify_bundle(bundle, source, plan, lowering, arguments.steps)
-    else:
-        result = _verify_structure(arguments.bundle, Model(source, plan, lowering.layout), lowering)
+    if arguments.compute_precision and manifest.target != "coreml":
+        raise UsageError(f"--compute-precision: for Core ML bundles; {arguments.bundle} is for {manifest.target}")
+    precisions = (arguments.compute_precision,) if arguments.compute_precision else lowering.precisions
+    result = verify_bundle(bundle, source, plan, lowering, arguments.steps, precisions=precisions)
     try:
         write_whole(arguments.bundle / REPORT, (json.dumps(result, indent=1) + "\n").encode())
     except RuntimeFault as error:  # somebody else's bundle may lie where nobody writes
         log.warning("%s", error)
     print(json.dumps(result, indent=1) if arguments.json else table(result))
-    if not lowering.numerics:
-        log.info("%s: numerics not run: nothing here executes %s", arguments.bundle, manifest.target)
     if result["status"] == "failed":
         raise VerificationError(f"{arguments.bundle} does not match eager: " + "; ".join(failures(result)[:3]))
     return 0
-
-
-def _verify_structure(folder: Path, model: Model, lowering: Lowering) -> dict[str, Any]:
-    """What can be said of artifacts that nothing here executes, in the form of `verify`; never `passed`."""
-    facts = []
-    for graph in model.graphs():
-        try:
-            lowering.check(graph, folder)
-            facts.append(Fact(graph.name, True, "functions, states, and integers and scales of quantised weights are right; numerics not run"))
-        except ExportError as error:
-            facts.append(Fact(graph.name, False, str(error)))
-    status = "unverified" if all(fact.passed for fact in facts) else "failed"
-    return {"status": status, "rows": [fact.row() for fact in facts], "reports": {}}
 
 
 def trace_command(arguments: argparse.Namespace) -> int:
@@ -140,7 +122,7 @@ def trace_command(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--target {arguments.target}: a trace follows one target's arithmetic; give one")
     lowering = open_target(*targets) if targets else None
     layout = lowering.layout if lowering else "BSHD"
-    model = Model(source, plan, layout)
+    model = Model(source, plan, layout, lowering is not None and lowering.halves)
     product = lowering.product if lowering else float_activations
     engine = EagerEngine(model.all_components(), plan.cache_length, layout, product)
     constants = parse_constants(source.family.constants(source.config), plan.switches)

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-FLOAT_BAR = 1e-4  # of the reference's largest value, as design.md sets it for float32
-
 
 def distance_at(correlation: float) -> float:
     """|a - b| / |b| in the 2-norm, of two signals of equal size with that correlation."""
     return sqrt(2 * (1 - correlation))
 
+
+FLOAT_BAR = 1e-4  # of the reference's largest value, as design.md sets it for float32
+HALF_BAR = distance_at(0.999)  # where every value is rounded to 11 bits: an error of that size throughout leaves this correlation
 
 # Integer activations: two float orders differ by 1 ulp before rounding, so now and then a value lands on the other side of
 # a tie and moves a whole step, and what depends on it moves too, the more so the deeper the model. So eager is compared with
@@ -40,6 +41,7 @@ class Comparison:
     output: str
     check: str
     integer_activations: bool
+    float_bar: float = FLOAT_BAR
     errors: list[float] = field(default_factory=list)
     medians: list[float] = field(default_factory=list)
     distances: list[float] = field(default_factory=list)
@@ -68,7 +70,7 @@ class Comparison:
     @property
     def bar(self) -> float:
         """For the typical error."""
-        return min(max(FLOAT_BAR, TIES * float(np.median(self.tie_medians))), LOOSEST_BAR) if self.tie_medians else FLOAT_BAR
+        return min(max(self.float_bar, TIES * float(np.median(self.tie_medians))), LOOSEST_BAR) if self.tie_medians else self.float_bar
 
     @property
     def worst(self) -> float:
@@ -82,13 +84,13 @@ class Comparison:
     @property
     def beyond(self) -> float:
         """Share of the calls whose error is not within the float bar."""
-        return _share_beyond(self.errors)
+        return _share_beyond(self.errors, self.float_bar)
 
     @property
     def beyond_allowed(self) -> float:
         if not self.integer_activations:
             return 0.0
-        return min(TIES * _share_beyond(self.ties) + 3 * sqrt(0.25 / max(len(self.errors), 1)), 1.0)
+        return min(TIES * _share_beyond(self.ties, self.float_bar) + 3 * sqrt(0.25 / max(len(self.errors), 1)), 1.0)
 
     @property
     def distance_bar(self) -> float | None:
@@ -110,7 +112,7 @@ class Comparison:
     def margin(self) -> float:
         """How many times worse it could be."""
         if self.distance_bar is None:
-            return FLOAT_BAR / max(self.worst, 1e-12)
+            return self.float_bar / max(self.worst, 1e-12)
         share = self.beyond_allowed / max(self.beyond, 1e-3) if self.beyond_allowed < 1 else inf  # all may lie beyond: says nothing
         return min(self.bar / max(self.typical, 1e-12), share, self.distance_bar / max(self.distance, 1e-12))
 
@@ -147,8 +149,8 @@ class Fact:
         return asdict(self)
 
 
-def _share_beyond(errors: list[float]) -> float:
-    return sum(not error <= FLOAT_BAR for error in errors) / max(len(errors), 1)
+def _share_beyond(errors: list[float], bar: float) -> float:
+    return sum(not error <= bar for error in errors) / max(len(errors), 1)
 
 
 def _number(value: float | None) -> float | None:

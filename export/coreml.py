@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -21,7 +22,7 @@ import torch.nn.functional as F
 
 from export.errors import ExportError
 from export.lowering import EntryPoint, Graph, Lowering, Stateful, dynamic_shapes, example_inputs, quiet_logs, zero_states
-from model.component import Component, TensorSpec
+from model.component import Component, Kind, TensorSpec
 from model.layers.attention import ReferenceAttention, use_cache_attention
 from quantize.linear import QuantizedEmbedding, QuantizedLinear, use_product
 from quantize.scales import SMALLEST_SCALE
@@ -38,9 +39,13 @@ OPSET, OPSET_NAME = ct.target.iOS18, "CoreML8"  # the first with states and with
 RANGES = {4: (-8, 7), 8: (-128, 127)}  # the only two that the converter takes; the integers of a scheme lie inside
 MASKED = -1e4  # finite: a half-precision softmax stays defined where a whole row is masked
 DTYPES = {"float32": np.float32, "int64": np.int32}  # Core ML has no 64-bit integers
+HALF_MAX = float(np.finfo(np.float16).max)
 NORM_PEAK = 8.0  # rows are brought to this magnitude before they are squared: neither squares nor epsilons leave half precision
 ArrayType = ct.proto.FeatureTypes_pb2.ArrayFeatureType
 ARRAY_TYPES = {"float32": ArrayType.FLOAT32, "int64": ArrayType.INT32}
+EXACT = (Kind.LOGITS, Kind.LATENT)  # outputs that are rounded to codes: single precision from the last product on
+PLAIN = {"add", "sub", "mul", "real_div", "split", "slice_by_index", "reshape", "expand_dims", "squeeze", "concat", "cast", "identity"}
+SMALL_TABLE = 2**22  # values: cosines, time tokens and code books, not embeddings
 STATE_OPS = {"coreml_update_state"}  # how coremltools reads `write_state`
 CONTENT = "Data/com.apple.CoreML"
 METADATA = "com.github.apple.coremltools."
@@ -80,7 +85,16 @@ def _where_scalars(condition: torch.Tensor, chosen: float, other: float) -> torc
     return condition.to(torch.float32) * (chosen - other) + other
 
 
-RESPELLED = {torch.ops.aten.rms_norm.default: _rms_norm, torch.ops.aten.where.Scalar: _where_scalars}
+def _scaled(x: torch.Tensor, factor: Any) -> Any:
+    """A factor that half precision cannot hold (1 / sqrt(128), sqrt(epsilon)) becomes the sum of two that it can."""
+    if not isinstance(factor, float) or not x.is_floating_point():
+        return NotImplemented
+    near = float(np.float16(factor)) if abs(factor) < HALF_MAX else factor
+    rest = float(np.float16(factor - near))
+    return x * near + x * rest if rest else NotImplemented
+
+
+RESPELLED = {torch.ops.aten.rms_norm.default: _rms_norm, torch.ops.aten.where.Scalar: _where_scalars, torch.ops.aten.mul.Tensor: _scaled}
 
 
 class OneHotAttention:
@@ -112,7 +126,9 @@ class CoreMLLowering(Lowering):
     target = "coreml"
     layout = OneHotAttention.layout
     product = staticmethod(spell_product)
-    numerics = None
+    runners = ("Core ML", "reference executor") if sys.platform == "darwin" else ("reference executor", "Core ML")
+    precisions = ("float32", None if sys.platform == "darwin" else "float16")
+    halves = True
     integer_kernels = False
     packages = ("torch", "torchao", "coremltools")
 
@@ -160,21 +176,35 @@ def _convert(component: Component) -> ct.models.MLModel:
     with torch.no_grad():
         # strict: no; the inputs are *args, which strict tracing renames
         program = torch.export.export(Stateful(component), trace_inputs, dynamic_shapes=dynamic, strict=False)
+    exact = [index for index, spec in enumerate(component.outputs) if spec.kind in EXACT]
     return ct.convert(
         program.run_decompositions(RESPELLED),
         convert_to="mlprogram",
         inputs=[ct.TensorType(spec.name, _shape(spec, component), DTYPES[spec.dtype]) for spec in component.inputs],
         outputs=[ct.TensorType(spec.name, dtype=DTYPES[spec.dtype]) for spec in component.outputs],
         minimum_deployment_target=OPSET,
-        compute_precision=ct.precision.FLOAT16,
+        compute_precision=ct.transform.FP16ComputePrecision(lambda op: not _ends_exactly(op, exact)),
         pass_pipeline=_passes(component),
         skip_model_load=True,
     )
 
 
+def _ends_exactly(op: Any, exact: list[int]) -> bool:
+    """Whether an operation stays in single precision: a look into a small table of constants that no checkpoint holds, the last
+    product before one of the outputs `exact`, or what lies behind it."""
+    if op.op_type == "gather" and op.x.val is not None and op.x.val.size <= SMALL_TABLE:
+        return True
+    return (op.op_type in PLAIN or op.op_type == "linear") and any(
+        var in [op.enclosing_block.outputs[index] for index in exact] or any(child.op_type in PLAIN and _ends_exactly(child, exact) for child in var.child_ops)
+        for var in op.outputs
+    )
+
+
 def _passes(component: Component) -> ct.PassPipeline:
-    """The default ones; two that let attention read the cache where it was just written fail on states written last."""
+    """The default ones, but for one that multiplies with a rounded 1 / x where a division by x was exact; and but for
+    two that let attention read the cache where it was just written, which fail on states written last."""
     pipeline = ct.PassPipeline()
+    pipeline.remove_passes({"common::divide_to_multiply"})
     if not any(state.is_cache for state in component.states):
         pipeline.remove_passes({"common::canonicalize_inplace_pattern", "common::prefer_state_in_downstream"})
     return pipeline

@@ -68,7 +68,7 @@ class ExecuTorchLowering(Lowering):
     target = "executorch"
     layout = LlamaAttention.layout
     product = staticmethod(int8_per_token)
-    numerics = "ExecuTorch"
+    runners = ("ExecuTorch",)
     integer_kernels = True
     packages = ("torch", "torchao", "executorch")
 

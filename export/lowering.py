@@ -46,13 +46,16 @@ class Lowering(Protocol):
     """One target. `layout` and `product` say what its artifacts compute, for the eager reference to do the same.
 
     `integer_kernels`: quantised products round their activations whatever the scheme asks.
-    `numerics` names what runs the artifacts here; None where nothing does, and then `check` must tell what can be told.
+    `runners` are what may run the artifacts, the one of this machine first; `precisions` those in which it does to verify them,
+    the first through every check. `halves`: what stays in floating point is held in half precision.
     """
 
     target: str
     layout: str
     product: Product
-    numerics: str | None
+    runners: tuple[str, ...]
+    precisions: tuple[str | None, ...] = (None,)
+    halves: bool = False
     integer_kernels: bool
     packages: tuple[str, ...]
 
@@ -61,8 +64,7 @@ class Lowering(Protocol):
         ...
 
     def check(self, graph: Graph, folder: Path) -> None:
-        """Structure and weights of a saved graph. Raises ExportError. A target whose artifacts run leaves it to `verify`."""
-        ...
+        """What can be told of a saved graph without running it. Raises ExportError."""
 
 
 def graphs_of(components: Iterable[Component]) -> list[Graph]:

@@ -108,7 +108,7 @@ class OnnxLowering(Lowering):
     target = "onnx"
     layout = SharedBufferAttention.layout
     product = staticmethod(int8_per_block)
-    numerics = "ONNX Runtime"
+    runners = ("ONNX Runtime",)
     integer_kernels = True
     packages = ("torch", "torchao", "onnx", "onnxscript", "onnxruntime")
 

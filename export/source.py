@@ -86,8 +86,9 @@ class Source:
 class Model:
     """The modules of a checkpoint with a plan's quantisation. Weights load graph by graph, when a graph is asked for."""
 
-    def __init__(self, source: Source, plan: Plan, layout: str):
-        self._source, self._plan, self._recipes, self._layout = source, plan, source.recipes(plan), layout
+    def __init__(self, source: Source, plan: Plan, layout: str, halves: bool = False):
+        """`halves` rounds what stays in floating point to half precision, as some targets hold it."""
+        self._source, self._plan, self._recipes, self._layout, self._halves = source, plan, source.recipes(plan), layout, halves
         self._root = source.root()
         self._switches = source.family.switches(**plan.switches)
         self._loaded: dict[str, list[Component]] = {}
@@ -100,6 +101,8 @@ class Model:
             quantizer = Quantizer(self._recipes[graph], family.constant)
             materialize(self._root, self._source.checkpoint, family.weights_of_graph[graph], quantizer)
             self._loaded[graph] = family.components(self._root, self._source.config, self._switches, self._plan.cache_length, self._layout, only=graph)
+            if self._halves:
+                _round_to_half(self._loaded[graph])
             self.reports[graph], self.quantized[graph] = quantizer.report(), quantizer.quantized
         return self._loaded[graph]
 
@@ -110,6 +113,13 @@ class Model:
 
     def all_components(self) -> list[Component]:
         return [component for name in self._recipes for component in self.components(name)]
+
+
+def _round_to_half(components: list[Component]) -> None:
+    for module in {component.module for component in components}:
+        for tensor in (*module.parameters(), *module.buffers()):
+            if tensor.is_floating_point():
+                tensor.data = tensor.data.half().float()
 
 
 class OneGraph:

@@ -3,56 +3,95 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from export.agreement import Reports, agreement, end_to_end
 from export.checks import Context, each_component, guarded, long_run, replay, streaming
-from export.compare import Comparison, Fact, distance_at
+from export.compare import FLOAT_BAR, HALF_BAR, Comparison, Fact, distance_at
 from export.eager import EagerEngine, reordered
-from export.lowering import Lowering
+from export.errors import ExportError
+from export.lowering import Graph, Lowering
 from export.source import Model, OneGraph, Plan, Source
 from model.component import Component
 from quantize.linear import QuantizedEmbedding, QuantizedLinear
 from quantize.recipe import LEAST_CORRELATION
 from runtime.bundle import Bundle
 from runtime.engines import open_engine
+from runtime.engines.base import EngineOptions
 from runtime.voxtral_tts import read_constants
 
 DEFAULT_STEPS = 1000
 log = logging.getLogger(__name__)
 
 
-def verify(bundle: Bundle, source: Source, plan: Plan, lowering: Lowering, steps: int = DEFAULT_STEPS, model: Model | None = None) -> dict[str, Any]:
-    """Runs every check that the target allows. The result says `status`, `rows`, `reports`; nothing is raised for a miss."""
-    model = model or Model(source, plan, lowering.layout)
+def verify(
+    bundle: Bundle,
+    source: Source,
+    plan: Plan,
+    lowering: Lowering,
+    steps: int = DEFAULT_STEPS,
+    model: Model | None = None,
+    precisions: tuple[str | None, ...] | None = None,
+) -> dict[str, Any]:
+    """Runs every check that the target allows. The result says `status`, `rows`, `reports`; nothing is raised for a miss.
+
+    `precisions` (by default the target's) say in what the artifact is run: through every check in the first, and in the
+    others to see what they make of outputs and codes.
+    """
+    model = model or Model(source, plan, lowering.layout, lowering.halves)
+    results: list[Comparison | Fact] = [_structure(graph, bundle, lowering) for graph in model.graphs()] if lowering.halves else []
+    reports: Reports = {}
+    for index, precision in enumerate(precisions or lowering.precisions):
+        found = _run(bundle, source, plan, lowering, model, precision, steps if index == 0 else 0)
+        results += [replace(result, check=f"{result.check}, {precision}") if precision else result for result in found[0]]
+        reports |= {f"{name}, {precision}" if precision else name: values for name, values in found[1].items()}
+    passed = all(result.passed for result in results)
+    return {"status": "passed" if passed else "failed", "rows": [result.row() for result in results], "reports": reports}
+
+
+def _structure(graph: Graph, bundle: Bundle, lowering: Lowering) -> Fact:
+    try:
+        lowering.check(graph, bundle.folder)
+    except ExportError as error:
+        return Fact(graph.name, False, str(error))
+    return Fact(graph.name, True, "functions, states, and integers and scales of quantised weights are right")
+
+
+def _run(
+    bundle: Bundle, source: Source, plan: Plan, lowering: Lowering, model: Model, precision: str | None, steps: int
+) -> tuple[list[Comparison | Fact], Reports]:
+    """Every check in one precision; without `steps` those of outputs and codes only."""
     components = model.all_components()
     length, layout = plan.cache_length, lowering.layout
     plain = OneGraph(source, Plan("none", switches=plan.switches, cache_length=length), layout)
     context = Context(
         components,
-        artifact=open_engine(bundle).stream,
+        artifact=open_engine(bundle, EngineOptions(compute_precision=precision)).stream,
         eager=EagerEngine(components, length, layout, lowering.product).stream,
         reordered=EagerEngine(components, length, layout, reordered(lowering.product)).stream,
         full=EagerEngine(components, length, layout, find=plain).stream if any(model.quantized.values()) else None,
         layout=layout,
         integer_graphs={component.graph for component in components if _rounds_activations(component, lowering)},
         bars=_quantisation_bars(components),
+        float_bar=HALF_BAR if lowering.halves and precision != "float32" else FLOAT_BAR,
     )
     constants = read_constants(bundle.manifest)
     reports: Reports = {}
+    checks: dict[str, Iterable[Comparison | Fact]] = {"components": each_component(context), "codes": agreement(context, constants, reports)}
+    if steps:
+        checks |= {
+            "long run": long_run(context, steps),
+            "replay": replay(context),
+            "streaming": streaming(context),
+            "free run": end_to_end(context, constants, reports, plain.holds_all),
+        }
     results: list[Comparison | Fact] = []
-    for name, checks in (
-        ("components", each_component(context)),
-        ("long run", long_run(context, steps)),
-        ("replay", replay(context)),
-        ("streaming", streaming(context)),
-        ("codes", agreement(context, constants, reports)),
-        ("free run", end_to_end(context, constants, reports, plain.holds_all)),
-    ):
-        log.info("  checking: %s", name)
-        results += guarded(checks, name)
-    passed = all(result.passed for result in results)
-    return {"status": "passed" if passed else "failed", "rows": [result.row() for result in results], "reports": reports}
+    for name, check in checks.items():
+        log.info("  checking%s: %s", f" in {precision}" if precision else "", name)
+        results += guarded(check, name)
+    return results, reports
 
 
 def _rounds_activations(component: Component, lowering: Lowering) -> bool:

@@ -9,9 +9,13 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runtime.errors import RuntimeFault, UsageError, system_error
+from runtime.errors import IntegrityError, RuntimeFault, UsageError, system_error
 from runtime.log import set_up_logging
+
+if TYPE_CHECKING:
+    from runtime.engines.base import EngineOptions
 
 FORMATS = ".wav .flac .mp3 .ogg .pcm"
 STREAMED, WHOLE = 5, 125  # frames of a piece: 0.4 s for who listens, 10 s for who waits for a file
@@ -60,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     say.add_argument("--max-frames", type=int, default=2048, metavar="N", help="stop after so many frames (default: 2048)")
     say.add_argument("--clean-text", action="store_true", help="take out markup and spell out what is not speakable (English)")
     say.add_argument("--no-check", action="store_true", help="start without comparing the bundle's files with their hashes (0.6 s per GB)")
-    say.add_argument("--threads", type=int, metavar="N", help="of the engine (default: all cores)")
+    _add_engine(say)
     say.add_argument("--json", action="store_true", help="what was made, as JSON on stdout")
     say.set_defaults(run=_say)
 
@@ -78,10 +82,32 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("bundle", type=Path)
     trace.add_argument("--inputs", type=Path, required=True, metavar="IN.npz")
     trace.add_argument("-o", "--output", type=Path, required=True, metavar="OUT.npz")
-    trace.add_argument("--threads", type=int, metavar="N", help="of the engine (default: all cores)")
+    _add_engine(trace)
     trace.add_argument("--json", action="store_true", help="shapes of what was written, as JSON on stdout")
     trace.set_defaults(run=_trace)
+
+    mil = commands.add_parser("mil", help="what a Core ML package holds", description="Functions, inputs, states and operations of an .mlpackage.")
+    mil.add_argument("package", type=Path, metavar="MLPACKAGE")
+    mil.add_argument("--function", metavar="NAME", help="of this function only")
+    mil.add_argument("--json", action="store_true", help="the same as JSON on stdout")
+    mil.set_defaults(run=_mil)
     return parser
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--threads", type=int, metavar="N", help="of the engine (default: all cores)")
+    parser.add_argument(
+        "--compute-precision",
+        choices=("float16", "float32"),
+        help="Core ML bundles: through the reference executor, which rounds as the program says, or nowhere",
+    )
+    parser.add_argument("--compute-units", choices=("all", "cpu", "cpu_and_gpu", "cpu_and_ne"), help="Core ML bundles, on macOS (default: all)")
+
+
+def _options(arguments: argparse.Namespace) -> EngineOptions:
+    from runtime.engines.base import EngineOptions
+
+    return EngineOptions(arguments.threads, arguments.compute_precision, arguments.compute_units)
 
 
 def _say(arguments: argparse.Namespace) -> int:
@@ -104,7 +130,7 @@ def _say(arguments: argparse.Namespace) -> int:
         raise UsageError(f"say: --seed {arguments.seed}: expected 0 or more")
     if arguments.output:
         check_format(arguments.output)
-    synthesizer = Synthesizer(arguments.bundle, arguments.threads, check=not arguments.no_check)
+    synthesizer = Synthesizer(arguments.bundle, _options(arguments), check=not arguments.no_check)
     started, first, pieces, seconds = time.perf_counter(), 0.0, [], 0.0
     chunk = (arguments.chunk_frames or STREAMED) if arguments.stream else WHOLE
     for piece in synthesizer.speak(arguments.text, arguments.voice, arguments.seed, arguments.max_frames, chunk, arguments.clean_text):
@@ -172,9 +198,24 @@ def _trace(arguments: argparse.Namespace) -> int:
     constants = read_constants(bundle.manifest)
     inputs = read_inputs(arguments.inputs, constants)
     check_place(arguments.output)
-    outputs = trace(open_engine(bundle, arguments.threads), constants, inputs)
+    outputs = trace(open_engine(bundle, _options(arguments)), constants, inputs)
     write_outputs(arguments.output, outputs)
     print(json.dumps({name: array.shape for name, array in outputs.items()}) if arguments.json else arguments.output)
+    return 0
+
+
+def _mil(arguments: argparse.Namespace) -> int:
+    from runtime.engines import check_installed
+    from runtime.mil import CallError, MilError, Package, describe, describe_text
+
+    check_installed("coreml", str(arguments.package))
+    try:
+        description = describe(Package(arguments.package), arguments.function)
+    except CallError as error:
+        raise UsageError(str(error)) from None
+    except MilError as error:
+        raise IntegrityError(str(error)) from None
+    print(json.dumps(description, indent=1) if arguments.json else describe_text(description))
     return 0
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from runtime.bundle import Bundle
-from runtime.engines import open_engine
+from runtime.engines import DEFAULT, open_engine
+from runtime.engines.base import EngineOptions
 from runtime.errors import UsageError
 from runtime.text import check_text, clean_text
 from runtime.tokenizer import SpeechTokenizer
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 class Synthesizer:
     """Speaks texts from one bundle; utterances may run one after another or side by side, each on a stream of its own."""
 
-    def __init__(self, folder: Path | str, threads: int | None = None, check: bool = True):
+    def __init__(self, folder: Path | str, options: EngineOptions = DEFAULT, check: bool = True):
         """`check` reads every file once and compares its hash: 0.6 s per GB. Raises IntegrityError that names the file."""
         self.bundle = Bundle(folder)
         manifest = self.bundle.manifest
@@ -33,7 +34,7 @@ class Synthesizer:
             raise UsageError(f"{folder}: the bundle has no tokenizer, so it cannot read a text; export from a checkpoint with tekken.json")
         if not self.bundle.is_verified:
             log.warning("%s: this bundle is %s", folder, manifest.verification.status)
-        self._engine = open_engine(self.bundle, threads)
+        self._engine = open_engine(self.bundle, options)
         self._tokenizer = SpeechTokenizer(self.bundle.folder / manifest.tokenizer)
 
     @property

@@ -5,31 +5,43 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from runtime.engines.base import EngineOptions
 from runtime.errors import EngineUnavailable, UsageError
 
 if TYPE_CHECKING:
     from runtime.bundle import Bundle
     from runtime.engines.base import Engine
 
-PACKAGES = {"onnx": ("onnxruntime",), "executorch": ("executorch", "torch")}
+DEFAULT = EngineOptions()
+PACKAGES = {"onnx": ("onnxruntime",), "executorch": ("executorch", "torch"), "coreml": ("coremltools",)}
 
 
-def open_engine(bundle: Bundle, threads: int | None = None) -> Engine:
-    """The engine of the bundle's target. `threads` None means all cores. Raises EngineUnavailable or UsageError."""
-    target = bundle.manifest.target
+def open_engine(bundle: Bundle, options: EngineOptions = DEFAULT) -> Engine:
+    """The engine of the bundle's target. Raises EngineUnavailable or UsageError."""
+    target, threads = bundle.manifest.target, options.threads
     if threads is not None and threads < 1:
         raise UsageError(f"--threads {threads}: expected at least 1")
-    if target == "coreml":
-        raise EngineUnavailable(f"{bundle.folder}: a Core ML bundle; this version of voxport has no engine for it: load it with Core ML on a Mac or phone")
-    missing = [package for package in PACKAGES[target] if find_spec(package) is None]
-    if missing:
-        raise EngineUnavailable(
-            f"{bundle.folder}: {', '.join(missing)} not installed; install voxport with its extra [{target}]: pip install '.[{target}]' in its folder"
-        )
+    for name in ("compute_precision", "compute_units"):
+        if target != "coreml" and getattr(options, name) is not None:
+            raise UsageError(f"--{name.replace('_', '-')}: for Core ML bundles; {bundle.folder} is for {target}")
+    check_installed(target, str(bundle.folder))
     if target == "onnx":
         from runtime.engines.onnx import OnnxEngine
 
         return OnnxEngine(bundle, threads)
+    if target == "coreml":
+        from runtime.engines.coreml import open_coreml
+
+        return open_coreml(bundle, options.compute_precision, options.compute_units)
     from runtime.engines.executorch import ExecuTorchEngine
 
     return ExecuTorchEngine(bundle, threads)
+
+
+def check_installed(target: str, what: str) -> None:
+    """Raises EngineUnavailable that names the extra to install."""
+    missing = [package for package in PACKAGES[target] if find_spec(package) is None]
+    if missing:
+        raise EngineUnavailable(
+            f"{what}: {', '.join(missing)} not installed; install voxport with its extra [{target}]: pip install '.[{target}]' in its folder"
+        )

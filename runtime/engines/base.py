@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,6 +11,15 @@ from runtime.bundle import ComponentEntry
 from runtime.errors import UsageError
 
 Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How an engine runs: `threads` None means all cores; the other two are for Core ML bundles, see `open_coreml`."""
+
+    threads: int | None = None
+    compute_precision: str | None = None
+    compute_units: str | None = None
 
 
 class Engine(ABC):

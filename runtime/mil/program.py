@@ -29,6 +29,7 @@ class Constant:
     """A value that stands in the program or in its weight file; strings as `str`, numbers as arrays (rank 0 for scalars)."""
 
     value: Any
+    kind: TensorType
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class Reader:
     def _operation(self, proto: Any, where: str) -> Operation:
         inputs = {key: tuple(self._binding(binding, f"{where}, {key}") for binding in argument.arguments) for key, argument in proto.inputs.items()}
         if proto.type == "const":
-            inputs = {"val": (Constant(self._value(proto.attributes["val"], f"{where}, val")),)}
+            inputs = {"val": (self._constant(proto.attributes["val"], f"{where}, val"),)}
         outputs = tuple(Named(entry.name, self._typed(entry.type, f"{where}, output {entry.name}")) for entry in proto.outputs)
         blocks = tuple(self._block(block, f"{where}, block {index}") for index, block in enumerate(proto.blocks))
         return Operation(proto.type, inputs, outputs, blocks, where)
@@ -127,14 +128,14 @@ class Reader:
     def _binding(self, proto: Any, where: str) -> Name | Constant:
         if proto.WhichOneof("binding") == "name":
             return Name(proto.name)
-        return Constant(self._value(proto.value, where))
+        return self._constant(proto.value, where)
 
-    def _value(self, proto: Any, where: str) -> Any:
+    def _constant(self, proto: Any, where: str) -> Constant:
         kind = self._typed(proto.type, where)
         try:
             if proto.WhichOneof("value") == "blobFileValue":
-                return self._blob(proto.blobFileValue, kind)
-            return _immediate(proto.immediateValue, kind)
+                return Constant(self._blob(proto.blobFileValue, kind), kind)
+            return Constant(_immediate(proto.immediateValue, kind), kind)
         except MilError as error:
             raise type(error)(f"{where}: {error}") from None
 

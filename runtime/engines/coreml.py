@@ -1,0 +1,154 @@
+"""Core ML bundles: through Core ML itself on macOS, through the MIL reference executor elsewhere.
+
+A package holds a function per component; functions of one package share its states, which are called `GRAPH_name`.
+Core ML has no 64-bit integers, and its states are half precision.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from runtime.bundle import Bundle, ComponentEntry
+from runtime.engines.base import Arrays, Engine, Stream, check_states
+from runtime.errors import IntegrityError, RuntimeFault, UsageError, first_line
+from runtime.mil import PRECISIONS, Executor, MilError, Package, PackageError
+
+COMPUTE_UNITS = ("all", "cpu", "cpu_and_gpu", "cpu_and_ne")
+UNIT_NAMES = dict(zip(COMPUTE_UNITS, ("ALL", "CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"), strict=True))
+
+
+def open_coreml(bundle: Bundle, precision: str | None = None, compute_units: str | None = None) -> Engine:
+    """`precision` asks for the reference executor, wherever this runs; `compute_units` for Core ML. Raises UsageError."""
+    native = sys.platform == "darwin" and precision is None
+    if compute_units is not None and not native:
+        raise UsageError(f"--compute-units {compute_units}: these are Core ML's; here the reference executor runs, on the CPU")
+    return CoreMLEngine(bundle, compute_units or "all") if native else ReferenceEngine(bundle, precision or "float16")
+
+
+def _integers(inputs: Arrays) -> Arrays:
+    return {name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in inputs.items()}
+
+
+class ReferenceEngine(Engine):
+    """The MIL reference executor. Functions are read on first use, and weights held once for all streams."""
+
+    def __init__(self, bundle: Bundle, precision: str = "float16"):
+        if precision not in PRECISIONS:
+            raise UsageError(f"--compute-precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
+        self.bundle, self._precision = bundle, precision
+        self._packages: dict[str, Package] = {}
+        self._executors: dict[tuple[str, str], Executor] = {}
+
+    def executor(self, entry: ComponentEntry) -> Executor:
+        """Raises IntegrityError where the package is damaged."""
+        key = (entry.file, entry.entry_point)
+        if key not in self._executors:
+            try:
+                if entry.file not in self._packages:
+                    self._packages[entry.file] = Package(self.bundle.folder / entry.file)
+                self._executors[key] = Executor(self._packages[entry.file].function(entry.entry_point), self._precision)
+            except MilError as error:
+                raise IntegrityError(str(error)) from None
+        return self._executors[key]
+
+    def stream(self) -> ReferenceStream:
+        return ReferenceStream(self)
+
+
+class ReferenceStream(Stream):
+    def __init__(self, engine: ReferenceEngine):
+        super().__init__(engine.bundle.manifest.components, engine.bundle.manifest.cache_length)
+        self._engine = engine
+        self.reset()
+
+    def reset(self) -> None:
+        self._states: dict[str, Arrays] = {}  # by graph, then by the package's names; zeros until the graph is called
+
+    def _states_of(self, entry: ComponentEntry) -> Arrays:
+        if entry.graph not in self._states:
+            self._states[entry.graph] = self._engine.executor(entry).new_states()
+        return self._states[entry.graph]
+
+    def snapshot(self) -> Arrays:
+        return {name: self._states_of(entry)[inside].astype(dtype) for name, (entry, inside, dtype) in _state_names(self.components).items()}
+
+    def restore(self, states: Arrays) -> None:
+        check_states(self.components, states)
+        for name, (entry, inside, _) in _state_names(self.components).items():
+            held = self._states_of(entry)
+            held[inside] = states[name].astype(held[inside].dtype)
+
+    def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
+        try:
+            outputs = self._engine.executor(entry).run(_integers(inputs), self._states_of(entry))
+        except PackageError as error:
+            raise IntegrityError(f"{self._engine.bundle.folder / entry.file}: {error}") from None
+        except MilError as error:
+            raise RuntimeFault(f"{entry.name}: {error}") from None
+        return {spec.name: outputs[spec.name] for spec in entry.outputs}
+
+
+def _state_names(components: dict[str, ComponentEntry]) -> dict[str, tuple[ComponentEntry, str, str]]:
+    """Every state: an entry that carries it, its name in the package, its type in a snapshot."""
+    return {state.name: (entry, f"{entry.graph}_{state.name}", state.dtype) for entry in components.values() for state in entry.states}
+
+
+class CoreMLEngine(Engine):
+    """Core ML on macOS 15 or newer. Models load and are compiled for this machine on first use."""
+
+    def __init__(self, bundle: Bundle, compute_units: str):
+        import coremltools
+
+        self.bundle = bundle
+        self._coremltools = coremltools
+        self._units = coremltools.ComputeUnit[UNIT_NAMES[compute_units]]
+        self._models: dict[tuple[str, str], Any] = {}
+
+    def model(self, entry: ComponentEntry) -> Any:
+        key = (entry.file, entry.entry_point)
+        if key not in self._models:
+            path = str(self.bundle.folder / entry.file)
+            try:
+                self._models[key] = self._coremltools.models.MLModel(path, compute_units=self._units, function_name=entry.entry_point)
+            except Exception as error:  # Core ML's own errors have no common base below Exception
+                raise RuntimeFault(f"{path}: Core ML cannot open it: {first_line(error)}") from None
+        return self._models[key]
+
+    def stream(self) -> CoreMLStream:
+        return CoreMLStream(self)
+
+
+class CoreMLStream(Stream):
+    """One `MLState` per graph, which all functions of its package take."""
+
+    def __init__(self, engine: CoreMLEngine):
+        super().__init__(engine.bundle.manifest.components, engine.bundle.manifest.cache_length)
+        self._engine = engine
+        self.reset()
+
+    def reset(self) -> None:
+        self._states: dict[str, Any] = {}
+
+    def _state_of(self, entry: ComponentEntry) -> Any:
+        if entry.graph not in self._states:
+            self._states[entry.graph] = self._engine.model(entry).make_state()
+        return self._states[entry.graph]
+
+    def snapshot(self) -> Arrays:
+        return {name: self._state_of(entry).read_state(inside).astype(dtype) for name, (entry, inside, dtype) in _state_names(self.components).items()}
+
+    def restore(self, states: Arrays) -> None:
+        check_states(self.components, states)
+        for name, (entry, inside, _) in _state_names(self.components).items():
+            self._state_of(entry).write_state(inside, states[name].astype(np.float16))
+
+    def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
+        arguments = [_integers(inputs)] + ([self._state_of(entry)] if entry.states else [])
+        try:
+            outputs = self._engine.model(entry).predict(*arguments)
+        except Exception as error:
+            raise RuntimeFault(f"{entry.name}: Core ML failed: {first_line(error)}") from None
+        return {spec.name: outputs[spec.name] for spec in entry.outputs}
