@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from runtime.log import set_up_logging
 
 USAGE, FAILED, INTERRUPTED = 2, 3, 130
 COMMANDS = ("list", "verify", "trace")
+PACKAGES = ("model", "export", "runtime", "quantize")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -26,6 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = {"build": _build_parser, "list": _list_parser, "verify": _verify_parser, "trace": _trace_parser}[command]()
     arguments = parser.parse_args(argv[1:] if command != "build" else argv)
     set_up_logging("export", "runtime", "model")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a job that is ended cleans up like one that is interrupted
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # warns of torchao's enums on import
     try:
         _check_names(arguments)  # before torch is imported
@@ -37,6 +40,10 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _failed("interrupted; nothing unfinished was left behind", INTERRUPTED)
     except ModuleNotFoundError as error:
+        head = str(error.name).partition(".")[0]
+        if head in PACKAGES:
+            place = getattr(sys.modules.get(head), "__file__", None) or "a folder on the path"
+            return _failed(f"error: {place} hides voxport's package {head!r}; rename it, or run from another folder", USAGE)
         return _failed(f"error: {error.name} is not installed; install voxport with its extra [export]: pip install '.[export]' in its folder", USAGE)
     except BrokenPipeError:  # whoever read has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from export.checks import Context
-from export.compare import TIES, Fact, relative_distance
+from export.compare import TIE_BAR, TIES, Fact, relative_distance
 from runtime.engines.base import Stream
 from runtime.voxtral_tts import EMPTY_AUDIO, END_AUDIO, FIRST_CODE, Constants, Outlook, Speaker
 
@@ -63,8 +63,12 @@ def free_running(stream: Stream, constants: Constants) -> np.ndarray:
 
 
 def agreement(context: Context, constants: Constants, reports: Reports) -> Iterable[Fact]:
-    """Lowering: the semantic code is equal wherever its margin exceeds what the bar lets two logits move, or `TIES` times what
-    another order of sums moves them; the acoustic within one level. What quantisation does goes into `reports`."""
+    """Lowering: the semantic code is equal wherever its margin exceeds what the bars let two logits move; the acoustic within
+    one level. What quantisation does goes into `reports`.
+
+    With integer activations a tie may move all logits of a frame, and then each by the bar of a worst call of their root mean
+    square, or by `TIES` times what another order of sums moves them. One such order alone may happen upon no tie.
+    """
     reference, codes = teacher_forced(context.eager(), constants)
     _, found = teacher_forced(context.artifact(), constants, codes)
     error = max(context.float_bar * float(np.abs(_live(outlook, constants)).max()) for outlook in reference)
@@ -72,6 +76,7 @@ def agreement(context: Context, constants: Constants, reports: Reports) -> Itera
         moved, _ = teacher_forced(context.reordered(), constants, codes)
         pairs = zip(moved, reference, strict=True)
         error = max(error, TIES * max(float(np.abs(_live(a, constants) - _live(b, constants)).max()) for a, b in pairs))
+        error = max(error, TIE_BAR * max(float(np.sqrt(np.square(_live(outlook, constants)).mean())) for outlook in reference))
     different = found[:, 0] != codes[:, 0]
     excused = [bool(other) and _margin(outlook, constants) <= 2 * error for outlook, other in zip(reference, different, strict=True)]
     levels = np.abs(found[:, 1:] - codes[:, 1:])

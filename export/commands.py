@@ -15,7 +15,7 @@ from export.claims import LONGEST_CACHE, check_claims, check_source, plan_of
 from export.eager import EagerEngine
 from export.errors import VerificationError
 from export.estimate import estimate
-from export.manifest import LICENCE
+from export.manifest import LICENCE, TOKENIZER
 from export.source import Model, Plan, Source
 from export.targets import TARGETS, open_target, parse_targets
 from export.verify import failures, table
@@ -40,6 +40,9 @@ def build_command(arguments: argparse.Namespace) -> int:
     plan, source = _plan(arguments), _source(arguments.checkpoint)
     name = arguments.checkpoint.resolve().name if arguments.checkpoint else EMBEDDED_NAME
     source.recipes(plan)  # a bad override fails before anything is lowered
+    for what, there in (("tekken.json, so that its bundle reads no text", (source.folder / TOKENIZER).is_file()), ("voices", bool(source.voices))):
+        if not there:
+            log.warning("%s: this checkpoint has no %s", source.folder, what)
     results = []
     for target in targets:
         changes = "".join(f"-{component}-{recipe}" for component, recipe in plan.quant_for)

@@ -8,7 +8,9 @@ CALLS = """\
 ## Order of calls
 
 1. The prompt: `ids` = {bos}, {begin}, one {audio} per voice row, [NEXT_AUDIO_TEXT], the text's ids, [REPEAT_AUDIO_TEXT], {begin}.
-   The text's ids and those two come from `tekken.json` (byte-level BPE; specials typed in a text are text).
+   The text's ids and those two come from `tekken.json`: byte-level BPE over what its regular expression `pattern` splits (Unicode
+   classes); a piece's id is its rank + `default_num_special_tokens`, and entries beyond `default_vocab_size` in all are not used. Those two are
+   specials, whose ids are their ranks; specials typed in a text are text. A text is encoded as it is.
 2. `embed_text(ids{extra})`, then write the voice's rows over the rows of the prompt's ids {audio}{but}.
 3. `prefill(embeddings, position=0)`; its `semantic_logits` and `condition` belong to the last row.
 4. For each frame:
@@ -17,15 +19,18 @@ CALLS = """\
    c. Acoustic codes: round((clamp(x, -1, 1) + 1) / 2 * {top}) + 2, half to even.
    d. `embed_codes(codes)`, then `decode_step(embeddings, position)`; `position` counts rows since the prompt's first.
    e. `codec_step(codes, position)` gives {samples} samples; `position` counts frames. The bounds of T are below.
+   Stop as well where d. has no row left in the caches.
 5. {rate} Hz mono, clip to [-1, 1].
 
 A new utterance starts at position 0; states need no clearing as long as they are finite.
 """
 STATES = {
     "onnx": "States are inputs `past.NAME` and outputs `present.NAME`. Bind a cache's input and output to one buffer; the others are small.\n"
-    "Weights of all graphs lie in `weights.bin`.\n",
-    "executorch": "States are mutable buffers of the program. `GRAPH.read()` returns all of a graph's states, `GRAPH.write(...)` replaces them, in\n"
-    "the order of the table. A program starts with zeros. Register the llama custom operators.\n",
+    "Weights of all graphs lie in `weights.bin`. Quantised products and attention are ONNX Runtime's own operators (domain com.microsoft:\n"
+    "MatMulNBits, GroupQueryAttention).\n",
+    "executorch": "States are mutable buffers of the program. The methods `backbone.read()` and `codec.read()` return all states of a graph,\n"
+    "`backbone.write(...)` and `codec.write(...)` replace them, in the order of the table. A program starts with zeros. Link the portable\n"
+    "operators, XNNPACK, and the custom operators of `extension/llm` (update_cache, custom_sdpa), of the version in `manifest.json`.\n",
     "coreml": "States are Core ML states. Make one state object per package and utterance.\n",
 }
 
@@ -36,7 +41,8 @@ def bundle_readme(manifest: Manifest) -> str:
     from_audio_token = manifest.switches["first_frame"] == "audio_token"
     parts = [
         f"# {manifest.source.name}, {manifest.target}, {manifest.recipe.name}\n",
-        f"Made by voxport. Weights: {manifest.licence}. `manifest.json` has all of this for programs.\n",
+        f"Made by voxport. Weights: {manifest.licence}. `manifest.json` has files, names, shapes and\n"
+        "numbers for programs; the order of calls and how values become codes stand here alone.\n",
         CALLS.format(
             bos=constants["bos_id"],
             begin=constants["begin_audio_id"],

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     say = commands.add_parser("say", help="text to speech", description="Speak a text from a bundle.")
-    say.add_argument("text")
+    say.add_argument("text", help="what to speak; - reads it from stdin")
     say.add_argument("--bundle", type=Path, required=True, metavar="DIR")
     say.add_argument("--voice", help="name of a voice (default: neutral_female, else the first), or a .safetensors file with key `embedding`")
     say.add_argument(
@@ -133,7 +134,14 @@ def _say(arguments: argparse.Namespace) -> int:
     synthesizer = Synthesizer(arguments.bundle, _options(arguments), check=not arguments.no_check)
     started, first, pieces, seconds = time.perf_counter(), 0.0, [], 0.0
     chunk = (arguments.chunk_frames or STREAMED) if arguments.stream else WHOLE
-    for piece in synthesizer.speak(arguments.text, arguments.voice, arguments.seed, arguments.max_frames, chunk, arguments.clean_text):
+    text = sys.stdin.read() if arguments.text == "-" else arguments.text
+    ended = False
+
+    def speech() -> Iterator[np.ndarray]:
+        nonlocal ended
+        ended = yield from synthesizer.speak(text, arguments.voice, arguments.seed, arguments.max_frames, chunk, arguments.clean_text)
+
+    for piece in speech():
         first = first or time.perf_counter() - started
         seconds += len(piece) / synthesizer.sample_rate
         if arguments.stream:
@@ -150,7 +158,7 @@ def _say(arguments: argparse.Namespace) -> int:
         write_audio(arguments.output, np.concatenate(pieces), synthesizer.sample_rate)
     log.info("%.2f s of speech in %.2f s%s", seconds, elapsed, f", first sound after {first:.2f} s" if arguments.stream else "")
     if arguments.json:
-        print(json.dumps({"output": str(arguments.output), "seconds": seconds, "sample_rate": synthesizer.sample_rate, "elapsed": elapsed}))
+        print(json.dumps({"output": str(arguments.output), "seconds": seconds, "sample_rate": synthesizer.sample_rate, "elapsed": elapsed, "ended": ended}))
     elif arguments.output and not arguments.stream:
         print(arguments.output)
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import numpy as np
@@ -43,8 +43,8 @@ class Synthesizer:
 
     def speak(
         self, text: str, voice: str | None = None, seed: int = 0, max_frames: int = 2048, chunk_frames: int = 5, clean: bool = False
-    ) -> Iterator[np.ndarray]:
-        """Yields float32 samples [n] in order. Raises UsageError before the first sound."""
+    ) -> Generator[np.ndarray, None, bool]:
+        """Yields float32 samples [n] in order, and returns whether the model itself ended the speech. Raises UsageError before the first sound."""
         text = check_text(clean_text(text) if clean else text)
         rows = choose_voice(self.bundle, voice, self.constants.dim)
         ids = np.array(self._tokenizer.encode(text, len(rows)), dtype=np.int64)
@@ -52,4 +52,4 @@ class Synthesizer:
             raise UsageError(
                 f"{self.bundle.folder}: the tokenizer gives id {ids.max()}, the model has {self.constants.vocab_size}; they do not belong together"
             )
-        yield from speak(self._engine.stream(), self.constants, ids, rows, seed, max_frames, chunk_frames)
+        return (yield from speak(self._engine.stream(), self.constants, ids, rows, seed, max_frames, chunk_frames))

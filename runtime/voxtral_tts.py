@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -162,15 +162,22 @@ def quantize_levels(x: np.ndarray, levels: int) -> np.ndarray:
     return np.round((np.clip(x, -1, 1) + 1) / 2 * (levels - 1)).astype(np.int64)
 
 
-def speak(stream: Stream, constants: Constants, ids: np.ndarray, voice: np.ndarray, seed: int, max_frames: int, chunk_frames: int) -> Iterator[np.ndarray]:
-    """Yields float32 samples, `chunk_frames` frames at a time. The seed's noise is the same on every target."""
+def speak(
+    stream: Stream, constants: Constants, ids: np.ndarray, voice: np.ndarray, seed: int, max_frames: int, chunk_frames: int
+) -> Generator[np.ndarray, None, bool]:
+    """Yields float32 samples, `chunk_frames` frames at a time; returns whether the model itself ended the speech.
+
+    The seed's noise is the same on every target.
+    """
     speaker = Speaker(stream, constants)
     generator = np.random.default_rng(seed)
     speaker.prefill(ids, voice)
     waiting: list[np.ndarray] = []
+    ended = False
     for count in range(max_frames):
         codes = speaker.frame(generator.standard_normal((1, constants.n_codebooks - 1), dtype=np.float32))
         if codes[0, 0] == END_AUDIO:
+            ended = True
             break
         waiting.append(codes[0])
         if len(waiting) == chunk_frames:
@@ -189,3 +196,4 @@ def speak(stream: Stream, constants: Constants, ids: np.ndarray, voice: np.ndarr
         )
     if waiting:
         yield speaker.decode(np.stack(waiting))
+    return ended

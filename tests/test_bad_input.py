@@ -1,8 +1,10 @@
 """Bad input: one line that says what, where, expected, what to do; the right exit code; nothing half-written."""
 
+import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -299,17 +301,39 @@ def test_disk_full(tmp_path):
     assert "space" in done.stderr and not list(tmp_path.iterdir())
 
 
-def test_an_interrupted_export_leaves_nothing_that_looks_finished(tmp_path):
-    import signal
-
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_export_leaves_nothing_that_looks_finished(tmp_path, how):
     command = [sys.executable, "-m", "export", "--target", "onnx", "--out", str(tmp_path / "new" / "out")]
     child = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert next(line for line in child.stderr if "backbone" in line)  # in the middle of lowering
     assert (tmp_path / "new" / ".out.partial").exists()
-    child.send_signal(signal.SIGINT)
+    child.send_signal(how)
     assert child.wait(timeout=60) == 130
     child.stderr.close()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_hides_a_package_is_named(tmp_path):
+    (tmp_path / "model.py").write_text("")
+    done = subprocess.run([sys.executable, "-m", "export", "list"], capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 2 and f"{tmp_path / 'model.py'} hides voxport's package 'model'" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_text_may_come_from_stdin_and_what_was_cut_off_is_told(bundle, tmp_path, monkeypatch, capsys):
+    made = []
+    for text, more in (("Hello there.", []), ("-", []), ("-", ["--max-frames", "1"])):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("Hello there."))
+        assert say(bundle, text, "--json", *more, out=tmp_path / "out.wav") == 0
+        made.append(json.loads(capsys.readouterr().out))
+    assert made[0]["seconds"] == made[1]["seconds"] > made[2]["seconds"]
+    assert [result["ended"] for result in made] == [True, True, False]
+
+
+def test_an_export_warns_of_what_a_checkpoint_lacks(checkpoint, tmp_path, capsys):
+    bare = shutil.copytree(checkpoint, tmp_path / "bare", ignore=shutil.ignore_patterns("tekken.json", "voice_embedding"))
+    assert export(["--target", "onnx", "--checkpoint", str(bare), "--dry-run"]) == 0
+    told = capsys.readouterr().err
+    assert "no tekken.json" in told and "no voices" in told
 
 
 def test_help_answers_without_torch():

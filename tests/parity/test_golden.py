@@ -44,7 +44,7 @@ def assert_golden(path: Path) -> None:
         np.testing.assert_array_equal(found["codes"], reference["codes"])
         for name in COMPARED:
             error = np.abs(found[name] - reference[name]).max() / np.abs(reference[name]).max()
-            print(name,error)
+            print(name, error)
 
 
 def test_eager_agrees(checkpoint, inputs, tmp_path):
