@@ -92,6 +92,7 @@ def _build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the bundle's folder (default: artifacts/NAME-TARGET-RECIPE); with several targets the folder of their bundles"
     )
+    parser.add_argument("--compute-precision", choices=("float16", "float32"), help="of a Core ML bundle's floats (default: float16)")
     parser.add_argument("--force", action="store_true", help="replace whatever the output folder holds")
     parser.add_argument("--no-verify", action="store_true", help="skip verification; the manifest says unverified")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, with estimated memory and disk; loads no weights")

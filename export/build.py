@@ -18,7 +18,6 @@ from export.lowering import EntryPoint, Lowering
 from export.manifest import NOT_RUN, TOKENIZER, component_entry, recipe_entry, source_files, tool_versions
 from export.source import Model, Plan, Source, graph_weights
 from export.staging import staging
-from export.targets import FLOAT_BYTES
 from export.verify import failures, verify
 from runtime.bundle import MANIFEST, SCHEMA_VERSION, Bundle, FileEntry, Manifest, Verification, file_entry, read_manifest
 from runtime.bundle import Source as SourceEntry
@@ -100,6 +99,7 @@ def _identity(source: Source, lowering: Lowering, request: Request) -> dict[str,
         "source": {"name": request.name, "files": {name: entry.model_dump() for name, entry in source_files(source.folder).items()}},
         "recipe": recipe_entry(source, request.plan).model_dump(),
         "cache_length": request.plan.cache_length,
+        "compute_precision": lowering.compute_precision,
         "tools": tool_versions(lowering.packages),
     }
 
@@ -156,7 +156,7 @@ def _manifest(
     components = []
     for component in model.all_components():
         graph, recipe = component.graph, recipes[component.graph]
-        count, size, _ = graph_weights(root, family.weights_of_graph[graph], recipe, family.constant, FLOAT_BYTES[request.target])
+        count, size, _ = graph_weights(root, family.weights_of_graph[graph], recipe, family.constant, 2 if lowering.halves else 4)
         report = {"bits_per_weight": round(8 * size / count, 2), **model.reports[graph]}
         components.append(component_entry(component, entries[component.name], recipe.name, report))
     return Manifest(

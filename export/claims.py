@@ -64,6 +64,7 @@ def check_claims(bundle: Bundle, source: Source, plan: Plan, lowering: Lowering)
         ("family", manifest.family, family.name),
         ("constants", manifest.constants, family.constants(source.config)),
         ("recipe", manifest.recipe, recipe_entry(source, plan)),
+        ("compute_precision", manifest.compute_precision, lowering.compute_precision),
         ("numerics", manifest.numerics in (NOT_RUN, *lowering.runners), True),
         ("voices", sorted(manifest.voices), sorted(source.voices)),
         ("tokenizer", manifest.tokenizer and manifest.files[manifest.tokenizer], manifest.source.files.get(TOKENIZER)),

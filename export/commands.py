@@ -17,7 +17,7 @@ from export.errors import VerificationError
 from export.estimate import estimate
 from export.manifest import LICENCE, TOKENIZER
 from export.source import Model, Plan, Source
-from export.targets import TARGETS, open_target, parse_targets
+from export.targets import HALVES, TARGETS, compute_precision, open_target, parse_targets
 from export.verify import failures, table
 from export.verify import verify as verify_bundle
 from model.families import FAMILIES
@@ -40,21 +40,31 @@ def build_command(arguments: argparse.Namespace) -> int:
     plan, source = _plan(arguments), _source(arguments.checkpoint)
     name = arguments.checkpoint.resolve().name if arguments.checkpoint else EMBEDDED_NAME
     source.recipes(plan)  # a bad override fails before anything is lowered
+    for target in targets:
+        compute_precision(target, arguments.compute_precision)
     for what, there in (("tekken.json, so that its bundle reads no text", (source.folder / TOKENIZER).is_file()), ("voices", bool(source.voices))):
         if not there:
             log.warning("%s: this checkpoint has no %s", source.folder, what)
     results = []
+    precise = "-float32" if arguments.compute_precision == "float32" else ""
     for target in targets:
         changes = "".join(f"-{component}-{recipe}" for component, recipe in plan.quant_for)
-        out = arguments.out or Path("artifacts") / f"{name}-{target}-{plan.quant}{changes}"
+        out = arguments.out or Path("artifacts") / f"{name}-{target}-{plan.quant}{changes}{precise}"
         if arguments.out and len(targets) > 1:
             out = arguments.out / target
         if arguments.dry_run:
-            results.append({"target": target, "out": str(out), "exists": out.exists(), **estimate(source, plan, target, not arguments.no_verify)})
+            results.append(
+                {
+                    "target": target,
+                    "out": str(out),
+                    "exists": out.exists(),
+                    **estimate(source, plan, target, not arguments.no_verify, arguments.compute_precision),
+                }
+            )
             continue
         licence = LICENCE["checkpoint" if arguments.checkpoint else "embedded"]
         request = Request(name, target, out, plan, licence, arguments.force, not arguments.no_verify)
-        lowering = open_target(target)
+        lowering = open_target(target, arguments.compute_precision)
         folder, made = build(source, lowering, request)
         manifest = Bundle(folder).manifest
         size = sum(entry.size for entry in manifest.files.values())
@@ -102,7 +112,8 @@ def verify_command(arguments: argparse.Namespace) -> int:
     manifest = bundle.manifest
     source = _source(arguments.checkpoint)
     check_source(manifest.source.files, source.folder, arguments.checkpoint)
-    lowering, plan = open_target(manifest.target), plan_of(manifest, source)
+    plan = plan_of(manifest, source)
+    lowering = open_target(manifest.target, manifest.compute_precision if manifest.target in HALVES else None)
     check_claims(bundle, source, plan, lowering)
     if arguments.compute_precision and manifest.target != "coreml":
         raise UsageError(f"--compute-precision: for Core ML bundles; {arguments.bundle} is for {manifest.target}")

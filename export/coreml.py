@@ -45,7 +45,6 @@ ArrayType = ct.proto.FeatureTypes_pb2.ArrayFeatureType
 ARRAY_TYPES = {"float32": ArrayType.FLOAT32, "int64": ArrayType.INT32}
 EXACT = (Kind.LOGITS, Kind.LATENT)  # outputs that are rounded to codes: single precision from the last product on
 PLAIN = {"add", "sub", "mul", "real_div", "split", "slice_by_index", "reshape", "expand_dims", "squeeze", "concat", "cast", "identity"}
-SMALL_TABLE = 2**22  # values: cosines, time tokens and code books, not embeddings
 STATE_OPS = {"coreml_update_state"}  # how coremltools reads `write_state`
 CONTENT = "Data/com.apple.CoreML"
 METADATA = "com.github.apple.coremltools."
@@ -128,9 +127,12 @@ class CoreMLLowering(Lowering):
     product = staticmethod(spell_product)
     runners = ("Core ML", "reference executor") if sys.platform == "darwin" else ("reference executor", "Core ML")
     precisions = ("float32", None if sys.platform == "darwin" else "float16")
-    halves = True
     integer_kernels = False
     packages = ("torch", "torchao", "coremltools")
+
+    def __init__(self, compute_precision: str = "float16"):
+        """float32 is for comparison, and for the CPU and GPU alone: the Neural Engine computes in half precision only."""
+        self.compute_precision = compute_precision
 
     def lower(self, graphs: Iterable[Graph], folder: Path) -> dict[str, EntryPoint]:
         entries: dict[str, EntryPoint] = {}
@@ -138,7 +140,7 @@ class CoreMLLowering(Lowering):
             path = folder / f"{graph.name}.mlpackage"
             try:
                 with _quiet():
-                    _write_package(graph, path)
+                    _write_package(graph, path, self.compute_precision)
             except Exception as error:
                 raise ExportError(f"{graph.name}: Core ML export failed: {type(error).__name__}: {first_line(error)}") from error
             finally:
@@ -153,7 +155,7 @@ class CoreMLLowering(Lowering):
         check_package(folder / f"{graph.name}.mlpackage", graph)
 
 
-def _write_package(graph: Graph, path: Path) -> None:
+def _write_package(graph: Graph, path: Path, compute_precision: str) -> None:
     use_product(graph.widest.module, spell_product)
     use_cache_attention(graph.widest.module, OneHotAttention())
     functions, programs = MultiFunctionDescriptor(), {}
@@ -161,7 +163,7 @@ def _write_package(graph: Graph, path: Path) -> None:
         for component in graph.components:
             bounds = str((component.inputs, component.dims))
             if bounds not in programs:  # components of the same bounds are one program under two names
-                programs[bounds] = _convert(component)
+                programs[bounds] = _convert(component, compute_precision)
             part = f"{temporary}/{component.name}.mlpackage"
             programs[bounds].save(part)
             functions.add_function(part, "main", component.name)
@@ -170,30 +172,28 @@ def _write_package(graph: Graph, path: Path) -> None:
     _normalise(path)
 
 
-def _convert(component: Component) -> ct.models.MLModel:
+def _convert(component: Component, compute_precision: str) -> ct.models.MLModel:
     trace_inputs = tuple(Graph(component.graph, (component,)).trace_inputs().values())
     dynamic = (tuple(shapes or None for shapes in dynamic_shapes(component)),)
     with torch.no_grad():
         # strict: no; the inputs are *args, which strict tracing renames
         program = torch.export.export(Stateful(component), trace_inputs, dynamic_shapes=dynamic, strict=False)
     exact = [index for index, spec in enumerate(component.outputs) if spec.kind in EXACT]
+    mixed = ct.transform.FP16ComputePrecision(lambda op: not _ends_exactly(op, exact))
     return ct.convert(
         program.run_decompositions(RESPELLED),
         convert_to="mlprogram",
         inputs=[ct.TensorType(spec.name, _shape(spec, component), DTYPES[spec.dtype]) for spec in component.inputs],
         outputs=[ct.TensorType(spec.name, dtype=DTYPES[spec.dtype]) for spec in component.outputs],
         minimum_deployment_target=OPSET,
-        compute_precision=ct.transform.FP16ComputePrecision(lambda op: not _ends_exactly(op, exact)),
+        compute_precision=mixed if compute_precision == "float16" else ct.precision.FLOAT32,
         pass_pipeline=_passes(component),
         skip_model_load=True,
     )
 
 
 def _ends_exactly(op: Any, exact: list[int]) -> bool:
-    """Whether an operation stays in single precision: a look into a small table of constants that no checkpoint holds, the last
-    product before one of the outputs `exact`, or what lies behind it."""
-    if op.op_type == "gather" and op.x.val is not None and op.x.val.size <= SMALL_TABLE:
-        return True
+    """Whether an operation stays in single precision: it is the last product before one of the outputs `exact`, or lies behind it."""
     return (op.op_type in PLAIN or op.op_type == "linear") and any(
         var in [op.enclosing_block.outputs[index] for index in exact] or any(child.op_type in PLAIN and _ends_exactly(child, exact) for child in var.child_ops)
         for var in op.outputs

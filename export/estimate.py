@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from export.source import Plan, Source, graph_weights
-from export.targets import FLOAT_BYTES
+from export.targets import float_bytes
 from runtime.engines import PACKAGES as ENGINES
 
 TOOLS_BYTES = 0.9e9  # resident after importing torch and a target's packages: 0.6 to 0.9 GB measured
@@ -13,7 +13,7 @@ TOOLS_BYTES = 0.9e9  # resident after importing torch and a target's packages: 0
 COPIES = {"onnx": 1.0, "executorch": 2.0, "coreml": 2.0}
 
 
-def estimate(source: Source, plan: Plan, target: str, check: bool = True) -> dict[str, Any]:
+def estimate(source: Source, plan: Plan, target: str, check: bool = True, precision: str | None = None) -> dict[str, Any]:
     """Weights and bytes of each graph, disk and peak memory in bytes. Not measured at full size: an order of magnitude.
 
     Lowering holds the loaded weights and what the target's tool copies; verification (`check`) holds the loaded weights, the
@@ -23,7 +23,7 @@ def estimate(source: Source, plan: Plan, target: str, check: bool = True) -> dic
     graphs: dict[str, dict[str, Any]] = {}
     loaded = 0.0
     for graph, recipe in source.recipes(plan).items():
-        weights, size, held = graph_weights(root, source.family.weights_of_graph[graph], recipe, source.family.constant, FLOAT_BYTES[target])
+        weights, size, held = graph_weights(root, source.family.weights_of_graph[graph], recipe, source.family.constant, float_bytes(target, precision))
         loaded += held
         graphs[graph] = {"weights": weights, "bytes": int(size), "recipe": recipe.name}
     disk = sum(row["bytes"] for row in graphs.values()) + sum(rows.numel() * 4 for rows in source.voices.values())

@@ -47,7 +47,7 @@ class Lowering(Protocol):
 
     `integer_kernels`: quantised products round their activations whatever the scheme asks.
     `runners` are what may run the artifacts, the one of this machine first; `precisions` those in which it does to verify them,
-    the first through every check. `halves`: what stays in floating point is held in half precision.
+    the first through every check. `compute_precision` is what floats are held in.
     """
 
     target: str
@@ -55,9 +55,14 @@ class Lowering(Protocol):
     product: Product
     runners: tuple[str, ...]
     precisions: tuple[str | None, ...] = (None,)
-    halves: bool = False
+    compute_precision: str = "float32"
     integer_kernels: bool
     packages: tuple[str, ...]
+
+    @property
+    def halves(self) -> bool:
+        """Whether floats are rounded to half precision."""
+        return self.compute_precision == "float16"
 
     def lower(self, graphs: Iterable[Graph], folder: Path) -> dict[str, EntryPoint]:
         """Writes artifacts into `folder`, graph after graph, and returns the entry point of every component."""

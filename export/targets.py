@@ -18,7 +18,7 @@ TARGETS = {
     "coreml": ("export.coreml", "CoreMLLowering", ("coremltools",)),
 }
 
-FLOAT_BYTES = {"onnx": 4, "executorch": 4, "coreml": 2}  # of what stays in floating point
+HALVES = ("coreml",)  # hold what stays in floating point in half precision, unless asked for more
 
 
 def parse_targets(text: str) -> tuple[str, ...]:
@@ -30,10 +30,22 @@ def parse_targets(text: str) -> tuple[str, ...]:
     return names
 
 
-def open_target(name: str) -> Lowering:
-    """Raises ExportError when a package of the target is not installed."""
+def compute_precision(target: str, asked: str | None = None) -> str:
+    """In which a target holds and computes what stays in floating point. Raises RecipeError (usage) where it has no choice."""
+    if asked is not None and target not in HALVES:
+        raise RecipeError(f"--compute-precision {asked}: for {', '.join(HALVES)}; {target} computes in float32")
+    return asked or ("float16" if target in HALVES else "float32")
+
+
+def float_bytes(target: str, asked: str | None = None) -> int:
+    return 2 if compute_precision(target, asked) == "float16" else 4
+
+
+def open_target(name: str, asked: str | None = None) -> Lowering:
+    """`asked` is a compute precision. Raises ExportError when a package of the target is not installed."""
+    precision = compute_precision(name, asked)
     module, attribute, packages = TARGETS[name]
     missing = [package for package in packages if find_spec(package) is None]
     if missing:
         raise ExportError(f"target {name}: {', '.join(missing)} not installed; install voxport with its extra [export]: pip install '.[export]' in its folder")
-    return getattr(import_module(module), attribute)()
+    return getattr(import_module(module), attribute)(*[precision] if name in HALVES else [])

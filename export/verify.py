@@ -41,7 +41,7 @@ def verify(
     others to see what they make of outputs and codes.
     """
     model = model or Model(source, plan, lowering.layout, lowering.halves)
-    results: list[Comparison | Fact] = [_structure(graph, bundle, lowering) for graph in model.graphs()] if lowering.halves else []
+    results: list[Comparison | Fact] = [_structure(graph, bundle, lowering) for graph in model.graphs()] if bundle.manifest.target == "coreml" else []
     reports: Reports = {}
     for index, precision in enumerate(precisions or lowering.precisions):
         found = _run(bundle, source, plan, lowering, model, precision, steps if index == 0 else 0)

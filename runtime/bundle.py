@@ -151,6 +151,7 @@ class Manifest(_Record):
     target: Target
     recipe: RecipeEntry
     cache_length: Size
+    compute_precision: Literal["float16", "float32"]
     components: tuple[ComponentEntry, ...]
     files: dict[RelativePath, FileEntry]
     tokenizer: RelativePath | None
