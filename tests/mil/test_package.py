@@ -1,0 +1,198 @@
+"""Packages that are damaged, incomplete or something else: one error of the executor's own, never a stack trace or a loop without end."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.mil import Executor, MilError, Package, PackageError, UnsupportedError, describe, describe_text
+from runtime.mil.executor import MOST_ITERATIONS
+from runtime.mil.weights import unpack_bits
+
+ct = pytest.importorskip("coremltools")
+from coremltools.converters.mil import Builder as mb  # noqa: E402
+from coremltools.converters.mil.mil import types  # noqa: E402
+
+MODEL, WEIGHTS = "Data/com.apple.CoreML/model.mlmodel", "Data/com.apple.CoreML/weights/weight.bin"
+
+
+def save(program, path: Path, precision=None) -> Path:
+    precision = precision or ct.precision.FLOAT32
+    ct.convert(program, minimum_deployment_target=ct.target.iOS18, compute_precision=precision, skip_model_load=True).save(str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory) -> Path:
+    @mb.program(input_specs=[mb.TensorSpec((2, 16))], opset_version=ct.target.iOS18)
+    def program(x):
+        weight = np.random.default_rng(0).standard_normal((24, 16)).astype(np.float32)
+        return mb.softmax(x=mb.linear(x=x, weight=weight), axis=-1, name="y")
+
+    return save(program, tmp_path_factory.mktemp("mil") / "small.mlpackage")
+
+
+@pytest.fixture
+def copy(package, tmp_path) -> Path:
+    return Path(shutil.copytree(package, tmp_path / "copy.mlpackage"))
+
+
+def run(path: Path) -> np.ndarray:
+    executor = Executor(Package(path).function())
+    return executor.run({"x": np.ones((2, 16), np.float32)}, executor.new_states())["y"]
+
+
+def edit(path: Path, change) -> None:
+    """Changes the specification of a package."""
+    spec = ct.utils.load_spec(str(path / MODEL))
+    change(spec)
+    (path / MODEL).write_bytes(spec.SerializeToString())
+
+
+def main_block(spec):
+    return spec.mlProgram.functions["main"].block_specializations["CoreML8"]
+
+
+def operation(spec, kind):
+    return next(op for op in main_block(spec).operations if op.type == kind)
+
+
+def test_a_package_runs_and_is_described(package):
+    np.testing.assert_allclose(run(package).sum(-1), 1, rtol=1e-6)
+    text = describe_text(describe(Package(package)))
+    assert "function main (default), op set CoreML8" in text and "1 linear" in text and "fp32, plain: 384 values in 1 arrays" in text
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: shutil.rmtree(path), "Manifest.json: cannot be read"),
+        (lambda path: (path / "Manifest.json").write_text("{"), "does not say where the model is"),
+        (lambda path: (path / "Manifest.json").write_text('{"rootModelIdentifier": "a", "itemInfoEntries": {"a": {"path": "../../x"}}}'), "no path inside"),
+        (lambda path: (path / MODEL).unlink(), "model.mlmodel: cannot be read"),
+        (lambda path: (path / MODEL).write_bytes(b"\xff" * 40), "no Core ML specification"),
+        (lambda path: (path / WEIGHTS).unlink(), "weight.bin: cannot be read"),
+        (lambda path: (path / WEIGHTS).write_bytes((path / WEIGHTS).read_bytes()[:700]), "outside the file of 700 bytes"),
+        (lambda path: (path / WEIGHTS).write_bytes(b""), "no weight file"),
+        (lambda path: (path / WEIGHTS).write_bytes(bytes(2000)), "no weight file of version 2"),
+        (lambda path: edit(path, lambda spec: spec.neuralNetwork.layers.add()), "holds neuralNetwork, expected an ML program"),
+        (lambda path: edit(path, lambda spec: spec.mlProgram.functions.clear()), "has no function"),
+    ],
+)
+def test_a_damaged_package_is_told(copy, damage, message):
+    damage(copy)
+    with pytest.raises(PackageError, match=message):
+        run(copy)
+
+
+def blob(spec):
+    return next(
+        op.attributes["val"].blobFileValue
+        for op in main_block(spec).operations
+        if op.type == "const" and op.attributes["val"].WhichOneof("value") == "blobFileValue"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda spec: setattr(blob(spec), "offset", 10**9), PackageError, "lies outside the file"),
+        (lambda spec: setattr(blob(spec), "offset", 128), PackageError, "no description of a blob"),
+        (lambda spec: setattr(blob(spec), "fileName", "/etc/passwd"), PackageError, "outside the package"),
+        (lambda spec: setattr(blob(spec), "fileName", "@model_path/../../../x"), PackageError, "no path inside the package"),
+        (
+            lambda spec: setattr(operation(spec, "softmax"), "type", "hardmax"),
+            UnsupportedError,
+            r"function main, operation \d \(hardmax\).*no operation hardmax",
+        ),
+        (
+            lambda spec: operation(spec, "softmax").inputs["sharpness"].CopyFrom(operation(spec, "softmax").inputs["axis"]),
+            UnsupportedError,
+            "no input 'sharpness'",
+        ),
+        (lambda spec: operation(spec, "softmax").inputs.pop("x"), UnsupportedError, "lacks its input 'x'"),
+        (lambda spec: main_block(spec).outputs.append("z"), PackageError, "output z is given by no operation"),
+        (
+            lambda spec: setattr(operation(spec, "softmax").inputs["x"].arguments[0], "name", "nothing"),
+            PackageError,
+            "takes nothing, which nothing before it gives",
+        ),
+        (lambda spec: setattr(operation(spec, "softmax").outputs[0].type.tensorType, "dataType", 77), UnsupportedError, "data type 77"),
+        (lambda spec: setattr(operation(spec, "linear").outputs[0].type.tensorType.dimensions[1].constant, "size", 23), MilError, r"gives shape \[2, 24\]"),
+        (lambda spec: setattr(operation(spec, "linear").outputs[0].type.tensorType, "dataType", 23), MilError, "the program declares int32"),
+    ],
+)
+def test_a_program_that_makes_no_sense_is_told_with_its_place(copy, change, error, message):
+    edit(copy, change)
+    with pytest.raises(error, match=message):
+        run(copy)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_flipped_bytes_and_cut_files_give_an_answer_or_an_error_of_our_own(package, tmp_path_factory, data):
+    folder = tmp_path_factory.getbasetemp() / "fuzz.mlpackage"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(package, folder)
+    target = folder / data.draw(st.sampled_from([MODEL, MODEL, WEIGHTS, "Manifest.json"]))
+    content = bytearray(target.read_bytes())
+    if data.draw(st.booleans()):
+        for _ in range(data.draw(st.integers(1, 4))):
+            content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    else:
+        del content[data.draw(st.integers(0, len(content) - 1)) :]
+    target.write_bytes(content)
+    try:
+        describe_text(describe(Package(folder)))
+        executor = Executor(Package(folder).function())
+        kind = next(iter(executor.function.inputs.items()), None)
+        executor.run({kind[0]: np.ones(kind[1].fixed or (2, 16), kind[1].scalar.held)} if kind else {}, executor.new_states())
+    except MilError as error:
+        assert str(error)
+
+
+def test_a_loop_runs_and_one_without_end_is_stopped(tmp_path, monkeypatch):
+    def build(forever: bool):
+        @mb.program(input_specs=[mb.TensorSpec((1,), dtype=types.int32)], opset_version=ct.target.iOS18)
+        def program(x):
+            def more(i, total):
+                return mb.logical_or(x=mb.less(x=i, y=5), y=forever)
+
+            def body(i, total):
+                return mb.add(x=i, y=1), mb.add(x=total, y=mb.mul(x=x, y=i))
+
+            total = mb.while_loop(_cond=more, _body=body, loop_vars=(0, x))[1]
+            return mb.cond(pred=True, _true_fn=lambda: mb.identity(x=total), _false_fn=lambda: mb.sub(x=total, y=1), name="y")
+
+        return save(program, tmp_path / f"loop{forever}.mlpackage")
+
+    executor = Executor(Package(build(False)).function())
+    assert executor.run({"x": np.array([3], np.int32)})["y"] == 3 + 3 * (0 + 1 + 2 + 3 + 4)
+    assert MOST_ITERATIONS >= 1000
+    monkeypatch.setattr("runtime.mil.executor.MOST_ITERATIONS", 50)
+    with pytest.raises(MilError, match="did not end after 50 iterations"):
+        Executor(Package(build(True)).function()).run({"x": np.array([3], np.int32)})
+
+
+def test_half_precision_rounds_where_the_program_says_so(tmp_path):
+    @mb.program(input_specs=[mb.TensorSpec((4,), dtype=types.fp32)], opset_version=ct.target.iOS18)
+    def program(x):
+        half = mb.mul(x=mb.cast(x=x, dtype="fp16"), y=np.float16(1.001))
+        return mb.add(x=mb.cast(x=half, dtype="fp32"), y=np.float32(1e-5), name="y")
+
+    function, x = Package(save(program, tmp_path / "half.mlpackage")).function(), np.array([1.0, 0.1, 70000, 3e-8], np.float32)
+    rounded = (x.astype(np.float16) * np.float16(1.001)).astype(np.float32) + np.float32(1e-5)
+    np.testing.assert_array_equal(Executor(function, "float16").run({"x": x})["y"], rounded)
+    exact = x * np.float32(np.float16(1.001)) + np.float32(1e-5)
+    np.testing.assert_allclose(Executor(function, "float32").run({"x": x})["y"], exact, rtol=1e-6)
+
+
+@given(st.integers(1, 8).flatmap(lambda width: st.tuples(st.just(width), st.lists(st.integers(0, 2**width - 1), max_size=40))))
+def test_packed_numbers_come_out_as_they_went_in(case):
+    width, numbers = case
+    packed = sum(number << (width * place) for place, number in enumerate(numbers))
+    content = packed.to_bytes(-(-width * len(numbers) // 8), "little")
+    np.testing.assert_array_equal(unpack_bits(content, len(numbers), width), np.array(numbers, np.uint8))
