@@ -222,17 +222,6 @@ def test_manifest_that_is_no_json(onnx_copy, capsys):
     assert say(onnx_copy / "nowhere") == 2
 
 
-def test_a_core_ml_bundle_says_that_nothing_runs_it_here(bundles, capsys):
-    assert say(bundles / "coreml") == 2
-    assert "Core ML" in one_line(capsys)
-    assert json.loads((bundles / "coreml" / "manifest.json").read_text())["numerics"] == "not run"
-
-
-def test_a_core_ml_bundle_is_verified_as_far_as_it_can_be(bundles, capsys):
-    assert export(["verify", str(bundles / "coreml")]) == 0
-    assert "numerics not run" in capsys.readouterr().out
-
-
 def test_no_engine_installed(bundles, tmp_path):
     """A Python without onnxruntime: the message names the extra."""
     code = (

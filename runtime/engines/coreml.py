@@ -6,6 +6,7 @@ Core ML has no 64-bit integers, and its states are half precision.
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any
 
@@ -16,6 +17,7 @@ from runtime.engines.base import Arrays, Engine, Stream, check_states
 from runtime.errors import IntegrityError, RuntimeFault, UsageError, first_line
 from runtime.mil import PRECISIONS, Executor, MilError, Package, PackageError
 
+log = logging.getLogger(__name__)
 COMPUTE_UNITS = ("all", "cpu", "cpu_and_gpu", "cpu_and_ne")
 UNIT_NAMES = dict(zip(COMPUTE_UNITS, ("ALL", "CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"), strict=True))
 
@@ -25,6 +27,8 @@ def open_coreml(bundle: Bundle, precision: str | None = None, compute_units: str
     native = sys.platform == "darwin" and precision is None
     if compute_units is not None and not native:
         raise UsageError(f"--compute-units {compute_units}: these are Core ML's; here the reference executor runs, on the CPU")
+    if not native and precision is None:
+        log.warning("%s: a Core ML bundle and no Core ML here: the reference executor runs it, slower than a device would", bundle.folder)
     return CoreMLEngine(bundle, compute_units or "all") if native else ReferenceEngine(bundle, precision or "float16")
 
 
