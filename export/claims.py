@@ -29,7 +29,7 @@ def plan_of(manifest: Manifest, source: Source) -> Plan:
     own = -len(source.family.high_precision) or None  # the family's own rules come last, and are added again
 
     def scheme(found: SchemeEntry | None) -> Scheme | None:
-        return None if found is None else Scheme(found.bits, found.group, found.activations)
+        return None if found is None else Scheme(found.bits, found.group, found.activations, found.channels)
 
     plan = Plan(
         quant=manifest.recipe.name,

@@ -17,13 +17,13 @@ from export.errors import VerificationError
 from export.estimate import estimate
 from export.manifest import LICENCE, TOKENIZER
 from export.source import Model, Plan, Source
-from export.targets import HALVES, TARGETS, compute_precision, open_target, parse_targets
+from export.targets import HALVES, TARGETS, check_recipes, compute_precision, open_target, parse_targets
 from export.verify import failures, table
 from export.verify import verify as verify_bundle
 from model.families import FAMILIES
 from model.synthetic import embedded_default
 from quantize.linear import float_activations
-from quantize.recipe import RECIPES, RecipeError, find_recipe, parse_rule
+from quantize.recipe import RECIPES, RecipeError, Scheme, find_recipe, parse_rule
 from runtime.bundle import Bundle
 from runtime.errors import RuntimeFault, UsageError
 from runtime.files import check_place, write_whole
@@ -39,9 +39,10 @@ def build_command(arguments: argparse.Namespace) -> int:
     targets = parse_targets(arguments.target)
     plan, source = _plan(arguments), _source(arguments.checkpoint)
     name = arguments.checkpoint.resolve().name if arguments.checkpoint else EMBEDDED_NAME
-    source.recipes(plan)  # a bad override fails before anything is lowered
+    recipes = source.recipes(plan)  # a bad override fails before anything is lowered
     for target in targets:
         compute_precision(target, arguments.compute_precision)
+        check_recipes(target, recipes.values())
     for what, there in (("tekken.json, so that its bundle reads no text", (source.folder / TOKENIZER).is_file()), ("voices", bool(source.voices))):
         if not there:
             log.warning("%s: this checkpoint has no %s", source.folder, what)
@@ -95,13 +96,19 @@ def list_command(arguments: argparse.Namespace) -> int:
     print("targets     " + ", ".join(TARGETS))
     for name, recipe in RECIPES.items():
         scheme = recipe.linears
-        what = "full precision" if scheme is None else f"int{scheme.bits}, {f'groups of {scheme.group}' if scheme.group else 'per output channel'}, tables int8"
+        what = "full precision" if scheme is None else f"{_held(scheme)}, tables int8"
         print(f"recipe      {name:<8} {what}{', int8 activations on every target' if scheme and scheme.activations == 'int8' else ''}")
     for component in components:
         print(f"component   {component.name:<14} {component.purpose}")
     for path in content["paths"]:
         print(f"path        {path}{'  (kept as floats unless a rule says otherwise)' if path in source.family.high_precision else ''}")
     return 0
+
+
+def _held(scheme: Scheme) -> str:
+    if scheme.channels:
+        return f"palettes of {2**scheme.bits} values for {scheme.channels} output channels (Core ML only)"
+    return f"int{scheme.bits}, {f'groups of {scheme.group}' if scheme.group else 'per output channel'}"
 
 
 def verify_command(arguments: argparse.Namespace) -> int:
@@ -134,6 +141,8 @@ def trace_command(arguments: argparse.Namespace) -> int:
     targets = parse_targets(arguments.target) if arguments.target else ()
     if len(targets) > 1:
         raise UsageError(f"--target {arguments.target}: a trace follows one target's arithmetic; give one")
+    for target in targets:
+        check_recipes(target, source.recipes(plan).values())
     lowering = open_target(*targets) if targets else None
     layout = lowering.layout if lowering else "BSHD"
     model = Model(source, plan, layout, lowering is not None and lowering.halves)

@@ -19,12 +19,14 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from export.errors import ExportError
 from export.lowering import EntryPoint, Graph, Lowering, Stateful, dynamic_shapes, example_inputs, quiet_logs, zero_states
 from model.component import Component, Kind, TensorSpec
 from model.layers.attention import ReferenceAttention, use_cache_attention
 from quantize.linear import QuantizedEmbedding, QuantizedLinear, use_product
+from quantize.palettes import PalettizedLinear
 from quantize.scales import SMALLEST_SCALE
 from runtime.errors import first_line
 
@@ -36,11 +38,13 @@ with quiet_logs("coremltools"):  # it tells of the framework that only macOS has
     from coremltools.models.utils import MultiFunctionDescriptor, save_multifunction
 
 OPSET, OPSET_NAME = ct.target.iOS18, "CoreML8"  # the first with states and with scales per block
+PALETTIZATION = 2  # coremltools' number for this kind of compression
 RANGES = {4: (-8, 7), 8: (-128, 127)}  # the only two that the converter takes; the integers of a scheme lie inside
 MASKED = -1e4  # finite: a half-precision softmax stays defined where a whole row is masked
 DTYPES = {"float32": np.float32, "int64": np.int32}  # Core ML has no 64-bit integers
 HALF_MAX = float(np.finfo(np.float16).max)
 NORM_PEAK = 8.0  # rows are brought to this magnitude before they are squared: neither squares nor epsilons leave half precision
+Compressed = QuantizedLinear | QuantizedEmbedding | PalettizedLinear
 ArrayType = ct.proto.FeatureTypes_pb2.ArrayFeatureType
 ARRAY_TYPES = {"float32": ArrayType.FLOAT32, "int64": ArrayType.INT32}
 EXACT = (Kind.LOGITS, Kind.LATENT)  # outputs that are rounded to codes: single precision from the last product on
@@ -158,6 +162,7 @@ class CoreMLLowering(Lowering):
 def _write_package(graph: Graph, path: Path, compute_precision: str) -> None:
     use_product(graph.widest.module, spell_product)
     use_cache_attention(graph.widest.module, OneHotAttention())
+    _tell_palettes(graph.widest.module)
     functions, programs = MultiFunctionDescriptor(), {}
     with TemporaryDirectory(dir=path.parent, prefix=".coreml") as temporary:
         for component in graph.components:
@@ -170,6 +175,14 @@ def _write_package(graph: Graph, path: Path, compute_precision: str) -> None:
         functions.default_function_name = graph.widest.name
         save_multifunction(functions, str(path))
     _normalise(path)
+
+
+def _tell_palettes(module: nn.Module) -> None:
+    """In the buffers from which the converter learns how a weight is compressed."""
+    for part in module.modules():
+        if isinstance(part, PalettizedLinear):
+            part.register_buffer("_COREML_/weight/compression_type", torch.tensor([PALETTIZATION]))
+            part.register_buffer("_COREML_/weight/lut", part.get_buffer("palette")[:, None, :, None])  # [N / channels, 1, values, 1]
 
 
 def _convert(component: Component, compute_precision: str) -> ct.models.MLModel:
@@ -302,14 +315,20 @@ def _check_weights(where: str, found: list[tuple[np.ndarray, np.ndarray]], compo
     expected = _calls(component)
     _compare(where, "number of quantised weights", len(found), len(expected))
     for (integers, scale), (name, module) in zip(found, expected, strict=True):
-        if not all(map(np.array_equal, (integers, scale), (module.get_buffer("weight"), module.get_buffer("scale")))):
+        if not all(map(np.array_equal, (integers, scale), _held(module))):
             raise ExportError(f"{where}: the integers or scales of {name} are not those of the module")
 
 
-def _calls(component: Component) -> list[tuple[str, QuantizedLinear | QuantizedEmbedding]]:
+def _held(module: Compressed) -> tuple[torch.Tensor, torch.Tensor]:
+    """Integers and scales, or indices and palettes."""
+    names = ("indices", "palette") if isinstance(module, PalettizedLinear) else ("weight", "scale")
+    return module.get_buffer(names[0]), module.get_buffer(names[1])
+
+
+def _calls(component: Component) -> list[tuple[str, Compressed]]:
     """The quantised modules in the order of their calls; products are left out of the run, so that it costs little."""
-    called: list[tuple[str, QuantizedLinear | QuantizedEmbedding]] = []
-    parts = {name: part for name, part in component.module.named_modules() if isinstance(part, QuantizedLinear | QuantizedEmbedding)}
+    called: list[tuple[str, Compressed]] = []
+    parts = {name: part for name, part in component.module.named_modules() if isinstance(part, Compressed)}
     hooks = [part.register_forward_pre_hook(lambda module, _, name=name: called.append((name, module))) for name, part in parts.items()]
     use_product(component.module, lambda x, linear: x.new_zeros(*x.shape[:-1], len(linear.get_buffer("scale"))))
     inputs = example_inputs(component, {dim: low for dim, (low, _) in component.dims.items()})
@@ -328,6 +347,8 @@ def _quantized_weights(function: Any) -> list[tuple[np.ndarray, np.ndarray]]:
     weights, table = [], None
     for op in function.operations:
         for source in (value.op for value in op.inputs.values() if not isinstance(value, list | tuple) and value.op):
+            if source.op_type == "constexpr_lut_to_dense":
+                weights.append((source.indices.val.astype(np.uint8), source.lut.val[:, 0, :, 0].astype(np.float32)))
             if source.op_type == "constexpr_blockwise_shift_scale" and source.offset is None:
                 weights.append((source.data.val.astype(np.int8), source.scale.val.astype(np.float32)))
         if op.op_type == "gather" and table is not None:

@@ -155,7 +155,8 @@ def graph_weights(root: nn.Module, prefixes: tuple[str, ...], recipe: Recipe, co
             size += float_bytes * parameter.numel()
             loaded += 4 * parameter.numel()
         else:
-            scales = parameter.numel() / (scheme.group or parameter.shape[-1])
+            row = parameter.shape[-1]
+            scales = parameter.numel() / row / scheme.channels * 2**scheme.bits if scheme.channels else parameter.numel() / (scheme.group or row)
             size += parameter.numel() * scheme.bits / 8 + SCALE_BYTES * scales
-            loaded += parameter.numel() + 4 * scales
+            loaded += parameter.numel() * (5 if scheme.channels else 1) + 4 * scales
     return count, size, loaded

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from export.errors import ExportError
-from quantize.recipe import RecipeError
+from quantize.recipe import Recipe, RecipeError
 
 if TYPE_CHECKING:
     from export.lowering import Lowering
@@ -18,6 +19,7 @@ TARGETS = {
     "coreml": ("export.coreml", "CoreMLLowering", ("coremltools",)),
 }
 
+PALETTES = ("coreml",)  # hold weights as tables of values
 HALVES = ("coreml",)  # hold what stays in floating point in half precision, unless asked for more
 
 
@@ -35,6 +37,14 @@ def compute_precision(target: str, asked: str | None = None) -> str:
     if asked is not None and target not in HALVES:
         raise RecipeError(f"--compute-precision {asked}: for {', '.join(HALVES)}; {target} computes in float32")
     return asked or ("float16" if target in HALVES else "float32")
+
+
+def check_recipes(target: str, recipes: Iterable[Recipe]) -> None:
+    """Raises RecipeError (usage) where a target cannot hold weights as a recipe says."""
+    for recipe in recipes:
+        schemes = [recipe.linears, recipe.tables, *(scheme for rule in recipe.rules for scheme in (rule.linears, rule.tables))]
+        if target not in PALETTES and any(scheme and scheme.channels for scheme in schemes):
+            raise RecipeError(f"recipe {recipe.name}: palettes are {', '.join(PALETTES)}'s own; for {target} take w4")
 
 
 def float_bytes(target: str, asked: str | None = None) -> int:

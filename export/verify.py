@@ -16,6 +16,7 @@ from export.lowering import Graph, Lowering
 from export.source import Model, OneGraph, Plan, Source
 from model.component import Component
 from quantize.linear import QuantizedEmbedding, QuantizedLinear
+from quantize.palettes import PalettizedLinear
 from quantize.recipe import LEAST_CORRELATION
 from runtime.bundle import Bundle
 from runtime.engines import open_engine
@@ -102,7 +103,7 @@ def _rounds_activations(component: Component, lowering: Lowering) -> bool:
 def _quantisation_bars(components: list[Component]) -> dict[str, float]:
     """Per graph, by its coarsest weight."""
     bits = {
-        component.graph: [part.scheme.bits for part in component.module.modules() if isinstance(part, QuantizedLinear | QuantizedEmbedding)]
+        component.graph: [part.scheme.bits for part in component.module.modules() if isinstance(part, QuantizedLinear | QuantizedEmbedding | PalettizedLinear)]
         for component in components
     }
     return {graph: distance_at(LEAST_CORRELATION[min(found)]) for graph, found in bits.items() if found}

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from quantize.linear import QuantizedEmbedding, QuantizedLinear
+from quantize.palettes import PalettizedLinear, PalettizedWeight, search_palette
 from quantize.recipe import Recipe
 from quantize.scales import search_scales
 
@@ -30,11 +31,13 @@ class Quantizer:
         scheme = None if path in self.never else self.recipe.scheme_for(path, is_table)
         if scheme is None:
             return None
-        found = search_scales(weight, scheme, path)
+        found = search_palette(weight, scheme, path) if scheme.channels else search_scales(weight, scheme, path)
         self.squared_error += found.squared_error
         self.min_max_squared_error += found.min_max_squared_error
         self.squared_norm += found.squared_norm
         self.quantized.append(path)
+        if isinstance(found, PalettizedWeight):
+            return PalettizedLinear(found.indices, found.palette, scheme)
         return (QuantizedEmbedding if is_table else QuantizedLinear)(found.integers, found.scale, scheme)
 
     def report(self) -> dict[str, float]:

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 GROUP = 32  # weights per scale of a 4-bit scheme: the smallest block that all three targets' kernels take
+PALETTE_CHANNELS = 16  # rows per palette: a fair of Core ML's sizes (4 to 32); 16 values of 16 bits cost nothing beside them
 # What an output must keep of its correlation with full precision, by the bits of the coarsest weight on its way. A floor for
 # sanity, not a promise of quality: rounding to 8 bits moves a weight by 0.7 %, to 4 by 9 %, and some ten products follow each other.
 LEAST_CORRELATION = {8: 0.99, 4: 0.9}
@@ -24,11 +25,13 @@ class Scheme:
 
     activations: `kernel` leaves them to the target (integer on ONNX and XNNPACK, float on Core ML);
         `int8` asks for dynamic 8-bit activations everywhere, spelled out where a target has no such kernel.
+    channels: not integers and scales but a palette of 2^bits values per so many rows, which Core ML alone has.
     """
 
     bits: int
     group: int | None = None
     activations: str = "kernel"
+    channels: int | None = None
 
     @property
     def range(self) -> tuple[int, int]:
@@ -78,7 +81,7 @@ class Recipe:
 def _describe(scheme: Scheme | None) -> dict[str, Any] | None:
     if scheme is None:
         return None
-    return {"bits": scheme.bits, "group": scheme.group, "symmetric": True, "activations": scheme.activations}
+    return {"bits": scheme.bits, "group": scheme.group, "activations": scheme.activations, "channels": scheme.channels}
 
 
 _INT8 = Scheme(bits=8)
@@ -89,6 +92,7 @@ RECIPES = {
         Recipe("none", linears=None, tables=None),
         Recipe("w8", linears=_INT8, tables=_INT8),
         Recipe("w4", linears=_INT4, tables=_INT8),
+        Recipe("lut4", linears=Scheme(bits=4, channels=PALETTE_CHANNELS), tables=_INT8),
         Recipe("8da4w", linears=Scheme(bits=4, group=GROUP, activations="int8"), tables=_INT8),
     )
 }

@@ -93,12 +93,13 @@ class FileEntry(_Record):
 
 
 class SchemeEntry(_Record):
-    """How weights are held: symmetric integers, one scale per `group` weights of a row or per row."""
+    """How weights are held: symmetric integers, one scale per `group` weights of a row or per row; or with `channels` a palette of
+    2^bits values per so many rows."""
 
     bits: Literal[4, 8]
     group: Size | None
-    symmetric: Literal[True]
     activations: Literal["kernel", "int8"]
+    channels: Size | None
 
 
 class RuleEntry(_Record):
