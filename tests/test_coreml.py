@@ -1,4 +1,4 @@
-"""Core ML packages, read back from disk: nothing here can run them."""
+"""Core ML packages: what stands in them, read back from disk, and single graphs executed."""
 
 import shutil
 from dataclasses import replace
@@ -17,6 +17,7 @@ from model.layers.attention import ReferenceAttention
 from quantize.linear import QuantizedLinear, float_activations, int8_per_token
 from quantize.recipe import find_recipe
 from quantize.scales import search_scales
+from runtime.mil import Executor, Package
 
 pytestmark = pytest.mark.slow
 CACHE = 32
@@ -24,7 +25,7 @@ CACHE = 32
 
 def graphs(checkpoint: Path, recipe: str, *names: str) -> dict[str, Graph]:
     source, plan = Source(checkpoint), Plan(recipe, (("codec", "w8"),), cache_length=CACHE)
-    return {graph.name: graph for graph in Model(source, plan, "BHSD").graphs() if not names or graph.name in names}
+    return {graph.name: graph for graph in Model(source, plan, "BHSD", halves=True).graphs() if not names or graph.name in names}
 
 
 @pytest.fixture(scope="module")
@@ -180,3 +181,19 @@ def test_norm_holds_in_half_precision(eps, size):
     x, weight = (torch.randn(4, 96) * size).half(), torch.ones(96)
     found = _rms_norm(x, [96], weight.half(), eps)
     torch.testing.assert_close(found.float(), F.rms_norm(x.float(), (96,), weight, eps), atol=2e-3, rtol=5e-3)
+
+
+@pytest.mark.parametrize("recipe", ["lut4", "8da4w"])
+def test_one_graph_in_the_other_recipes_computes_what_the_module_does(checkpoint, tmp_path, recipe):
+    """Exported and read back; then one call with the same weights, where nothing but float32's own rounding differs."""
+    graph = graphs(checkpoint, recipe, "acoustic_step")["acoustic_step"]
+    CoreMLLowering().lower([graph], tmp_path)
+    function = Package(tmp_path / "acoustic_step.mlpackage").function("acoustic_step")
+    kinds = {op.type for op in function.operations()}
+    assert ("constexpr_lut_to_dense" in kinds) == (recipe == "lut4")
+    inputs = graph.widest.example(0)
+    with torch.no_grad():
+        expected = graph.widest.module(*(torch.from_numpy(array) for array in inputs.values()))
+    found = Executor(function, "float32").run({name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in inputs.items()})
+    for spec, value in zip(graph.widest.outputs, expected, strict=True):
+        assert np.abs(found[spec.name] - value.numpy()).max() <= (1e-5 if recipe == "lut4" else 1e-3) * float(value.abs().max())

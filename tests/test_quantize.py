@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantize.linear import QuantizedLinear, float_activations, int8_per_block, int8_per_token
+from quantize.palettes import PalettizedLinear, search_palette
 from quantize.recipe import RECIPES, Recipe, RecipeError, Rule, Scheme, find_recipe
 from quantize.scales import search_scales
 
@@ -73,3 +74,32 @@ def test_stacked_rows_are_the_rows():
     parts = [QuantizedLinear(f.integers, f.scale, INT4) for f in (search_scales(weight(seed=s), INT4, "w") for s in (1, 2))]
     x = torch.randn(3, 96)
     torch.testing.assert_close(parts[0].stack(parts)(x), torch.cat([part(x) for part in parts], -1))
+
+
+LUT4 = Scheme(4, channels=8)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1000), st.sampled_from([1e-3, 1.0, 1e3]))
+def test_palettes_hold_the_nearest_of_values_that_half_precision_holds(seed, size):
+    w = weight(seed=seed) * size
+    found = search_palette(w, LUT4, "w")
+    assert found.palette.shape == (3, 16) and torch.equal(found.palette, found.palette.half().float())
+    assert found.squared_error <= found.min_max_squared_error
+    held = PalettizedLinear(found.indices, found.palette, LUT4).weight
+    distances = (w.reshape(3, -1, 1) - found.palette[:, None, :]).abs()
+    torch.testing.assert_close((w - held).abs().reshape(3, -1), distances.amin(-1), rtol=0, atol=1e-6 * size)
+    assert found.squared_error == pytest.approx(float((w - held).square().sum()), rel=1e-4)
+
+
+def test_palettes_lower_the_error_of_evenly_spaced_values_by_a_third_and_stack():
+    found = search_palette(weight(256, 256), Scheme(4, channels=16), "w")
+    assert found.squared_error < 0.67 * found.min_max_squared_error
+    parts = [PalettizedLinear(f.indices, f.palette, LUT4) for f in (search_palette(weight(seed=s), LUT4, "w") for s in (1, 2))]
+    x = weight(3, 96, seed=3)
+    assert torch.equal(parts[0].stack(parts)(x), torch.cat([part(x) for part in parts], -1))
+
+
+def test_rows_that_share_a_palette_must_divide():
+    with pytest.raises(RecipeError, match="20 outputs are no multiple of the 8"):
+        search_palette(weight(rows=20), LUT4, "layers.0.wq")
