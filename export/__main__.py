@@ -124,6 +124,7 @@ def _trace_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m export trace", description="Every intermediate value of an utterance, from eager.")
     _add_plan(parser)
     parser.add_argument("--target", metavar="TARGET", help="whose activation arithmetic to use with a quantised model (default: floats)")
+    parser.add_argument("--compute-precision", choices=("float16", "float32"), help="of the Core ML bundle that this is compared with (default: float16)")
     parser.add_argument("--inputs", type=Path, required=True, metavar="IN.npz")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="OUT.npz")
     parser.add_argument("--json", action="store_true", help="shapes of what was written, as JSON on stdout")

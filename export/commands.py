@@ -143,7 +143,9 @@ def trace_command(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--target {arguments.target}: a trace follows one target's arithmetic; give one")
     for target in targets:
         check_recipes(target, source.recipes(plan).values())
-    lowering = open_target(*targets) if targets else None
+    if arguments.compute_precision and not targets:
+        raise UsageError("--compute-precision: of which target? give --target")
+    lowering = open_target(targets[0], arguments.compute_precision) if targets else None
     layout = lowering.layout if lowering else "BSHD"
     model = Model(source, plan, layout, lowering is not None and lowering.halves)
     product = lowering.product if lowering else float_activations

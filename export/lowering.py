@@ -47,7 +47,7 @@ class Lowering(Protocol):
 
     `integer_kernels`: quantised products round their activations whatever the scheme asks.
     `runners` are what may run the artifacts, the one of this machine first; `precisions` those in which it does to verify them,
-    the first through every check. `compute_precision` is what floats are held in.
+    the first at full length. `compute_precision` is what floats are held in.
     """
 
     target: str

@@ -10,8 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from export.errors import ExportError
 from export.lowering import Graph, graphs_of
 from model.checkpoint import Checkpoint, is_below, materialize
 from model.component import Component
@@ -119,7 +121,11 @@ def _round_to_half(components: list[Component]) -> None:
     for module in {component.module for component in components}:
         for tensor in (*module.parameters(), *module.buffers()):
             if tensor.is_floating_point():
-                tensor.data = tensor.data.half().float()
+                half = tensor.half()
+                if not half.isfinite().all():
+                    where = components[0].graph
+                    raise ExportError(f"{where}: a weight of {float(tensor.abs().max()):.3g} is beyond half precision; --compute-precision float32 holds it")
+                tensor.data = half.float()
 
 
 class OneGraph:

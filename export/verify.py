@@ -14,6 +14,7 @@ from export.eager import EagerEngine, reordered
 from export.errors import ExportError
 from export.lowering import Graph, Lowering
 from export.source import Model, OneGraph, Plan, Source
+from export.targets import HALVES
 from model.component import Component
 from quantize.linear import QuantizedEmbedding, QuantizedLinear
 from quantize.palettes import PalettizedLinear
@@ -23,7 +24,7 @@ from runtime.engines import open_engine
 from runtime.engines.base import EngineOptions
 from runtime.voxtral_tts import read_constants
 
-DEFAULT_STEPS = 1000
+DEFAULT_STEPS, OTHER_STEPS = 1000, 200
 log = logging.getLogger(__name__)
 
 
@@ -38,14 +39,13 @@ def verify(
 ) -> dict[str, Any]:
     """Runs every check that the target allows. The result says `status`, `rows`, `reports`; nothing is raised for a miss.
 
-    `precisions` (by default the target's) say in what the artifact is run: through every check in the first, and in the
-    others to see what they make of outputs and codes.
+    `precisions` (by default the target's) say in what the artifact is run: the long run is shorter in all but the first.
     """
     model = model or Model(source, plan, lowering.layout, lowering.halves)
     results: list[Comparison | Fact] = [_structure(graph, bundle, lowering) for graph in model.graphs()] if bundle.manifest.target == "coreml" else []
     reports: Reports = {}
     for index, precision in enumerate(precisions or lowering.precisions):
-        found = _run(bundle, source, plan, lowering, model, precision, steps if index == 0 else 0)
+        found = _run(bundle, source, plan, lowering, model, precision, steps if index == 0 else min(steps, OTHER_STEPS))
         results += [replace(result, check=f"{result.check}, {precision}") if precision else result for result in found[0]]
         reports |= {f"{name}, {precision}" if precision else name: values for name, values in found[1].items()}
     passed = all(result.passed for result in results)
@@ -63,7 +63,7 @@ def _structure(graph: Graph, bundle: Bundle, lowering: Lowering) -> Fact:
 def _run(
     bundle: Bundle, source: Source, plan: Plan, lowering: Lowering, model: Model, precision: str | None, steps: int
 ) -> tuple[list[Comparison | Fact], Reports]:
-    """Every check in one precision; without `steps` those of outputs and codes only."""
+    """Every check in one precision."""
     components = model.all_components()
     length, layout = plan.cache_length, lowering.layout
     plain = OneGraph(source, Plan("none", switches=plan.switches, cache_length=length), layout)
@@ -72,22 +72,22 @@ def _run(
         artifact=open_engine(bundle, EngineOptions(compute_precision=precision)).stream,
         eager=EagerEngine(components, length, layout, lowering.product).stream,
         reordered=EagerEngine(components, length, layout, reordered(lowering.product)).stream,
-        full=EagerEngine(components, length, layout, find=plain).stream if any(model.quantized.values()) else None,
+        full=EagerEngine(components, length, layout, find=plain).stream if any(model.quantized.values()) or lowering.halves else None,
         layout=layout,
         integer_graphs={component.graph for component in components if _rounds_activations(component, lowering)},
         bars=_quantisation_bars(components),
-        float_bar=HALF_BAR if lowering.halves and precision != "float32" else FLOAT_BAR,
+        float_bar=FLOAT_BAR if precision == "float32" or bundle.manifest.target not in HALVES else HALF_BAR,
     )
     constants = read_constants(bundle.manifest)
     reports: Reports = {}
-    checks: dict[str, Iterable[Comparison | Fact]] = {"components": each_component(context), "codes": agreement(context, constants, reports)}
-    if steps:
-        checks |= {
-            "long run": long_run(context, steps),
-            "replay": replay(context),
-            "streaming": streaming(context),
-            "free run": end_to_end(context, constants, reports, plain.holds_all),
-        }
+    checks: dict[str, Iterable[Comparison | Fact]] = {
+        "components": each_component(context),
+        "long run": long_run(context, steps),
+        "replay": replay(context),
+        "streaming": streaming(context),
+        "codes": agreement(context, constants, reports),
+        "free run": end_to_end(context, constants, reports, plain.holds_all),
+    }
     results: list[Comparison | Fact] = []
     for name, check in checks.items():
         log.info("  checking%s: %s", f" in {precision}" if precision else "", name)

@@ -214,9 +214,10 @@ def _trace(arguments: argparse.Namespace) -> int:
 
 def _mil(arguments: argparse.Namespace) -> int:
     from runtime.engines import check_installed
-    from runtime.mil import CallError, MilError, Package, describe, describe_text
 
     check_installed("coreml", str(arguments.package))
+    from runtime.mil import CallError, MilError, Package, describe, describe_text
+
     try:
         description = describe(Package(arguments.package), arguments.function)
     except CallError as error:

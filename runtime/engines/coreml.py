@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -100,6 +102,17 @@ def _state_names(components: dict[str, ComponentEntry]) -> dict[str, tuple[Compo
     return {state.name: (entry, f"{entry.graph}_{state.name}", state.dtype) for entry in components.values() for state in entry.states}
 
 
+@contextmanager
+def _told(component: str) -> Iterator[None]:
+    """Core ML's own errors have no common base below Exception."""
+    try:
+        yield
+    except RuntimeFault:
+        raise
+    except Exception as error:
+        raise RuntimeFault(f"{component}: Core ML failed: {first_line(error)}") from None
+
+
 class CoreMLEngine(Engine):
     """Core ML on macOS 15 or newer. Models load and are compiled for this machine on first use."""
 
@@ -138,21 +151,25 @@ class CoreMLStream(Stream):
 
     def _state_of(self, entry: ComponentEntry) -> Any:
         if entry.graph not in self._states:
-            self._states[entry.graph] = self._engine.model(entry).make_state()
+            with _told(entry.name):
+                self._states[entry.graph] = self._engine.model(entry).make_state()
         return self._states[entry.graph]
 
     def snapshot(self) -> Arrays:
-        return {name: self._state_of(entry).read_state(inside).astype(dtype) for name, (entry, inside, dtype) in _state_names(self.components).items()}
+        states = {}
+        for name, (entry, inside, dtype) in _state_names(self.components).items():
+            with _told(entry.name):
+                states[name] = np.array(self._state_of(entry).read_state(inside), dtype)
+        return states
 
     def restore(self, states: Arrays) -> None:
         check_states(self.components, states)
         for name, (entry, inside, _) in _state_names(self.components).items():
-            self._state_of(entry).write_state(inside, states[name].astype(np.float16))
+            with _told(entry.name):  # single precision: coremltools hands no half array over to the framework
+                self._state_of(entry).write_state(inside, states[name])
 
     def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
         arguments = [_integers(inputs)] + ([self._state_of(entry)] if entry.states else [])
-        try:
+        with _told(entry.name):
             outputs = self._engine.model(entry).predict(*arguments)
-        except Exception as error:
-            raise RuntimeFault(f"{entry.name}: Core ML failed: {first_line(error)}") from None
         return {spec.name: outputs[spec.name] for spec in entry.outputs}

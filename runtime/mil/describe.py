@@ -52,7 +52,7 @@ def _add(weights: dict[str, list[int]], kind: str, array: np.ndarray) -> None:
 def _add_compressed(weights: dict[str, list[int]], operation: Operation) -> None:
     for name in INTEGERS:
         for value in operation.inputs.get(name, ()):
-            if isinstance(value, Constant):
+            if isinstance(value, Constant) and isinstance(value.value, np.ndarray):
                 _add(weights, f"{value.kind.scalar.name}, {operation.type}", value.value)
 
 

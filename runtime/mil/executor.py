@@ -8,6 +8,7 @@ operation is theirs and not in the program.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from runtime.mil.program import Block, Constant, Function, Name, Operation
 from runtime.mil.types import TensorType
 
 PRECISIONS = ("float16", "float32")
-MOST_ITERATIONS = 1_000_000  # of one loop: a damaged condition must end
+MOST_ITERATIONS = 100_000  # of all loops of one call: a damaged condition must end
+LARGEST_STATE = 2**30  # values; a cache of the published model has 2 million
 Values = dict[str, Any]
 
 
@@ -40,8 +42,8 @@ class Executor:
         """Zeros for every state of the function."""
         states = {}
         for name, kind in self.function.states.items():
-            if kind.fixed is None:
-                raise PackageError(f"state {name}: {kind} has no fixed shape")
+            if kind.fixed is None or prod(kind.fixed) > LARGEST_STATE:
+                raise PackageError(f"state {name}: {kind} has no fixed shape, or an absurd one")
             states[name] = np.zeros(kind.fixed, self._held(kind))
         return states
 
@@ -54,6 +56,7 @@ class Executor:
         self._check_call("input", self.function.inputs, inputs)
         self._check_call("state", self.function.states, states)
         values = dict(self._constants) | {name: _widened(np.asarray(array)) for name, array in inputs.items()}
+        self._iterations = MOST_ITERATIONS
         with np.errstate(all="ignore"):  # infinities and what is no number are results like others
             self._block(self._body, values, states)
         return {name: np.array(values[name], self._held(kind)) for name, kind in self.function.outputs.items()}
@@ -144,13 +147,14 @@ class Executor:
 
     def _loop(self, operation: Operation, carried: list[Any], values: Values, states: dict[str, np.ndarray]) -> list[Any]:
         condition, body = operation.blocks
-        for _ in range(MOST_ITERATIONS):
+        while self._iterations > 0:
+            self._iterations -= 1
             inner = values | dict(zip((named.name for named in condition.inputs), carried, strict=True))
             if not bool(self._block(condition, inner, states)[0]):
                 return carried
             inner = values | dict(zip((named.name for named in body.inputs), carried, strict=True))
             carried = self._block(body, inner, states)
-        raise MilError(f"did not end after {MOST_ITERATIONS} iterations")
+        raise MilError(f"did not end after {MOST_ITERATIONS} iterations of all loops")
 
     def _typed(self, result: Any, kind: TensorType, operation: Operation) -> Any:
         """A result in the type that the program declares. A shape that differs means that one of the two is wrong."""

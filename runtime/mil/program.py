@@ -14,7 +14,8 @@ from runtime.mil.types import TensorType, tensor_type
 from runtime.mil.weights import WeightFile, unpack
 
 WEIGHTS_AT = "@model_path/"
-STATES = {"read_state", "write_state"}
+OPSETS = ("CoreML5", "CoreML6", "CoreML7", "CoreML8")  # iOS 15 to 18
+FIELDS = {"floats": "f", "doubles": "f", "ints": "iu", "longInts": "iu", "bools": "b"}  # of an immediate value, and the kinds they hold
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,8 @@ class Reader:
 
     def function(self, name: str, proto: Any) -> Function:
         """Raises PackageError or UnsupportedError that says where."""
+        if proto.opset not in OPSETS:
+            raise UnsupportedError(f"function {name}: op set {proto.opset!r}; known are {', '.join(OPSETS)}")
         if proto.opset not in proto.block_specializations:
             raise PackageError(f"function {name}: has no block for its opset {proto.opset!r}")
         inputs: dict[str, TensorType] = {}
@@ -119,9 +122,16 @@ class Reader:
 
     def _operation(self, proto: Any, where: str) -> Operation:
         inputs = {key: tuple(self._binding(binding, f"{where}, {key}") for binding in argument.arguments) for key, argument in proto.inputs.items()}
-        if proto.type == "const":
-            inputs = {"val": (self._constant(proto.attributes["val"], f"{where}, val"),)}
+        # before iOS 18 a constexpr has its parameters as attributes; all others have only a name there, and a const its value
+        attributes = {key: value for key, value in proto.attributes.items() if key != "name"}
+        if attributes and not (proto.type.startswith("constexpr_") or (attributes.keys() == {"val"} and proto.type == "const")):
+            raise UnsupportedError(f"{where}: has attribute {min(attributes)!r}, which is not known")
+        if proto.type == "const" and not attributes:
+            raise PackageError(f"{where}: holds no value")
+        inputs |= {key: (self._constant(value, f"{where}, {key}"),) for key, value in attributes.items()}
         outputs = tuple(Named(entry.name, self._typed(entry.type, f"{where}, output {entry.name}")) for entry in proto.outputs)
+        if (proto.type == "const" or proto.type.startswith("constexpr_")) and not outputs:
+            raise PackageError(f"{where}: declares no output")
         blocks = tuple(self._block(block, f"{where}, block {index}") for index, block in enumerate(proto.blocks))
         return Operation(proto.type, inputs, outputs, blocks, where)
 
@@ -166,6 +176,11 @@ def _immediate(proto: Any, kind: TensorType) -> Any:
         return unpack(held, count, kind.scalar).reshape(kind.fixed)
     if len(held) != count:
         raise PackageError(f"an immediate value of {kind} with {len(held)} values")
+    if field is not None and np.dtype(kind.scalar.held).kind not in FIELDS.get(field, ""):
+        raise PackageError(f"an immediate value of {kind} held as {field}")
     array = np.array(held, dtype=np.float64 if kind.scalar.is_float else np.int64)
     with np.errstate(over="ignore"):
-        return array.astype(kind.scalar.held).reshape(kind.fixed)
+        found = array.astype(kind.scalar.held)
+    if not kind.scalar.is_float and not np.array_equal(found, array):
+        raise PackageError(f"an immediate value of {kind} with a number that it cannot hold")
+    return found.reshape(kind.fixed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ SCALARS = {
     38: Scalar("uint6", np.uint8, 6),
     39: Scalar("uint3", np.uint8, 3),
 }
+MOST_AXES, MOST_VALUES = 16, 2**33  # of one tensor; the largest weight of a published model has 2^29
 BY_NAME = {scalar.name: scalar for scalar in SCALARS.values()}
 
 
@@ -84,4 +86,6 @@ def tensor_type(proto: Any) -> TensorType:
     if any(size.unknown.variadic for size in tensor.dimensions):
         return TensorType(SCALARS[tensor.dataType], None)
     shape = tuple(size.constant.size if size.WhichOneof("dimension") == "constant" else None for size in tensor.dimensions)
+    if len(shape) > MOST_AXES or prod(size for size in shape if size) > MOST_VALUES:
+        raise UnsupportedError(f"a tensor of {len(shape)} axes {list(shape[:8])}")
     return TensorType(SCALARS[tensor.dataType], shape)

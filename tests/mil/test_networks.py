@@ -181,6 +181,35 @@ def test_a_network_that_nobody_designed_for_this(network, form, tmp_path):
         network.load_state_dict(weights)
 
 
+@pytest.mark.parametrize("target", [ct.target.iOS16, ct.target.iOS17])
+@pytest.mark.parametrize("how", ["affine", "palette", "sparse"])
+def test_compressed_weights_as_they_were_held_before_ios_18(target, how, tmp_path):
+    """Their parameters are attributes there, indices and masks lie packed. Dense weights as coremltools decompresses them."""
+    torch.manual_seed(0)
+    network = MLP().eval()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(network, torch.zeros(network.shape))
+        inputs = [ct.TensorType("x", network.shape, np.float32)]
+        model = ct.convert(traced, inputs=inputs, outputs=[ct.TensorType("y", dtype=np.float32)], minimum_deployment_target=target, skip_model_load=True)
+        configs = {
+            "affine": (cto.coreml.linear_quantize_weights, cto.coreml.OpLinearQuantizerConfig(mode="linear", weight_threshold=0)),
+            "palette": (cto.coreml.palettize_weights, cto.coreml.OpPalettizerConfig(mode="uniform", nbits=4, weight_threshold=0)),
+            "sparse": (cto.coreml.prune_weights, cto.coreml.OpMagnitudePrunerConfig(target_sparsity=0.6, weight_threshold=0)),
+        }
+        compress, config = configs[how]
+        model = compress(model, cto.coreml.OptimizationConfig(config))
+        model.save(str(tmp_path / "held.mlpackage"))
+        cto.coreml.decompress_weights(model).save(str(tmp_path / "dense.mlpackage"))
+    x = np.random.default_rng(0).standard_normal(network.shape, dtype=np.float32)
+    held, dense = (Executor(Package(tmp_path / f"{name}.mlpackage").function(), "float32") for name in ("held", "dense"))
+    assert any(operation.type.startswith("constexpr_") for operation in held.function.operations())
+    assert not any(operation.type.startswith("constexpr_") for operation in dense.function.operations())
+    expected = dense.run({"x": x})["y"]
+    # the dense weights were rounded to half when they were decompressed: 2^-12 of each
+    assert np.abs(held.run({"x": x})["y"] - expected).max() <= 1e-3 * np.abs(expected).max()
+
+
 def test_states_belong_to_the_caller_and_calls_are_checked(tmp_path):
     convert(Counter(), "fp16", tmp_path / "counter.mlpackage")
     executor = Executor(Package(tmp_path / "counter.mlpackage").function())

@@ -1,5 +1,6 @@
 """Packages that are damaged, incomplete or something else: one error of the executor's own, never a stack trace or a loop without end."""
 
+import contextlib
 import shutil
 from pathlib import Path
 
@@ -102,6 +103,41 @@ def more_inputs(spec):
     softmax.inputs["sharpness"].CopyFrom(softmax.inputs["axis"])
 
 
+def another_attribute(spec):
+    operation(spec, "softmax").attributes["axis"].CopyFrom(operation(spec, "const").attributes["val"])
+
+
+def axis_of(spec):
+    name = operation(spec, "softmax").inputs["axis"].arguments[0].name
+    return next(op for op in main_block(spec).operations if op.outputs[0].name == name).attributes["val"]
+
+
+def hold(field, *values):
+    def change(spec):
+        tensor = axis_of(spec).immediateValue.tensor
+        tensor.ClearField("value")
+        getattr(tensor, field).values.extend(values)
+
+    return change
+
+
+def absurd_shape(*sizes):
+    def change(spec):
+        kind = operation(spec, "softmax").outputs[0].type.tensorType
+        del kind.dimensions[:]
+        for size in sizes:
+            kind.dimensions.add().constant.size = size
+
+    return change
+
+
+def absurd_state(spec):
+    state = spec.mlProgram.functions["main"].inputs.add(name="s")
+    kind = state.type.stateType.wrappedType.tensorType
+    kind.dataType = 10
+    kind.dimensions.add().constant.size = 2**31
+
+
 def another_argument(spec):
     operation(spec, "softmax").inputs["x"].arguments[0].name = "nothing"
 
@@ -114,6 +150,17 @@ def another_argument(spec):
         (lambda spec: setattr(blob(spec), "fileName", "/etc/passwd"), PackageError, "outside the package"),
         (lambda spec: setattr(blob(spec), "fileName", "@model_path/../../../x"), PackageError, "no path inside the package"),
         (lambda spec: setattr(operation(spec, "softmax"), "type", "hardmax"), UnsupportedError, r"operation \d \(hardmax\).*no operation hardmax"),
+        (another_attribute, UnsupportedError, "has attribute 'axis', which is not known"),
+        (hold("strings", "x"), PackageError, "held as strings"),
+        (hold("floats", float("nan")), PackageError, "held as floats"),
+        (hold("longInts", 2**40), PackageError, "a number that it cannot hold"),
+        (hold("ints", 0, 1), PackageError, "with 2 values"),
+        (absurd_shape(0, 2**63 - 1), UnsupportedError, "a tensor of 2 axes"),
+        (absurd_shape(*[1] * 70), UnsupportedError, "a tensor of 70 axes"),
+        (absurd_state, PackageError, "state s: fp16.2147483648. has no fixed shape, or an absurd one"),
+        (lambda spec: operation(spec, "const").outputs.pop(), PackageError, "declares no output"),
+        (lambda spec: operation(spec, "const").attributes.pop("val"), PackageError, "holds no value"),
+        (lambda spec: setattr(spec.mlProgram.functions["main"], "opset", "CoreML99"), UnsupportedError, "op set 'CoreML99'"),
         (more_inputs, UnsupportedError, "no input 'sharpness'"),
         (lambda spec: operation(spec, "softmax").inputs.pop("x"), UnsupportedError, "lacks its input 'x'"),
         (lambda spec: main_block(spec).outputs.append("z"), PackageError, "output z is given by no operation"),
@@ -127,6 +174,8 @@ def test_a_program_that_makes_no_sense_is_told_with_its_place(copy, change, erro
     edit(copy, change)
     with pytest.raises(error, match=message):
         run(copy)
+    with contextlib.suppress(MilError):  # and nothing else
+        describe_text(describe(Package(copy)))
 
 
 @settings(max_examples=300)

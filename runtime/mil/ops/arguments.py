@@ -18,10 +18,10 @@ Arrays = list[np.ndarray]
 Operation = Callable[..., Any]
 
 
-def _scalar(kind: type) -> Callable[[Any], Any]:
+def _scalar(kind: type, held: str) -> Callable[[Any], Any]:
     def convert(value: Any) -> Any:
-        if np.ndim(value):
-            raise TypeError(f"has shape {list(np.shape(value))}, expected a scalar")
+        if np.ndim(value) or np.asarray(value).dtype.kind not in held:
+            raise TypeError(f"is {np.asarray(value).dtype}{list(np.shape(value))}, expected a scalar of type {kind.__name__}")
         return kind(value)
 
     return convert
@@ -42,9 +42,9 @@ def _ints(value: Any) -> Ints:
 CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "Array": np.asarray,
     "Ints": _ints,
-    "int": _scalar(int),
-    "float": _scalar(float),
-    "bool": _scalar(bool),
+    "int": _scalar(int, "iu"),
+    "float": _scalar(float, "f"),
+    "bool": _scalar(bool, "b"),
     "str": _string,
 }
 

@@ -25,7 +25,7 @@ def real_div(x: Array, y: Array) -> Array:
 
 
 def floor_div(x: Array, y: Array) -> Array:
-    return np.floor(np.divide(x, y)) if x.dtype.kind == "f" else np.floor(_quotient(x, y)).astype(x.dtype)
+    return np.floor_divide(x, y) if x.dtype.kind == "f" else np.floor(_quotient(x, y)).astype(x.dtype)
 
 
 def mod(x: Array, y: Array) -> Array:
@@ -42,6 +42,8 @@ def _quotient(x: Array, y: Array) -> Array:
 
 
 def power(x: Array, y: Array) -> Array:
+    if x.dtype.kind != "f" and np.any(y < 0):
+        raise MilError("takes an integer to a negative power")
     return np.power(x, y) if x.dtype.kind == "f" else np.power(x.astype(np.float64), y).astype(x.dtype)
 
 
@@ -102,14 +104,16 @@ def clip(x: Array, alpha: float, beta: float) -> Array:
 
 
 def cast(x: Array, dtype: str) -> Array:
-    """Floats to integers are cut towards zero; any value but zero is true."""
+    """Floats to integers are cut towards zero, and what the type cannot hold is an error; any value but zero is true."""
     if dtype not in BY_NAME or dtype == "string":
         raise UnsupportedError(f"cast to {dtype!r}")
     held = np.dtype(BY_NAME[dtype].held)
     if held == np.float16:
         return x.astype(np.float32)  # rounded like every half result
-    if held.kind in "iu" and x.dtype.kind == "f" and not np.isfinite(x).all():
-        raise MilError(f"casts a value that is not finite to {dtype}")
+    if held.kind in "iu" and x.size and x.dtype.kind != "b":
+        low, high = np.iinfo(held).min, np.iinfo(held).max
+        if not (np.trunc(x.min()) >= low and np.trunc(x.max()) <= high):  # true for what is no number, too
+            raise MilError(f"casts values from {x.min()} to {x.max()} to {dtype}")
     return x.astype(held)
 
 

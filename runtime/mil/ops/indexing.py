@@ -1,4 +1,7 @@
-"""Reading and writing at places: slices, gathers, scatters. An index out of bounds is an error: iOS 17 leaves it undefined."""
+"""Reading and writing at places: slices, gathers, scatters. An index out of bounds is an error.
+
+iOS 17 leaves it undefined; iOS 15 and 16 count negative ones from the end, which no program of theirs is worth guessing for.
+"""
 
 from __future__ import annotations
 

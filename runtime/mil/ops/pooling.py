@@ -6,7 +6,7 @@ import numpy as np
 
 from runtime.mil.errors import UnsupportedError
 from runtime.mil.ops.arguments import Array, Ints, Operation
-from runtime.mil.ops.products import padding, windows
+from runtime.mil.ops.products import padded_with, padding, windows
 
 
 def _windows(x: Array, kernel: Ints, strides: Ints | None, pad_type: str, pad: Ints | None, ceil_mode: bool, filler: float) -> Array:
@@ -18,12 +18,11 @@ def _windows(x: Array, kernel: Ints, strides: Ints | None, pad_type: str, pad: I
         longer = []
         for size, width, step, (before, after) in zip(x.shape[2:], kernel, steps, pairs, strict=True):
             count = -(-(size + before + after - width) // step) + 1
-            if (count - 1) * step >= size + before:  # no window begins beyond the input
+            if before + after > 0 and (count - 1) * step >= size + before:  # no window begins beyond the input
                 count -= 1
             longer.append((before, max(after, (count - 1) * step + width - size - before)))
         pairs = longer
-    padded = np.pad(x, [(0, 0), (0, 0), *pairs], constant_values=np.float32(filler))
-    return windows(padded, kernel, steps, ones)
+    return windows(padded_with(x, pairs, filler), kernel, steps, ones)
 
 
 def _kernel_axes(x: Array) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 from runtime.mil.errors import MilError, UnsupportedError
 from runtime.mil.ops.arguments import Array, Arrays, Ints, Operation
 from runtime.mil.ops.reductions import softmax
+from runtime.mil.ops.shapes import checked
 
 Pairs = list[tuple[int, int]]
 
@@ -59,6 +60,12 @@ def pairs_of(pad: Ints | None, axes: int) -> Pairs:
     return list(zip(amounts[::2], amounts[1::2], strict=True))
 
 
+def padded_with(x: Array, pairs: Pairs, filler: float) -> Array:
+    """x [N, C, ...] with `filler` around its spatial axes."""
+    checked([*x.shape[:2], *(size + sum(pair) for size, pair in zip(x.shape[2:], pairs, strict=True))])
+    return np.pad(x, [(0, 0), (0, 0), *pairs], constant_values=np.float32(filler))
+
+
 def windows(x: Array, reach: Ints, steps: Ints, spread: Ints) -> Array:
     """[N, C, ...size] -> [N, C, ...out, ...kernel]: what a kernel that reaches over `reach` values sees at every step."""
     axes: Any = tuple(range(2, x.ndim))  # NumPy's annotation knows one axis only
@@ -81,7 +88,7 @@ def conv(
     if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
         raise MilError(f"{x.shape[1]} channels in {groups} groups with a weight of {list(weight.shape)}")
     steps, spread = strides or [1] * axes, dilations or [1] * axes
-    padded = np.pad(x, [(0, 0), (0, 0), *padding(pad_type, pad, x.shape[2:], kernel, steps, spread)])
+    padded = padded_with(x, padding(pad_type, pad, x.shape[2:], kernel, steps, spread), 0)
     seen = windows(padded, [(width - 1) * dilation + 1 for width, dilation in zip(kernel, spread, strict=True)], steps, spread)
     over = [1, *range(2 + axes, 2 + 2 * axes)]  # channels and places of the kernel
     parts = zip(np.split(seen, groups, axis=1), np.split(weight, groups, axis=0), strict=True)
@@ -105,33 +112,37 @@ def conv_transpose(
     groups: int = 1,
 ) -> Array:
     """x [N, C_in, ...], weight [C_in, C_out / groups, ...] -> [N, C_out, ...]."""
-    if output_shape is not None:
-        raise UnsupportedError("conv_transpose with output_shape")
     axes, kernel = x.ndim - 2, weight.shape[2:]
     steps, spread = strides or [1] * axes, dilations or [1] * axes
     whole = [(size - 1) * step + (width - 1) * dilation + 1 for size, step, width, dilation in zip(x.shape[2:], steps, kernel, spread, strict=True)]
     pieces = []
     for part, filters in zip(np.split(x, groups, axis=1), np.split(weight, groups, axis=0), strict=True):
         product = np.tensordot(part, filters, (1, 0))  # [N, ...in, C_out, ...kernel]
-        piece = np.zeros((x.shape[0], filters.shape[1], *whole), np.float32)
+        piece = np.zeros(checked([x.shape[0], filters.shape[1], *whole]), np.float32)
         for place in np.ndindex(*kernel):
             reached = tuple(slice(at * d, at * d + (size - 1) * step + 1, step) for at, d, size, step in zip(place, spread, x.shape[2:], steps, strict=True))
             piece[(slice(None), slice(None), *reached)] += np.moveaxis(product[(Ellipsis, *place)], -1, 1)
         pieces.append(piece)
     result = np.concatenate(pieces, axis=1)
-    cut = _cut(pad_type, pad, whole, [size * step for size, step in zip(x.shape[2:], steps, strict=True)])
-    return _biased(result[(slice(None), slice(None), *(slice(before, size - after) for (before, after), size in zip(cut, whole, strict=True)))], bias)
+    same = [size * step for size, step in zip(x.shape[2:], steps, strict=True)]
+    kept = _kept(pad_type, pad, whole, same, output_shape[2:] if output_shape else None)
+    longer = [(0, max(0, last - size)) for (_, last), size in zip(kept, whole, strict=True)]  # what no value reaches is zero
+    result = np.pad(result, [(0, 0), (0, 0), *longer])
+    return _biased(result[(slice(None), slice(None), *(slice(first, last) for first, last in kept))], bias)
 
 
-def _cut(pad_type: str, pad: Ints | None, whole: Ints, same: Ints) -> Pairs:
-    """(before, after) per spatial axis to be cut off; `same` leaves size times stride."""
-    if pad_type == "valid":
-        return [(0, 0)] * len(whole)
+def _kept(pad_type: str, pad: Ints | None, whole: Ints, same: Ints, wanted: Ints | None) -> Pairs:
+    """First and last place (the last not included) per spatial axis; `same` is size times stride, `wanted` the shape where it is given."""
     if pad_type == "custom":
-        return pairs_of(pad, len(whole))
-    if pad_type != "same" or any(size < wanted for size, wanted in zip(whole, same, strict=True)):
-        raise UnsupportedError(f"conv_transpose with pad_type {pad_type!r} from {whole} to {same}")
-    return [((size - wanted) // 2, size - wanted - (size - wanted) // 2) for size, wanted in zip(whole, same, strict=True)]
+        pairs = pairs_of(pad, len(whole))
+        sizes = wanted or [size - before - after for size, (before, after) in zip(whole, pairs, strict=True)]
+        return [(before, before + size) for (before, _), size in zip(pairs, sizes, strict=True)]
+    if pad_type == "valid":
+        return [(0, size) for size in wanted or whole]
+    if pad_type != "same":
+        raise UnsupportedError(f"conv_transpose with pad_type {pad_type!r}")
+    starts = [max(0, size - kept) // 2 for size, kept in zip(whole, wanted or same, strict=True)]
+    return [(start, start + kept) for start, kept in zip(starts, wanted or same, strict=True)]
 
 
 OPERATIONS: dict[str, Operation] = {

@@ -9,22 +9,21 @@ import numpy as np
 from runtime.mil.errors import MilError, UnsupportedError
 from runtime.mil.ops.arguments import Array, Arrays, Ints, Operation
 
-LARGEST = 2**31  # values that an operation may make out of a few numbers
+LARGEST = 2**28  # values that an operation may make out of a few numbers: 1 GB of float32
 ZERO, OFF, ON = np.zeros((), np.float32), np.zeros((), np.int32), np.ones((), np.int32)
 
 
-def _checked(shape: Ints) -> Ints:
+def checked(shape: Ints) -> Ints:
     if min(shape, default=0) < 0 or prod(shape) > LARGEST:
         raise MilError(f"would make an array of shape {shape}")
     return shape
 
 
 def reshape(x: Array, shape: Ints) -> Array:
-    """0 keeps the size of that axis, -1 takes what is left."""
-    if 0 in shape and x.size:
-        if len(shape) != x.ndim:
-            raise MilError(f"shape {shape} takes sizes over from one of {x.ndim} axes")
-        shape = [own if size == 0 else size for size, own in zip(shape, x.shape, strict=True)]
+    """0 keeps the size of that axis, counted from the last one, and is 1 where there is none; -1 takes what is left."""
+    if x.size:
+        own = [1] * len(shape) + list(x.shape)
+        shape = [size or kept for size, kept in zip(shape, own[len(own) - len(shape) :], strict=True)]
     return x.reshape(shape)
 
 
@@ -84,7 +83,7 @@ def slice_by_size(x: Array, begin: Ints, size: Ints) -> Array:
 def tile(x: Array, reps: Ints) -> Array:
     if len(reps) != x.ndim:
         raise MilError(f"reps {reps} for {x.ndim} axes")
-    _checked([size * rep for size, rep in zip(x.shape, reps, strict=True)])
+    checked([size * rep for size, rep in zip(x.shape, reps, strict=True)])
     return np.tile(x, reps)
 
 
@@ -97,7 +96,7 @@ def pad(x: Array, pad: Ints, mode: str = "constant", constant_val: Array = ZERO)
     if len(pad) % 2 or len(pad) > 2 * x.ndim or min(pad, default=0) < 0:
         raise MilError(f"pad {pad} for {x.ndim} axes")
     pairs = [(0, 0)] * (x.ndim - len(pad) // 2) + list(zip(pad[::2], pad[1::2], strict=True))
-    _checked([size + sum(pair) for size, pair in zip(x.shape, pairs, strict=True)])
+    checked([size + sum(pair) for size, pair in zip(x.shape, pairs, strict=True)])
     match mode:
         case "constant":
             return np.pad(x, pairs, constant_values=constant_val.astype(x.dtype))
@@ -119,12 +118,12 @@ def range_1d(end: Array, start: Array, step: Array) -> Array:
     if step == 0:
         raise MilError("a range with step 0")
     count = max(0, ceil((float(end) - float(start)) / float(step)))
-    _checked([count])
+    checked([count])
     return (start + np.arange(count) * step).astype(start.dtype)
 
 
 def fill(shape: Ints, value: Array = ZERO) -> Array:
-    return np.full(_checked(shape), value)
+    return np.full(checked(shape), value)
 
 
 def fill_like(ref_tensor: Array, value: Array = ZERO) -> Array:
@@ -134,7 +133,8 @@ def fill_like(ref_tensor: Array, value: Array = ZERO) -> Array:
 def one_hot(indices: Array, one_hot_vector_size: int, axis: int = -1, on_value: Array = ON, off_value: Array = OFF) -> Array:
     """An index that the size does not hold gives `off_value` alone."""
     axis %= indices.ndim + 1
-    classes = np.arange(_checked([one_hot_vector_size])[0])
+    checked([one_hot_vector_size * max(indices.size, 1)])
+    classes = np.arange(one_hot_vector_size)
     hot = np.expand_dims(indices, axis) == classes.reshape([-1 if at == axis else 1 for at in range(indices.ndim + 1)])
     return np.where(hot, on_value, off_value)
 
