@@ -29,6 +29,8 @@ def estimate(source: Source, plan: Plan, target: str, check: bool = True, precis
     disk = sum(row["bytes"] for row in graphs.values()) + sum(rows.numel() * 4 for rows in source.voices.values())
     quantised = loaded < 4 * sum(row["weights"] for row in graphs.values())
     peaks = [loaded + COPIES[target] * disk]
+    if check and target == "coreml":  # the reference executor holds integers in bytes, and every weight in single precision
+        peaks.append(loaded + 5 * sum(row["weights"] for row in graphs.values()) + max(4 * row["weights"] for row in graphs.values()))
     if check and target in ENGINES:
         peaks.append(loaded + disk + (max(4 * row["weights"] for row in graphs.values()) if quantised else 0))
     return {"graphs": graphs, "disk_bytes": int(disk), "memory_bytes": int(TOOLS_BYTES + max(peaks))}

@@ -164,6 +164,18 @@ def test_functions_share_their_weights(bundles):
     assert (bundle.folder / "backbone.mlpackage" / WEIGHTS).stat().st_size <= 1.05 * needed
 
 
+def test_functions_share_their_weights_in_memory_too(bundles):
+    from runtime.mil import Executor, Package
+
+    package = Package(bundles / "coreml" / "backbone.mlpackage")
+    first, second = (Executor(package.function(name), "float32") for name in ("prefill", "decode_step"))
+
+    def large(executor):
+        return {id(array): array.nbytes for array in executor._constants.values() if isinstance(array, np.ndarray) and array.size > 2000}
+
+    assert large(first) == large(second) and sum(large(first).values()) > 700_000
+
+
 @pytest.mark.parametrize(
     ("target", "options", "message"),
     [

@@ -19,6 +19,7 @@ from runtime.mil.program import Block, Constant, Function, Name, Operation
 from runtime.mil.types import TensorType
 
 PRECISIONS = ("float16", "float32")
+SMALL = 1024  # values
 MOST_ITERATIONS = 100_000  # of all loops of one call: a damaged condition must end
 LARGEST_STATE = 2**30  # values; a cache of the published model has 2 million
 Values = dict[str, Any]
@@ -80,11 +81,28 @@ class Executor:
         for operation in block.operations:
             known = all(isinstance(value, Constant) or value.name in self._constants for values in operation.inputs.values() for value in values)
             if known and not operation.blocks and (operation.type == "const" or operation.type.startswith("constexpr_")):
-                with np.errstate(all="ignore"):
-                    self._operation(operation, self._constants, {})
+                self._prepare(operation)
             else:
                 kept.append(operation)
         return Block(block.inputs, tuple(kept), block.outputs)
+
+    def _prepare(self, operation: Operation) -> None:
+        """Once for all functions of the package that hold the same weight."""
+        shared, names = self.function.shared, [named.name for named in operation.outputs]
+        inputs = ((name, *map(self._identity, values)) for name, values in sorted(operation.inputs.items()))
+        key = (self._rounds, operation.type, *(str(named.type) for named in operation.outputs), *inputs)
+        if key not in shared:
+            with np.errstate(all="ignore"):
+                self._operation(operation, self._constants, {})
+            shared[key] = [self._constants[name] for name in names]
+        self._constants |= dict(zip(names, shared[key], strict=True))
+
+    def _identity(self, value: Name | Constant) -> Any:
+        """Large arrays are objects that the package keeps; small ones are told by their content."""
+        held = self._constants[value.name] if isinstance(value, Name) else value.value
+        if not isinstance(held, np.ndarray):
+            return str(held)
+        return id(held) if held.size > SMALL else (held.dtype.str, held.shape, held.tobytes())
 
     def _block(self, block: Block, values: Values, states: dict[str, np.ndarray]) -> list[Any]:
         for operation in block.operations:

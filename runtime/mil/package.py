@@ -32,6 +32,7 @@ class Package:
         self._spec = _parse(content, self._model)
         self._functions: dict[str, Function] = {}
         self._weights: dict[str, WeightFile] = {}
+        self._shared: dict[Any, list[Any]] = {}
 
     def _root(self) -> Path:
         manifest = self.path / "Manifest.json"
@@ -66,7 +67,7 @@ class Package:
             raise CallError(f"{self.path}: no function {name!r}; there are {', '.join(self.function_names)}")
         if name not in self._functions:
             try:
-                self._functions[name] = Reader(self._weight_file).function(name, self._spec.mlProgram.functions[name])
+                self._functions[name] = Reader(self._weight_file, self._shared).function(name, self._spec.mlProgram.functions[name])
             except (PackageError, UnsupportedError) as error:
                 raise type(error)(f"{self.path}: {error}") from None
             except RecursionError:

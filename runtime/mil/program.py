@@ -71,6 +71,7 @@ class Function:
     states: dict[str, TensorType]
     outputs: dict[str, TensorType]
     body: Block
+    shared: dict[Any, list[Any]]  # what executors of one package have prepared from the same weights
 
     def operations(self) -> Iterator[Operation]:
         """All of them, those of inner blocks too."""
@@ -87,9 +88,9 @@ def _operations(block: Block) -> Iterator[Operation]:
 class Reader:
     """Turns protobuf functions into `Function`, constants and weights included."""
 
-    def __init__(self, weight_files: Any):
+    def __init__(self, weight_files: Any, shared: dict[Any, list[Any]]):
         """`weight_files(name)` opens the file that a program calls by a name below `@model_path/`."""
-        self._weight_files = weight_files
+        self._weight_files, self._shared = weight_files, shared
 
     def function(self, name: str, proto: Any) -> Function:
         """Raises PackageError or UnsupportedError that says where."""
@@ -107,7 +108,7 @@ class Reader:
         missing = [output for output in body.outputs if output not in types]
         if missing:
             raise PackageError(f"function {name}: output {missing[0]} is given by no operation")
-        return Function(name, proto.opset, inputs, states, {output: types[output] for output in body.outputs}, body)
+        return Function(name, proto.opset, inputs, states, {output: types[output] for output in body.outputs}, body, self._shared)
 
     def _typed(self, proto: Any, where: str) -> TensorType:
         try:

@@ -43,6 +43,7 @@ class WeightFile:
 
     def __init__(self, path: Path):
         self._path = path
+        self._tensors: dict[tuple[int, TensorType], np.ndarray] = {}  # functions that share a weight get one array
         try:
             with path.open("rb") as file:
                 size = path.stat().st_size
@@ -54,6 +55,11 @@ class WeightFile:
 
     def tensor(self, offset: int, kind: TensorType) -> np.ndarray:
         """The blob described at `offset`, which must be what the program says of it."""
+        if (offset, kind) not in self._tensors:
+            self._tensors[offset, kind] = self._read(offset, kind)
+        return self._tensors[offset, kind]
+
+    def _read(self, offset: int, kind: TensorType) -> np.ndarray:
         where = f"{self._path}: blob at {offset}"
         if offset < 64 or offset + 64 > len(self._bytes):
             raise PackageError(f"{where}: lies outside the file of {len(self._bytes)} bytes")
