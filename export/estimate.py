@@ -6,7 +6,6 @@ from typing import Any
 
 from export.source import Plan, Source, graph_weights
 from export.targets import float_bytes
-from runtime.engines import PACKAGES as ENGINES
 
 TOOLS_BYTES = 0.9e9  # resident after importing torch and a target's packages: 0.6 to 0.9 GB measured
 # Copies of the artifact's bytes that a target's tool holds at its peak, beside the loaded weights.
@@ -29,8 +28,10 @@ def estimate(source: Source, plan: Plan, target: str, check: bool = True, precis
     disk = sum(row["bytes"] for row in graphs.values()) + sum(rows.numel() * 4 for rows in source.voices.values())
     quantised = loaded < 4 * sum(row["weights"] for row in graphs.values())
     peaks = [loaded + COPIES[target] * disk]
-    if check and target == "coreml":  # the reference executor holds integers in bytes, and every weight in single precision
-        peaks.append(loaded + 5 * sum(row["weights"] for row in graphs.values()) + max(4 * row["weights"] for row in graphs.values()))
-    if check and target in ENGINES:
-        peaks.append(loaded + disk + (max(4 * row["weights"] for row in graphs.values()) if quantised else 0))
+    if check:
+        counts = [int(row["weights"]) for row in graphs.values()]
+        # the reference executor of Core ML holds integers in bytes, and every weight in single precision
+        artifact = 5 * sum(counts) if target == "coreml" else disk
+        full = 4 * max(counts) if quantised or target == "coreml" else 0
+        peaks.append(loaded + artifact + full)
     return {"graphs": graphs, "disk_bytes": int(disk), "memory_bytes": int(TOOLS_BYTES + max(peaks))}
