@@ -212,12 +212,14 @@ def test_a_loop_runs_and_one_without_end_is_stopped(tmp_path, monkeypatch):
                 return mb.add(x=i, y=1), mb.add(x=total, y=mb.mul(x=x, y=i))
 
             total = mb.while_loop(_cond=more, _body=body, loop_vars=(0, x))[1]
-            return mb.cond(pred=True, _true_fn=lambda: mb.identity(x=total), _false_fn=lambda: mb.sub(x=total, y=1), name="y")
+            odd = mb.equal(x=mb.squeeze(x=mb.mod(x=x, y=2)), y=1)
+            return mb.cond(pred=odd, _true_fn=lambda: mb.identity(x=total), _false_fn=lambda: mb.sub(x=total, y=1), name="y")
 
         return save(program, tmp_path / f"loop{forever}.mlpackage")
 
     executor = Executor(Package(build(False)).function())
     assert executor.run({"x": np.array([3], np.int32)})["y"] == 3 + 3 * (0 + 1 + 2 + 3 + 4)
+    assert executor.run({"x": np.array([4], np.int32)})["y"] == 4 + 4 * (0 + 1 + 2 + 3 + 4) - 1
     assert MOST_ITERATIONS >= 1000
     monkeypatch.setattr("runtime.mil.executor.MOST_ITERATIONS", 50)
     with pytest.raises(MilError, match="did not end after 50 iterations"):
