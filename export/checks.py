@@ -202,7 +202,7 @@ def last_position(context: Context, length: int) -> Iterable[Comparison | Fact]:
         streams[0].run("decode_step", _at(step.example(0), length))
         yield Fact("one past the last position is refused", False, f"position {length} ran")
     except UsageError as error:
-        yield Fact("one past the last position is refused", True, str(error))
+        yield Fact("one past the last position is refused", True, f"by the runtime: {error}")
 
 
 def replay(context: Context) -> Iterable[Fact]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -101,7 +102,7 @@ RESPELLED = {torch.ops.aten.rms_norm.default: _rms_norm, torch.ops.aten.where.Sc
 
 
 class OneHotAttention:
-    """Caches [1, H_kv, L, D], each rewritten whole by a one-hot product: Core ML has no indexed write into a state.
+    """Caches [1, H_kv, L, D], each rewritten whole by a one-hot product.
 
     Query heads stay apart from their groups (rank 5), because merging them beside a dynamic S puts guards on strides.
     """
@@ -156,7 +157,7 @@ class CoreMLLowering(Lowering):
 
     def check(self, graph: Graph, folder: Path) -> None:
         """Functions, states, integers and scales of a saved graph, read back. Raises ExportError."""
-        check_package(folder / f"{graph.name}.mlpackage", graph)
+        check_package(folder / f"{graph.name}.mlpackage", graph, self.compute_precision)
 
 
 def _write_package(graph: Graph, path: Path, compute_precision: str) -> None:
@@ -233,7 +234,7 @@ def _shape(spec: TensorSpec, component: Component) -> list[Any]:
 
 
 def _normalise(path: Path) -> None:
-    """Takes out dates and random identifiers, so that equal models are equal bytes."""
+    """Takes out dates and random identifiers, so that equal models are equal bytes; and coremltools' modes, which let nobody else read."""
     (path / "executorch_debug_handle_mapping.json").unlink(missing_ok=True)
     model = path / CONTENT / "model.mlmodel"
     spec = ct.utils.load_spec(str(model))
@@ -246,6 +247,11 @@ def _normalise(path: Path) -> None:
     manifest["rootModelIdentifier"] = names[manifest["rootModelIdentifier"]]
     # spaced as coremltools does it, which writes this file again whenever it opens the package
     (path / "Manifest.json").write_text(json.dumps(manifest, indent=4, sort_keys=True) + "\n")
+
+    mask = os.umask(0)
+    os.umask(mask)
+    for part in path.rglob("*"):
+        part.chmod((0o777 if part.is_dir() else 0o666) & ~mask)
 
 
 def _identifier(place: str) -> str:
@@ -260,7 +266,7 @@ def read_quantized_weights(path: Path, function: str) -> list[tuple[np.ndarray, 
     return _quantized_weights(program.functions[function])
 
 
-def check_package(path: Path, graph: Graph) -> None:
+def check_package(path: Path, graph: Graph, compute_precision: str = "float16") -> None:
     """Reads a saved package and compares its functions with the components. Raises ExportError that names the first difference."""
     try:
         spec, program = _read(path)
@@ -274,6 +280,9 @@ def check_package(path: Path, graph: Graph) -> None:
         function, proto = program.functions[component.name], spec.mlProgram.functions[component.name]
         _check_interface(where, described[component.name], function, component)
         _compare(where, "opset", proto.opset, OPSET_NAME)
+        products = {ct.converters.mil.mil.types.builtin_to_string(op.outputs[0].dtype) for op in function.operations if op.op_type in ("linear", "matmul")}
+        if products:
+            _compare(where, "compute precision", "float16" if "fp16" in products else "float32", compute_precision)
         foreign = {op.op_type for op in function.operations if OPSET not in SSAOpRegistry.core_ops.get(op.op_type, ())} - STATE_OPS
         _compare(where, "operators outside iOS 18", sorted(foreign), [])
         _check_weights(where, _quantized_weights(function), component)

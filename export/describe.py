@@ -31,7 +31,9 @@ STATES = {
     "executorch": "States are mutable buffers of the program. The methods `backbone.read()` and `codec.read()` return all states of a graph,\n"
     "`backbone.write(...)` and `codec.write(...)` replace them, in the order of the table. A program starts with zeros. Link the portable\n"
     "operators, XNNPACK, and the custom operators of `extension/llm` (update_cache, custom_sdpa), of the version in `manifest.json`.\n",
-    "coreml": "States are Core ML states. Make one state object per package and utterance.\n",
+    "coreml": "For iOS 18, macOS 15 or newer. Each entry point is a function of its package: load it with `MLModelConfiguration.functionName`.\n"
+    "States are Core ML states. Make one state object per package and utterance, and give it to every function of that package. A position\n"
+    "beyond the caches is not refused by the package: its row is lost. Compute units: `cpuAndGPU` is what the graphs are laid out for.\n",
 }
 
 

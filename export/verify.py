@@ -141,6 +141,8 @@ def failures(result: dict[str, Any]) -> list[str]:
             continue
         if "component" in row:
             found = f"error {_short(row['lowering_error'])}, bar {_short(row['bar'])}, worst {_short(row['lowering_error_worst'])}"
+            if row["distance_bar"] is None and row["beyond"]:
+                found += f", {row['beyond']:.0%} of the calls beyond it"
             if row["distance_bar"] is not None:
                 found += f", {row['beyond']:.0%} of the calls beyond, distance {_short(row['distance'])}, bar {_short(row['distance_bar'])}"
             if row["quantisation_bar"] is not None:

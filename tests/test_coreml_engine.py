@@ -141,6 +141,17 @@ def test_an_unknown_function_is_told(copy, tmp_path, capsys):
     assert runtime(["mil", str(copy / "backbone.mlpackage"), "--function", "nothing"]) == 2
 
 
+def test_a_false_precision_in_the_manifest_is_found(copy, capsys):
+    edit_manifest(copy, lambda manifest: manifest.update(compute_precision="float32"))
+    assert verify(copy, "--compute-precision", "float16") == 4
+    assert "compute precision: found float16, expected float32" in capsys.readouterr().err
+
+
+def test_others_may_read_a_package(bundles):
+    for part in (bundles / "coreml").rglob("*.mlpackage/**/*"):
+        assert part.stat().st_mode & 0o044 == 0o044, part
+
+
 def test_a_package_is_described(bundles, capsys):
     assert runtime(["mil", str(bundles / "coreml" / "backbone.mlpackage"), "--function", "decode_step"]) == 0
     text = capsys.readouterr().out

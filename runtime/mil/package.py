@@ -36,6 +36,9 @@ class Package:
 
     def _root(self) -> Path:
         manifest = self.path / "Manifest.json"
+        if not manifest.exists():
+            inside = ", ".join(sorted(part.name for part in self.path.glob("*.mlpackage"))) if self.path.is_dir() else ""
+            raise CallError(f"{self.path}: no package; expected a folder .mlpackage{f', as there are {inside} in it' if inside else ''}")
         try:
             content = json.loads(manifest.read_text(encoding="utf-8"))
             place = content["itemInfoEntries"][content["rootModelIdentifier"]]["path"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.mil import Executor, MilError, Package, PackageError, UnsupportedError, describe, describe_text
+from runtime.mil import CallError, Executor, MilError, Package, PackageError, UnsupportedError, describe, describe_text
 from runtime.mil.executor import MOST_ITERATIONS
 from runtime.mil.weights import unpack_bits
 
@@ -67,10 +67,19 @@ def test_a_package_runs_and_is_described(package):
     assert "function main (default), op set CoreML8" in text and "1 linear" in text and "fp32, plain: " in text
 
 
+def test_what_is_no_package_is_told(package, tmp_path):
+    for path, message in (
+        (tmp_path / "none", "no package; expected a folder"),
+        (package / MODEL, "no package"),
+        (package.parent, "there are small.mlpackage in it"),
+    ):
+        with pytest.raises(CallError, match=message):
+            Package(path)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: shutil.rmtree(path), "Manifest.json: cannot be read"),
         (lambda path: (path / "Manifest.json").write_text("{"), "does not say where the model is"),
         (lambda path: (path / "Manifest.json").write_text('{"rootModelIdentifier": "a", "itemInfoEntries": {"a": {"path": "../../x"}}}'), "no path inside"),
         (lambda path: (path / MODEL).unlink(), "model.mlmodel: cannot be read"),
