@@ -1,6 +1,6 @@
 """Lowering to Core ML: constant weights of 4 and 8 bits, half-precision states, one package per graph.
 
-Nothing here can run a package, so each is read back from disk and compared with the modules that it was made from.
+Each package is read back from disk and compared with the modules that it was made from; what it computes is for `verify`.
 """
 
 from __future__ import annotations
