@@ -125,7 +125,9 @@ def verify_command(arguments: argparse.Namespace) -> int:
     if arguments.compute_precision and manifest.target != "coreml":
         raise UsageError(f"--compute-precision: for Core ML bundles; {arguments.bundle} is for {manifest.target}")
     precisions = (arguments.compute_precision,) if arguments.compute_precision else lowering.precisions
-    result = verify_bundle(bundle, source, plan, lowering, arguments.steps, precisions=precisions)
+    if arguments.compute_units not in (None, "all") and (manifest.target != "coreml" or None not in precisions):
+        raise UsageError(f"--compute-units {arguments.compute_units}: for Core ML itself, which does not run here; leave it out")
+    result = verify_bundle(bundle, source, plan, lowering, arguments.steps, precisions=precisions, compute_units=arguments.compute_units)
     try:
         write_whole(arguments.bundle / REPORT, (json.dumps(result, indent=1) + "\n").encode())
     except RuntimeFault as error:  # somebody else's bundle may lie where nobody writes

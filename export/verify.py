@@ -36,16 +36,19 @@ def verify(
     steps: int = DEFAULT_STEPS,
     model: Model | None = None,
     precisions: tuple[str | None, ...] | None = None,
+    compute_units: str | None = None,
 ) -> dict[str, Any]:
     """Runs every check that the target allows. The result says `status`, `rows`, `reports`; nothing is raised for a miss.
 
     `precisions` (by default the target's) say in what the artifact is run: the long run is shorter in all but the first.
+    `compute_units` are for Core ML itself.
     """
     model = model or Model(source, plan, lowering.layout, lowering.halves)
     results: list[Comparison | Fact] = [_structure(graph, bundle, lowering) for graph in model.graphs()] if bundle.manifest.target == "coreml" else []
     reports: Reports = {}
     for index, precision in enumerate(precisions or lowering.precisions):
-        found = _run(bundle, source, plan, lowering, model, precision, steps if index == 0 else min(steps, OTHER_STEPS))
+        options = EngineOptions(compute_precision=precision, compute_units=compute_units if precision is None else None)
+        found = _run(bundle, source, plan, lowering, model, options, steps if index == 0 else min(steps, OTHER_STEPS))
         results += [replace(result, check=f"{result.check}, {precision}") if precision else result for result in found[0]]
         reports |= {f"{name}, {precision}" if precision else name: values for name, values in found[1].items()}
     passed = all(result.passed for result in results)
@@ -61,15 +64,15 @@ def _structure(graph: Graph, bundle: Bundle, lowering: Lowering) -> Fact:
 
 
 def _run(
-    bundle: Bundle, source: Source, plan: Plan, lowering: Lowering, model: Model, precision: str | None, steps: int
+    bundle: Bundle, source: Source, plan: Plan, lowering: Lowering, model: Model, options: EngineOptions, steps: int
 ) -> tuple[list[Comparison | Fact], Reports]:
     """Every check in one precision."""
-    components = model.all_components()
+    components, precision = model.all_components(), options.compute_precision
     length, layout = plan.cache_length, lowering.layout
     plain = OneGraph(source, Plan("none", switches=plan.switches, cache_length=length), layout)
     context = Context(
         components,
-        artifact=open_engine(bundle, EngineOptions(compute_precision=precision)).stream,
+        artifact=open_engine(bundle, options).stream,
         eager=EagerEngine(components, length, layout, lowering.product).stream,
         reordered=EagerEngine(components, length, layout, reordered(lowering.product)).stream,
         full=EagerEngine(components, length, layout, find=plain).stream if any(model.quantized.values()) or lowering.halves else None,

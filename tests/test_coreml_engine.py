@@ -14,6 +14,7 @@ from runtime.__main__ import main as runtime
 from runtime.bundle import Bundle
 from runtime.engines import open_engine
 from runtime.engines.base import EngineOptions
+from runtime.engines.coreml import ReferenceEngine
 from runtime.errors import UsageError
 from runtime.voxtral_tts import read_constants
 
@@ -202,9 +203,12 @@ def test_options_that_an_engine_does_not_have(bundles, target, options, message)
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="on macOS the option is Core ML's")
-def test_compute_units_are_core_mls(bundles):
-    with pytest.raises(UsageError, match="these are Core ML's"):
+def test_compute_units_are_core_mls(bundles, capsys):
+    with pytest.raises(UsageError, match="--compute-units cpu: Core ML's, and there is no Core ML on this system"):
         open_engine(Bundle(bundles / "coreml"), EngineOptions(compute_units="cpu"))
+    assert isinstance(open_engine(Bundle(bundles / "coreml"), EngineOptions(compute_units="all")), ReferenceEngine)
+    assert verify(bundles / "coreml", "--compute-units", "cpu") == 2
+    assert "--compute-units cpu: for Core ML itself" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(sys.platform != "darwin", reason="Core ML predicts on macOS alone")

@@ -20,15 +20,15 @@ from runtime.errors import IntegrityError, RuntimeFault, UsageError, first_line
 from runtime.mil import PRECISIONS, Executor, MilError, Package, PackageError
 
 log = logging.getLogger(__name__)
-COMPUTE_UNITS = ("all", "cpu", "cpu_and_gpu", "cpu_and_ne")
-UNIT_NAMES = dict(zip(COMPUTE_UNITS, ("ALL", "CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"), strict=True))
+UNIT_NAMES = {"all": "ALL", "cpu": "CPU_ONLY", "cpu_and_gpu": "CPU_AND_GPU", "cpu_and_ne": "CPU_AND_NE"}
 
 
 def open_coreml(bundle: Bundle, precision: str | None = None, compute_units: str | None = None) -> Engine:
     """`precision` asks for the reference executor, wherever this runs; `compute_units` for Core ML. Raises UsageError."""
     native = sys.platform == "darwin" and precision is None
-    if compute_units is not None and not native:
-        raise UsageError(f"--compute-units {compute_units}: these are Core ML's; here the reference executor runs, on the CPU")
+    if compute_units not in (None, "all") and not native:
+        why = "there is no Core ML on this system" if precision is None else "--compute-precision asks for the reference executor"
+        raise UsageError(f"--compute-units {compute_units}: Core ML's, and {why}; leave it out")
     if not native and precision is None:
         log.warning("%s: a Core ML bundle and no Core ML here: the reference executor runs it, slower than a device would", bundle.folder)
     return CoreMLEngine(bundle, compute_units or "all") if native else ReferenceEngine(bundle, precision or "float16")

@@ -109,13 +109,10 @@ class Executor:
             if operation.type == "const" and operation.outputs[0].name in self._constants:
                 continue
             self._operation(operation, values, states)
-        missing = [name for name in block.outputs if name not in values]
-        if missing:
-            raise PackageError(f"function {self.function.name}: a block gives {missing[0]}, which nothing made")
         return [values[name] for name in block.outputs]
 
     def _operation(self, operation: Operation, values: Values, states: dict[str, np.ndarray]) -> None:
-        given = {key: tuple(self._value(value, operation, values) for value in listed) for key, listed in operation.inputs.items()}
+        given = {key: tuple(self._value(value, values) for value in listed) for key, listed in operation.inputs.items()}
         try:
             results = self._results(operation, given, values, states)
         except MilError as error:
@@ -129,13 +126,11 @@ class Executor:
         for named, result in zip(operation.outputs, results, strict=True):
             values[named.name] = self._typed(result, named.type, operation)
 
-    def _value(self, value: Name | Constant, operation: Operation, values: Values) -> Any:
+    def _value(self, value: Name | Constant, values: Values) -> Any:
         if isinstance(value, Constant):
             return _widened(value.value)
         if value.name in self.function.states:
             return value.name
-        if value.name not in values:
-            raise PackageError(f"{operation.where}: takes {value.name}, which nothing before it gives")
         return values[value.name]
 
     def _results(self, operation: Operation, given: dict[str, tuple], values: Values, states: dict[str, np.ndarray]) -> list[Any]:

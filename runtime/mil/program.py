@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -85,6 +85,22 @@ def _operations(block: Block) -> Iterator[Operation]:
             yield from _operations(inner)
 
 
+def _check_scope(block: Block, outer: Set[str], states: Set[str], where: str) -> None:
+    """Whatever is taken was given before, in the block or around it. Raises PackageError."""
+    known = {*outer, *(named.name for named in block.inputs)}
+    for operation in block.operations:
+        taken = (value.name for values in operation.inputs.values() for value in values if isinstance(value, Name))
+        unknown = next((name for name in taken if name not in known and name not in states), None)
+        if unknown is not None:
+            raise PackageError(f"{operation.where}: takes {unknown}, which nothing before it gives")
+        for index, inner in enumerate(operation.blocks):
+            _check_scope(inner, known, states, f"{operation.where}, block {index}")
+        known.update(named.name for named in operation.outputs)
+    missing = next((name for name in block.outputs if name not in known), None)
+    if missing is not None:
+        raise PackageError(f"{where}: output {missing} is given by no operation")
+
+
 class Reader:
     """Turns protobuf functions into `Function`, constants and weights included."""
 
@@ -104,10 +120,8 @@ class Reader:
             into = states if entry.type.WhichOneof("type") == "stateType" else inputs
             into[entry.name] = self._typed(entry.type, f"function {name}, input {entry.name}")
         body = self._block(proto.block_specializations[proto.opset], f"function {name}")
+        _check_scope(body, inputs.keys(), states.keys(), f"function {name}")
         types = {output.name: output.type for operation in _operations(body) for output in operation.outputs} | inputs
-        missing = [output for output in body.outputs if output not in types]
-        if missing:
-            raise PackageError(f"function {name}: output {missing[0]} is given by no operation")
         return Function(name, proto.opset, inputs, states, {output: types[output] for output in body.outputs}, body, self._shared)
 
     def _typed(self, proto: Any, where: str) -> TensorType:
