@@ -114,7 +114,7 @@ def _verify_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--compute-precision",
         choices=("float16", "float32"),
-        help="Core ML bundles: every check in this precision of the reference executor (default: float32, then float16)",
+        help="Core ML bundles: every check in this precision of the reference executor (default: float16, then float32)",
     )
     parser.add_argument("--compute-units", choices=("all", "cpu", "cpu_and_gpu", "cpu_and_ne"), help="Core ML bundles, on macOS (default: all)")
     parser.add_argument("--json", action="store_true", help="the report as JSON on stdout")

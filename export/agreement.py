@@ -83,7 +83,8 @@ def agreement(context: Context, constants: Constants, reports: Reports) -> Itera
     yield Fact(
         "semantic codes, teacher-forced",
         int(different.sum()) == sum(excused),
-        f"{FRAMES - int(different.sum())} of {FRAMES} equal, {sum(excused)} of the others nearer to a tie than {2 * error:.1e}",
+        f"{FRAMES - int(different.sum())} of {FRAMES} equal, {sum(excused)} of the others nearer to a tie than {2 * error:.1e},"
+        f" as {sum(_margin(outlook, constants) <= 2 * error for outlook in reference)} of all are",
     )
     yield Fact("acoustic codes, teacher-forced", bool(levels.max() <= 1), f"{(levels == 0).mean():.2%} equal, largest difference {levels.max()} level")
     reports["codes, artifact and eager"] = _equal(found, codes)

@@ -131,7 +131,7 @@ class CoreMLLowering(Lowering):
     layout = OneHotAttention.layout
     product = staticmethod(spell_product)
     runners = ("Core ML", "reference executor") if sys.platform == "darwin" else ("reference executor", "Core ML")
-    precisions = ("float32", None if sys.platform == "darwin" else "float16")
+    precisions = (None if sys.platform == "darwin" else "float16", "float32")
     integer_kernels = False
     packages = ("torch", "torchao", "coremltools")
 
@@ -155,9 +155,13 @@ class CoreMLLowering(Lowering):
             entries |= {component.name: EntryPoint(path.name, component.name) for component in graph.components}
         return entries
 
-    def check(self, graph: Graph, folder: Path) -> None:
+    def computes_in_half(self, precision: str | None) -> bool:
+        return precision != "float32"
+
+    def check(self, graph: Graph, folder: Path) -> str:
         """Functions, states, integers and scales of a saved graph, read back. Raises ExportError."""
         check_package(folder / f"{graph.name}.mlpackage", graph, self.compute_precision)
+        return "functions, states, and integers and scales of quantised weights are right"
 
 
 def _write_package(graph: Graph, path: Path, compute_precision: str) -> None:

@@ -68,8 +68,13 @@ class Lowering(Protocol):
         """Writes artifacts into `folder`, graph after graph, and returns the entry point of every component."""
         ...
 
-    def check(self, graph: Graph, folder: Path) -> None:
-        """What can be told of a saved graph without running it. Raises ExportError."""
+    def computes_in_half(self, precision: str | None) -> bool:
+        """Whether values are rounded to half precision where the artifact runs in `precision`."""
+        return False
+
+    def check(self, graph: Graph, folder: Path) -> str:
+        """What was found right about a saved graph without running it, if this target can tell. Raises ExportError."""
+        return ""
 
 
 def graphs_of(components: Iterable[Component]) -> list[Graph]:

@@ -14,7 +14,6 @@ from export.eager import EagerEngine, reordered
 from export.errors import ExportError
 from export.lowering import Graph, Lowering
 from export.source import Model, OneGraph, Plan, Source
-from export.targets import HALVES
 from model.component import Component
 from quantize.linear import QuantizedEmbedding, QuantizedLinear
 from quantize.palettes import PalettizedLinear
@@ -44,7 +43,7 @@ def verify(
     `compute_units` are for Core ML itself.
     """
     model = model or Model(source, plan, lowering.layout, lowering.halves)
-    results: list[Comparison | Fact] = [_structure(graph, bundle, lowering) for graph in model.graphs()] if bundle.manifest.target == "coreml" else []
+    results: list[Comparison | Fact] = [fact for graph in model.graphs() for fact in _structure(graph, bundle, lowering)]
     reports: Reports = {}
     for index, precision in enumerate(precisions or lowering.precisions):
         options = EngineOptions(compute_precision=precision, compute_units=compute_units if precision is None else None)
@@ -55,12 +54,12 @@ def verify(
     return {"status": "passed" if passed else "failed", "rows": [result.row() for result in results], "reports": reports}
 
 
-def _structure(graph: Graph, bundle: Bundle, lowering: Lowering) -> Fact:
+def _structure(graph: Graph, bundle: Bundle, lowering: Lowering) -> list[Fact]:
     try:
-        lowering.check(graph, bundle.folder)
+        right = lowering.check(graph, bundle.folder)
     except ExportError as error:
-        return Fact(graph.name, False, str(error))
-    return Fact(graph.name, True, "functions, states, and integers and scales of quantised weights are right")
+        return [Fact(graph.name, False, str(error))]
+    return [Fact(graph.name, True, right)] if right else []
 
 
 def _run(
@@ -79,7 +78,7 @@ def _run(
         layout=layout,
         integer_graphs={component.graph for component in components if _rounds_activations(component, lowering)},
         bars=_quantisation_bars(components),
-        float_bar=FLOAT_BAR if precision == "float32" or bundle.manifest.target not in HALVES else HALF_BAR,
+        float_bar=HALF_BAR if lowering.computes_in_half(precision) else FLOAT_BAR,
     )
     constants = read_constants(bundle.manifest)
     reports: Reports = {}
@@ -144,10 +143,10 @@ def failures(result: dict[str, Any]) -> list[str]:
             continue
         if "component" in row:
             found = f"error {_short(row['lowering_error'])}, bar {_short(row['bar'])}, worst {_short(row['lowering_error_worst'])}"
-            if row["distance_bar"] is None and row["beyond"]:
+            if row["beyond"]:
                 found += f", {row['beyond']:.0%} of the calls beyond it"
             if row["distance_bar"] is not None:
-                found += f", {row['beyond']:.0%} of the calls beyond, distance {_short(row['distance'])}, bar {_short(row['distance_bar'])}"
+                found += f", distance {_short(row['distance'])}, bar {_short(row['distance_bar'])}"
             if row["quantisation_bar"] is not None:
                 found += f"; quantisation error {_short(row['quantisation_error'])}, bar {_short(row['quantisation_bar'])}"
             lines.append(f"{row['component']}.{row['output']} ({row['check']}): {found}")

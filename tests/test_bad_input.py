@@ -343,9 +343,10 @@ def test_without_torch_an_export_says_what_to_install(command):
     assert done.returncode == 2 and "torch is not installed" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_the_runtime_needs_no_torch(bundles, tmp_path):
+@pytest.mark.parametrize("target", ["onnx", "coreml"])
+def test_the_runtime_needs_no_torch(bundles, tmp_path, target):
     code = "import sys; sys.modules['torch'] = None; from runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "say", "Hello there.", "--bundle", str(bundles / "onnx"), "-o", str(tmp_path / "o.wav")]
+    command = [sys.executable, "-c", code, "say", "Hello.", "--bundle", str(bundles / target), "-o", str(tmp_path / "o.wav"), "--max-frames", "20"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "o.wav").stat().st_size > 1000

@@ -120,10 +120,59 @@ def drop_a_state_update(spec):
     ("package", "fault"),
     [("acoustic_step.mlpackage", swap_float_weights), ("backbone.mlpackage", change_an_axis), ("codec.mlpackage", drop_a_state_update)],
 )
-def test_a_planted_fault_is_found(copy, capsys, package, fault):
+@pytest.mark.parametrize("precision", ["float16", "float32"])
+def test_a_planted_fault_is_found_by_its_numbers(copy, capsys, package, fault, precision):
+    """In what the faulty component gives, or leaves in its states; and in nothing that does not depend on it."""
     edit(copy, package, fault)
-    assert verify(copy, "--compute-precision", "float32") == 4
-    assert "does not match eager" in capsys.readouterr().err
+    assert verify(copy, "--compute-precision", precision, "--json") == 4
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    failed = {(row["component"], row["output"]) for row in rows if not row["passed"] and row["check"] in (f"outputs, {precision}", f"states, {precision}")}
+    expected = {
+        swap_float_weights: {("acoustic_step", "next_x"), ("acoustic_step", "velocity")},
+        change_an_axis: {("decode_step", name) for name in ("hidden", "semantic_logits", "condition", "states")},
+        drop_a_state_update: {("codec_step", "states")},
+    }[fault]
+    assert failed and failed <= expected
+
+
+def rename(what, old, new):
+    def change(spec):
+        function = spec.mlProgram.functions["embed_codes"]
+        if what == "output":
+            block = function.block_specializations["CoreML8"]
+            block.outputs[list(block.outputs).index(old)] = new
+            next(output for op in block.operations for output in op.outputs if output.name == old).name = new
+        else:
+            next(entry for entry in function.inputs if entry.name == old).type.tensorType.dimensions[1].constant.size = new
+
+    return change
+
+
+def read_unknown_state(spec):
+    block = spec.mlProgram.functions["decode_step"].block_specializations["CoreML8"]
+    next(op for op in block.operations if op.type == "read_state").inputs["input"].arguments[0].name = "embeddings"
+
+
+def forget_state(spec):
+    inputs = spec.mlProgram.functions["decode_step"].inputs
+    inputs.remove(next(entry for entry in inputs if entry.type.WhichOneof("type") == "stateType"))
+
+
+@pytest.mark.parametrize(
+    ("package", "change", "message"),
+    [
+        ("embed_codes.mlpackage", rename("output", "embeddings", "vectors"), "output embeddings: missing, the manifest says fp32[1, 1, 96]"),
+        ("embed_codes.mlpackage", rename("input", "codes", 36), "input codes: int32[1, 36], the manifest says int32[1, 37]"),
+        ("backbone.mlpackage", read_unknown_state, "takes a value where a state is expected"),
+        ("backbone.mlpackage", forget_state, "which nothing before it gives"),
+        ("backbone.mlpackage", lambda spec: spec.neuralNetwork.layers.add(), "holds neuralNetwork, expected an ML program"),
+    ],
+)
+def test_a_package_that_is_not_what_the_manifest_says_is_told_in_one_line(copy, tmp_path, capsys, package, change, message):
+    edit(copy, package, change)
+    assert runtime(["say", "Hello.", "--bundle", str(copy), "-o", str(tmp_path / "out.wav"), "--max-frames", "2"]) == 5
+    error = capsys.readouterr().err
+    assert message in error and error.count("voxport: error:") == 1 and "Traceback" not in error and not (tmp_path / "out.wav").exists()
 
 
 def test_an_unknown_operation_and_a_missing_weight_file_are_told(copy, tmp_path, capsys):
@@ -161,7 +210,9 @@ def test_a_package_is_described(bundles, capsys):
     functions = json.loads(capsys.readouterr().out)["functions"]
     assert set(functions) == {"prefill", "decode_step"}
     for function in functions.values():  # what becomes a code stays in single precision to its end
-        assert function["operations"]["linear"] == {"fp16": 9, "fp32": 1}
+        assert function["operations"]["linear"] == {"count": 10, "results": {"fp16": 9, "fp32": 1}}
+        assert function["operations"]["write_state"] == {"count": 4, "results": {}}  # keys and values of two layers
+        assert len(function["compressed"]) == 9 and all("held as int4" in kind for kind in function["compressed"].values())
 
 
 def test_functions_share_their_weights(bundles):

@@ -10,16 +10,19 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from runtime.bundle import Bundle, ComponentEntry
+from runtime.bundle import Bundle, ComponentEntry, Tensor
 from runtime.engines.base import Arrays, Engine, Stream, check_states
 from runtime.errors import IntegrityError, RuntimeFault, UsageError, first_line
 from runtime.mil import PRECISIONS, Executor, MilError, Package, PackageError
+from runtime.mil.program import Function
 
 log = logging.getLogger(__name__)
+KINDS = {"float32": "fp32", "int64": "int32"}  # Core ML has no 64-bit integers
 UNIT_NAMES = {"all": "ALL", "cpu": "CPU_ONLY", "cpu_and_gpu": "CPU_AND_GPU", "cpu_and_ne": "CPU_AND_NE"}
 
 
@@ -55,13 +58,32 @@ class ReferenceEngine(Engine):
             try:
                 if entry.file not in self._packages:
                     self._packages[entry.file] = Package(self.bundle.folder / entry.file)
-                self._executors[key] = Executor(self._packages[entry.file].function(entry.entry_point), self._precision)
+                function = self._packages[entry.file].function(entry.entry_point)
+                _check_interface(function, entry, self.bundle.folder / entry.file)
+                self._executors[key] = Executor(function, self._precision)
             except MilError as error:
                 raise IntegrityError(str(error)) from None
         return self._executors[key]
 
     def stream(self) -> ReferenceStream:
         return ReferenceStream(self)
+
+
+def _check_interface(function: Function, entry: ComponentEntry, path: Path) -> None:
+    """A function takes and gives what the manifest says of its component. Raises IntegrityError that names what differs."""
+    states = {f"{entry.graph}_{state.name}": f"fp16[{', '.join(map(str, state.shape))}]" for state in entry.states}
+    inputs, outputs = ({spec.name: _declared(spec) for spec in specs} for specs in (entry.inputs, entry.outputs))
+    for what, found, expected in (("input", function.inputs, inputs), ("output", function.outputs, outputs), ("state", function.states, states)):
+        kinds = {name: str(kind) for name, kind in found.items()}
+        for name in sorted(kinds.keys() | expected.keys()):
+            if kinds.get(name) != expected.get(name):
+                said = f"{kinds.get(name, 'missing')}, the manifest says {expected.get(name, 'there is none')}"
+                raise IntegrityError(f"{path}: function {function.name}: {what} {name}: {said}")
+
+
+def _declared(spec: Tensor) -> str:
+    """As the program writes it: a size with bounds is not known."""
+    return f"{KINDS.get(spec.dtype)}[{', '.join('?' if isinstance(size, str) else str(size) for size in spec.shape)}]"
 
 
 class ReferenceStream(Stream):

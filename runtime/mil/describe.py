@@ -21,24 +21,28 @@ def describe(package: Package, name: str | None = None) -> dict[str, Any]:
 
 
 def _describe(function: Function) -> dict[str, Any]:
-    counts: dict[str, Counter[str]] = {}
+    counts: Counter[str] = Counter()
+    kinds: dict[str, Counter[str]] = {}
+    compressed: dict[str, str] = {}
     weights: dict[str, list[int]] = {}
     for operation in function.operations():
-        kinds = {output.type.scalar.name for output in operation.outputs}
         if operation.type == "const":
             value = operation.inputs["val"][0]
             if isinstance(value, Constant) and isinstance(value.value, np.ndarray) and value.value.ndim:
                 _add(weights, f"{operation.outputs[0].type.scalar.name}, plain", value.value)
             continue
-        counts.setdefault(operation.type, Counter()).update(kinds)
+        counts[operation.type] += 1
+        kinds.setdefault(operation.type, Counter()).update({output.type.scalar.name for output in operation.outputs})
         if operation.type.startswith(COMPRESSED):
-            _add_compressed(weights, operation)
+            kind = _add_compressed(weights, operation)
+            compressed |= {output.name: f"{output.type}, held as {kind}" for output in operation.outputs}
     return {
         "opset": function.opset,
         "inputs": {name: str(kind) for name, kind in function.inputs.items()},
         "states": {name: str(kind) for name, kind in function.states.items()},
         "outputs": {name: str(kind) for name, kind in function.outputs.items()},
-        "operations": {kind: dict(sorted(found.items())) for kind, found in sorted(counts.items())},
+        "operations": {kind: {"count": count, "results": dict(sorted(kinds[kind].items()))} for kind, count in sorted(counts.items())},
+        "compressed": compressed,
         "weights": {kind: {"arrays": arrays, "values": values} for kind, (arrays, values) in sorted(weights.items())},
     }
 
@@ -49,11 +53,15 @@ def _add(weights: dict[str, list[int]], kind: str, array: np.ndarray) -> None:
     entry[1] += array.size
 
 
-def _add_compressed(weights: dict[str, list[int]], operation: Operation) -> None:
+def _add_compressed(weights: dict[str, list[int]], operation: Operation) -> str:
+    """What it holds its values as."""
+    found = ""
     for name in INTEGERS:
         for value in operation.inputs.get(name, ()):
             if isinstance(value, Constant) and isinstance(value.value, np.ndarray):
-                _add(weights, f"{value.kind.scalar.name}, {operation.type}", value.value)
+                found = f"{value.kind.scalar.name}, {operation.type}"
+                _add(weights, found, value.value)
+    return found
 
 
 def describe_text(description: dict[str, Any]) -> str:
@@ -64,7 +72,9 @@ def describe_text(description: dict[str, Any]) -> str:
         for what in ("inputs", "states", "outputs"):
             lines += [f"  {what[:-1]:<9} {entry} {kind}" for entry, kind in function[what].items()]
         for kind, found in function["operations"].items():
-            lines.append(f"  {sum(found.values()):>5} {kind:<34} {', '.join(f'{scalar} {count}' for scalar, count in found.items())}")
+            results = ", ".join(f"{scalar} {count}" for scalar, count in found["results"].items())
+            lines.append(f"  {found['count']:>5} {kind:<34} {results}".rstrip())
         for kind, held in function["weights"].items():
             lines.append(f"  weights   {kind}: {held['values']} values in {held['arrays']} arrays")
+        lines += [f"  weight    {weight} {kind}" for weight, kind in function["compressed"].items()]
     return "\n".join(lines)

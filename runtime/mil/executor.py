@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from runtime.mil.errors import CallError, MilError, PackageError, UnsupportedError
+from runtime.mil.check import check_operations
+from runtime.mil.errors import CallError, MilError, PackageError
 from runtime.mil.ops import OPERATIONS, SIGNATURES
 from runtime.mil.program import Block, Constant, Function, Name, Operation
 from runtime.mil.types import TensorType
@@ -34,8 +35,7 @@ class Executor:
             raise CallError(f"precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
         self.function = function
         self._rounds = precision == "float16"
-        for operation in function.operations():
-            _check(operation)
+        check_operations(function)
         self._constants: Values = {}
         self._body = self._fold(function.body)
 
@@ -106,8 +106,6 @@ class Executor:
 
     def _block(self, block: Block, values: Values, states: dict[str, np.ndarray]) -> list[Any]:
         for operation in block.operations:
-            if operation.type == "const" and operation.outputs[0].name in self._constants:
-                continue
             self._operation(operation, values, states)
         return [values[name] for name in block.outputs]
 
@@ -150,6 +148,9 @@ class Executor:
                 return self._block(operation.blocks[0 if bool(given["pred"][0]) else 1], values, states)
             case "while_loop":
                 return self._loop(operation, list(given["loop_vars"]), values, states)
+        for key in ("dtype", "output_dtype"):
+            if key in given and given[key][0] != operation.outputs[0].type.scalar.name:
+                raise PackageError(f"its {key} is {given[key][0]}, it declares {operation.outputs[0].type}")
         result = OPERATIONS[operation.type](**SIGNATURES[operation.type].convert(given))
         return list(result) if isinstance(result, list | tuple) else [result]
 
@@ -182,24 +183,10 @@ class Executor:
             return _half(array) if kind.scalar.name == "fp16" and self._rounds else array
         if array.dtype.kind == "f" or (kind.scalar.name == "bool") != (array.dtype.kind == "b"):
             raise MilError(f"{operation.where}: gives {array.dtype}, the program declares {kind}")
-        return array.astype(kind.scalar.held, copy=False)
-
-
-def _check(operation: Operation) -> None:
-    """The executor knows the operation and all that it is given."""
-    structural = {"const": {"val"}, "read_state": {"input"}, "write_state": {"input", "data"}, "cond": {"pred"}, "while_loop": {"loop_vars"}}
-    if operation.type in structural:
-        if operation.inputs.keys() != structural[operation.type]:
-            raise UnsupportedError(f"{operation.where}: inputs {', '.join(operation.inputs)}; expected {', '.join(structural[operation.type])}")
-        if len(operation.blocks) != (2 if operation.type in ("cond", "while_loop") else 0):
-            raise PackageError(f"{operation.where}: has {len(operation.blocks)} blocks")
-        return
-    if operation.type not in OPERATIONS or operation.blocks:
-        raise UnsupportedError(f"{operation.where}: the executor has no operation {operation.type}")
-    try:
-        SIGNATURES[operation.type].check(operation.inputs)
-    except TypeError as error:
-        raise UnsupportedError(f"{operation.where}: {error}") from None
+        found = array.astype(kind.scalar.held, copy=False)
+        if found.dtype != array.dtype and not np.array_equal(found, array):
+            raise MilError(f"{operation.where}: gives {array.dtype} beyond {kind}")
+        return found
 
 
 def _widened(value: Any) -> Any:

@@ -85,20 +85,28 @@ def _operations(block: Block) -> Iterator[Operation]:
             yield from _operations(inner)
 
 
-def _check_scope(block: Block, outer: Set[str], states: Set[str], where: str) -> None:
-    """Whatever is taken was given before, in the block or around it. Raises PackageError."""
-    known = {*outer, *(named.name for named in block.inputs)}
+def check_names(block: Block, outer: Set[str], states: Set[str], where: str) -> None:
+    """Whatever is taken was given before, in the block or around it, and nothing is given twice. Raises PackageError."""
+    known = set(outer)
+    _give(block.inputs, known, states, where)
     for operation in block.operations:
         taken = (value.name for values in operation.inputs.values() for value in values if isinstance(value, Name))
         unknown = next((name for name in taken if name not in known and name not in states), None)
         if unknown is not None:
             raise PackageError(f"{operation.where}: takes {unknown}, which nothing before it gives")
         for index, inner in enumerate(operation.blocks):
-            _check_scope(inner, known, states, f"{operation.where}, block {index}")
-        known.update(named.name for named in operation.outputs)
+            check_names(inner, known, states, f"{operation.where}, block {index}")
+        _give(operation.outputs, known, states, operation.where)
     missing = next((name for name in block.outputs if name not in known), None)
     if missing is not None:
         raise PackageError(f"{where}: output {missing} is given by no operation")
+
+
+def _give(named: tuple[Named, ...], known: set[str], states: Set[str], where: str) -> None:
+    for value in named:
+        if value.name in known or value.name in states:
+            raise PackageError(f"{where}: gives {value.name} a second time")
+        known.add(value.name)
 
 
 class Reader:
@@ -117,10 +125,12 @@ class Reader:
         inputs: dict[str, TensorType] = {}
         states: dict[str, TensorType] = {}
         for entry in proto.inputs:
+            if entry.name in inputs or entry.name in states:
+                raise PackageError(f"function {name}: takes {entry.name} twice")
             into = states if entry.type.WhichOneof("type") == "stateType" else inputs
             into[entry.name] = self._typed(entry.type, f"function {name}, input {entry.name}")
         body = self._block(proto.block_specializations[proto.opset], f"function {name}")
-        _check_scope(body, inputs.keys(), states.keys(), f"function {name}")
+        check_names(body, inputs.keys(), states.keys(), f"function {name}")
         types = {output.name: output.type for operation in _operations(body) for output in operation.outputs} | inputs
         return Function(name, proto.opset, inputs, states, {output: types[output] for output in body.outputs}, body, self._shared)
 

@@ -85,6 +85,56 @@ def test_a_branch_gives_nothing_to_what_comes_after_it(tmp_path):
         Package(path).function()
 
 
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory) -> Path:
+    @mb.program(input_specs=[mb.TensorSpec((2,))], opset_version=ct.target.iOS18)
+    def program(x):
+        half = mb.exp(x=mb.cast(x=x, dtype="fp16"))
+        whole = mb.add(x=mb.cast(x=x, dtype="int32"), y=np.int32(300))
+        return mb.add(x=mb.cast(x=half, dtype="fp32"), y=mb.cast(x=whole, dtype="fp32"), name="y")
+
+    return save(program, tmp_path_factory.mktemp("typed") / "typed.mlpackage")
+
+
+def declare(spec, index, kind):
+    main_block(spec).operations[index].outputs[0].type.tensorType.dataType = kind
+
+
+def places(spec, kind):
+    return [index for index, op in enumerate(main_block(spec).operations) if op.type == kind]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda spec: string(spec, "fp16").__setitem__(0, "fp32"), "its dtype is fp32, it declares fp16"),
+        (lambda spec: declare(spec, places(spec, "exp")[0], 11), "takes fp16 and declares fp32"),
+        (lambda spec: operation(spec, "exp").inputs["x"].arguments[0].__setattr__("name", "x"), "takes fp32 and declares fp16"),
+        (lambda spec: declare(spec, places(spec, "add")[0], 21), "takes int32 and declares int8"),
+        (
+            lambda spec: main_block(spec).operations[places(spec, "add")[-1]].inputs["y"].arguments[0].__setattr__("name", half_of(spec)),
+            "takes fp16 and fp32 together",
+        ),
+        (lambda spec: main_block(spec).operations.insert(0, operation(spec, "const")), "a second time"),
+        (lambda spec: spec.mlProgram.functions["main"].inputs.append(spec.mlProgram.functions["main"].inputs[0]), "takes x twice"),
+    ],
+)
+def test_types_and_names_that_do_not_agree_are_told(typed, tmp_path, change, message):
+    path = Path(shutil.copytree(typed, tmp_path / "typed.mlpackage"))
+    edit(path, change)
+    with pytest.raises(PackageError, match=message):
+        Executor(Package(path).function()).run({"x": np.ones(2, np.float32)})
+
+
+def string(spec, value):
+    consts = [op.attributes["val"].immediateValue.tensor.strings.values for op in main_block(spec).operations if op.type == "const"]
+    return next(held for held in consts if list(held) == [value])
+
+
+def half_of(spec):
+    return operation(spec, "exp").outputs[0].name
+
+
 def test_what_is_no_package_is_told(package, tmp_path):
     for path, message in (
         (tmp_path / "none", "no package; expected a folder"),
@@ -194,7 +244,7 @@ def another_argument(spec):
         (another_argument, PackageError, "takes nothing, which nothing before it gives"),
         (lambda spec: setattr(operation(spec, "softmax").outputs[0].type.tensorType, "dataType", 77), UnsupportedError, "data type 77"),
         (lambda spec: setattr(size_of(operation(spec, "linear"), 1), "size", 23), MilError, r"gives shape \[2, 24\]"),
-        (lambda spec: setattr(operation(spec, "linear").outputs[0].type.tensorType, "dataType", 23), MilError, "the program declares int32"),
+        (lambda spec: setattr(operation(spec, "linear").outputs[0].type.tensorType, "dataType", 23), PackageError, "takes fp32 and declares int32"),
     ],
 )
 def test_a_program_that_makes_no_sense_is_told_with_its_place(copy, change, error, message):
