@@ -110,7 +110,9 @@ def _verify_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m export verify", description="Check a bundle again: every hash, then every number against eager.")
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="what the bundle was made from (default: the embedded tiny model)")
-    parser.add_argument("--steps", type=int, default=1000, help="decode steps of the long run (default: 1000)")
+    parser.add_argument(
+        "--steps", type=int, default=1000, help="decode steps of the long run (default: 1000), at most what the cache holds, and 200 in a second precision"
+    )
     parser.add_argument(
         "--compute-precision",
         choices=("float16", "float32"),

@@ -115,17 +115,18 @@ def verify_command(arguments: argparse.Namespace) -> int:
     if arguments.steps < 1:
         raise UsageError(f"--steps {arguments.steps}: expected at least 1")
     bundle = Bundle(arguments.bundle)
-    bundle.check_hashes()
     manifest = bundle.manifest
+    for name in ("compute_precision", "compute_units"):
+        if getattr(arguments, name) and manifest.target not in HALVES:
+            raise UsageError(f"--{name.replace('_', '-')}: for Core ML bundles; {arguments.bundle} is for {manifest.target}")
+    bundle.check_hashes()
     source = _source(arguments.checkpoint)
     check_source(manifest.source.files, source.folder, arguments.checkpoint)
     plan = plan_of(manifest, source)
     lowering = open_target(manifest.target, manifest.compute_precision if manifest.target in HALVES else None)
     check_claims(bundle, source, plan, lowering)
-    if arguments.compute_precision and manifest.target != "coreml":
-        raise UsageError(f"--compute-precision: for Core ML bundles; {arguments.bundle} is for {manifest.target}")
     precisions = (arguments.compute_precision,) if arguments.compute_precision else lowering.precisions
-    if arguments.compute_units not in (None, "all") and (manifest.target != "coreml" or None not in precisions):
+    if arguments.compute_units not in (None, "all") and None not in precisions:
         raise UsageError(f"--compute-units {arguments.compute_units}: for Core ML itself, which does not run here; leave it out")
     result = verify_bundle(bundle, source, plan, lowering, arguments.steps, precisions=precisions, compute_units=arguments.compute_units)
     try:

@@ -33,7 +33,9 @@ STATES = {
     "operators, XNNPACK, and the custom operators of `extension/llm` (update_cache, custom_sdpa), of the version in `manifest.json`.\n",
     "coreml": "For iOS 18, macOS 15 or newer. Each entry point is a function of its package: load it with `MLModelConfiguration.functionName`.\n"
     "States are Core ML states. Make one state object per package and utterance, and give it to every function of that package. A position\n"
-    "beyond the caches is not refused by the package: its row is lost. Compute units: `cpuAndGPU` is what the graphs are laid out for.\n",
+    "beyond the caches is yours to refuse: what a package makes of it is not defined. Integers are int32 and states half precision, as the\n"
+    "tables below say; `manifest.json` has names and kinds of numbers as they are on every target. Compute units: `cpuAndGPU` is what the\n"
+    "graphs are laid out for.\n",
 }
 
 

@@ -100,7 +100,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compute-precision",
         choices=("float16", "float32"),
-        help="Core ML bundles: through the reference executor, which rounds as the program says, or nowhere",
+        help="Core ML bundles, through the reference executor: float16 rounds where the program says (default, but on macOS Core ML runs), float32 nowhere",
     )
     parser.add_argument("--compute-units", choices=("all", "cpu", "cpu_and_gpu", "cpu_and_ne"), help="Core ML bundles, on macOS (default: all)")
 
@@ -174,7 +174,7 @@ def _info(arguments: argparse.Namespace) -> int:
         return 0
     size = sum(entry.size for entry in manifest.files.values())
     print(f"{manifest.source.name} ({manifest.family}) for {manifest.target}, recipe {manifest.recipe.name}, {size / 1e6:.1f} MB")
-    print(f"verification: {manifest.verification.status}; numerics: {manifest.numerics}")
+    print(f"verification: {manifest.verification.status} when exported; numerics: {manifest.numerics}; floats: {manifest.compute_precision}")
     print("switches: " + ", ".join(f"{name} {value}" for name, value in manifest.switches.items()) + f"; cache {manifest.cache_length} rows")
     print(f"voices: {', '.join(manifest.voices) or 'none'}; tokenizer: {'yes' if manifest.tokenizer else 'no'}; licence: {manifest.licence}")
     for entry in manifest.components:

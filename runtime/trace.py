@@ -6,6 +6,7 @@ Inputs and outputs bear the names that BUNDLE.md lists.
 from __future__ import annotations
 
 import io
+import logging
 import zipfile
 import zlib
 from pathlib import Path
@@ -17,6 +18,7 @@ from runtime.errors import UsageError, first_line
 from runtime.files import write_whole
 from runtime.voxtral_tts import FIRST_CODE, Constants, Speaker
 
+log = logging.getLogger(__name__)
 Arrays = dict[str, np.ndarray]
 TRACED_FRAME = 3  # frame whose hidden state conditions the velocities that are written
 
@@ -57,7 +59,10 @@ def read_inputs(path: Path, constants: Constants) -> Arrays:
         raise UsageError(f"{path}: noise has no frame; expected one row per frame")
     if "codes" in arrays and len(arrays["codes"]) != len(arrays["noise"]):
         raise UsageError(f"{path}: codes has {len(arrays['codes'])} frames, noise has {len(arrays['noise'])}; expected as many")
-    return {name: array for name, array in arrays.items() if name in shapes or name in optional}
+    unknown = sorted(arrays.keys() - shapes.keys() - optional.keys())
+    if unknown:
+        log.warning("%s: not used: %s; expected %s, optionally %s", path, ", ".join(unknown), ", ".join(shapes), ", ".join(optional))
+    return {name: array for name, array in arrays.items() if name not in unknown}
 
 
 def _check_range(path: Path, name: str, values: np.ndarray, end: int) -> None:

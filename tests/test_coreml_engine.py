@@ -142,6 +142,7 @@ def rename(what, old, new):
             block = function.block_specializations["CoreML8"]
             block.outputs[list(block.outputs).index(old)] = new
             next(output for op in block.operations for output in op.outputs if output.name == old).name = new
+            spec.description.functions[0].output[0].name = new
         else:
             next(entry for entry in function.inputs if entry.name == old).type.tensorType.dimensions[1].constant.size = new
 

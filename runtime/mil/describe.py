@@ -17,7 +17,12 @@ INTEGERS = ("data", "quantized_data", "indices", "nonzero_data", "source_val")  
 def describe(package: Package, name: str | None = None) -> dict[str, Any]:
     """All functions, or one: inputs, states, outputs, operations with counts, what is half precision, how weights are held."""
     names = package.function_names if name is None else (name,)
-    return {"package": str(package.path), "default": package.default_function, "functions": {name: _describe(package.function(name)) for name in names}}
+    return {
+        "package": str(package.path),
+        "specification": package.specification,
+        "default": package.default_function,
+        "functions": {name: _describe(package.function(name)) for name in names},
+    }
 
 
 def _describe(function: Function) -> dict[str, Any]:
@@ -38,7 +43,7 @@ def _describe(function: Function) -> dict[str, Any]:
             compressed |= {output.name: f"{output.type}, held as {kind}" for output in operation.outputs}
     return {
         "opset": function.opset,
-        "inputs": {name: str(kind) for name, kind in function.inputs.items()},
+        "inputs": {name: f"{kind.scalar.name}{function.sizes[name]}" if name in function.sizes else str(kind) for name, kind in function.inputs.items()},
         "states": {name: str(kind) for name, kind in function.states.items()},
         "outputs": {name: str(kind) for name, kind in function.outputs.items()},
         "operations": {kind: {"count": count, "results": dict(sorted(kinds[kind].items()))} for kind, count in sorted(counts.items())},
@@ -66,7 +71,8 @@ def _add_compressed(weights: dict[str, list[int]], operation: Operation) -> str:
 
 def describe_text(description: dict[str, Any]) -> str:
     """A few lines per function."""
-    lines = [description["package"]]
+    version = description["specification"]
+    lines = [f"{description['package']}: specification {version}, for iOS {version + 9} and newer"]
     for name, function in description["functions"].items():
         lines.append(f"function {name}{' (default)' if name == description['default'] else ''}, op set {function['opset']}")
         for what in ("inputs", "states", "outputs"):

@@ -71,9 +71,10 @@ class Executor:
             odd = min(given.keys() ^ expected.keys())
             raise CallError(f"function {self.function.name}: {what} {odd} is {'missing' if odd in expected else 'not one of it'}")
         for name, kind in expected.items():
-            array = np.asarray(given[name])
-            if array.dtype != self._held(kind) or not kind.fits(array.shape):
-                raise CallError(f"function {self.function.name}: {what} {name} is {array.dtype}{list(array.shape)}, expected {kind}")
+            array, sizes = np.asarray(given[name]), self.function.sizes.get(name)
+            if array.dtype != self._held(kind) or not kind.fits(array.shape) or (sizes and not sizes.fits(array.shape)):
+                wanted = f"{kind.scalar.name}{sizes}" if sizes else kind
+                raise CallError(f"function {self.function.name}: {what} {name} is {array.dtype}{list(array.shape)}, expected {wanted}")
 
     def _fold(self, block: Block) -> Block:
         """Runs what depends on constants alone, once: weights are decompressed here."""

@@ -38,7 +38,9 @@ class Package:
         manifest = self.path / "Manifest.json"
         if not manifest.exists():
             inside = ", ".join(sorted(part.name for part in self.path.glob("*.mlpackage"))) if self.path.is_dir() else ""
-            raise CallError(f"{self.path}: no package; expected a folder .mlpackage{f', as there are {inside} in it' if inside else ''}")
+            around = next((str(parent) for parent in self.path.parents if parent.suffix == ".mlpackage"), "")
+            hint = f", as there are {inside} in it" if inside else f", as {around} is" if around else ""
+            raise CallError(f"{self.path}: no package; expected a folder .mlpackage{hint}")
         try:
             content = json.loads(manifest.read_text(encoding="utf-8"))
             place = content["itemInfoEntries"][content["rootModelIdentifier"]]["path"]
@@ -58,6 +60,11 @@ class Package:
         return tuple(sorted(self._spec.mlProgram.functions))
 
     @property
+    def specification(self) -> int:
+        """Version of the format: 6 to 9 came with iOS 15 to 18."""
+        return int(self._spec.specificationVersion)
+
+    @property
     def default_function(self) -> str:
         """What runs where nobody names a function."""
         named = self._spec.description.defaultFunctionName
@@ -70,7 +77,7 @@ class Package:
             raise CallError(f"{self.path}: no function {name!r}; there are {', '.join(self.function_names)}")
         if name not in self._functions:
             try:
-                self._functions[name] = Reader(self._weight_file, self._shared).function(name, self._spec.mlProgram.functions[name])
+                self._functions[name] = Reader(self._spec, self._weight_file, self._shared).function(name)
             except (PackageError, UnsupportedError) as error:
                 raise type(error)(f"{self.path}: {error}") from None
             except RecursionError:

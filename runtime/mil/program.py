@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from runtime.mil.errors import MilError, PackageError, UnsupportedError
+from runtime.mil.interface import VERSIONS, Sizes, read_sizes
 from runtime.mil.types import TensorType, tensor_type
 from runtime.mil.weights import WeightFile, unpack
 
 WEIGHTS_AT = "@model_path/"
-OPSETS = ("CoreML5", "CoreML6", "CoreML7", "CoreML8")  # iOS 15 to 18
 FIELDS = {"floats": "f", "doubles": "f", "ints": "iu", "longInts": "iu", "bools": "b"}  # of an immediate value, and the kinds they hold
 
 
@@ -70,6 +70,7 @@ class Function:
     inputs: dict[str, TensorType]
     states: dict[str, TensorType]
     outputs: dict[str, TensorType]
+    sizes: dict[str, Sizes]  # that inputs may have, as the package describes them
     body: Block
     shared: dict[Any, list[Any]]  # what executors of one package have prepared from the same weights
 
@@ -112,14 +113,15 @@ def _give(named: tuple[Named, ...], known: set[str], states: Set[str], where: st
 class Reader:
     """Turns protobuf functions into `Function`, constants and weights included."""
 
-    def __init__(self, weight_files: Any, shared: dict[Any, list[Any]]):
+    def __init__(self, spec: Any, weight_files: Any, shared: dict[Any, list[Any]]):
         """`weight_files(name)` opens the file that a program calls by a name below `@model_path/`."""
-        self._weight_files, self._shared = weight_files, shared
+        self._spec, self._weight_files, self._shared = spec, weight_files, shared
 
-    def function(self, name: str, proto: Any) -> Function:
+    def function(self, name: str) -> Function:
         """Raises PackageError or UnsupportedError that says where."""
-        if proto.opset not in OPSETS:
-            raise UnsupportedError(f"function {name}: op set {proto.opset!r}; known are {', '.join(OPSETS)}")
+        proto = self._spec.mlProgram.functions[name]
+        if proto.opset not in VERSIONS:
+            raise UnsupportedError(f"function {name}: op set {proto.opset!r}; known are {', '.join(VERSIONS)}")
         if proto.opset not in proto.block_specializations:
             raise PackageError(f"function {name}: has no block for its opset {proto.opset!r}")
         inputs: dict[str, TensorType] = {}
@@ -132,7 +134,9 @@ class Reader:
         body = self._block(proto.block_specializations[proto.opset], f"function {name}")
         check_names(body, inputs.keys(), states.keys(), f"function {name}")
         types = {output.name: output.type for operation in _operations(body) for output in operation.outputs} | inputs
-        return Function(name, proto.opset, inputs, states, {output: types[output] for output in body.outputs}, body, self._shared)
+        outputs = {output: types[output] for output in body.outputs}
+        sizes = read_sizes(self._spec, name, proto.opset, inputs, states, outputs)
+        return Function(name, proto.opset, inputs, states, outputs, sizes, body, self._shared)
 
     def _typed(self, proto: Any, where: str) -> TensorType:
         try:

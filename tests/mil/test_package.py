@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from runtime.mil.weights import unpack_bits
 
 ct = pytest.importorskip("coremltools")
 from coremltools.converters.mil import Builder as mb  # noqa: E402
-from coremltools.converters.mil.mil import types  # noqa: E402
+from coremltools.converters.mil.mil import get_new_symbol, types  # noqa: E402
 
 MODEL, WEIGHTS = "Data/com.apple.CoreML/model.mlmodel", "Data/com.apple.CoreML/weights/weight.bin"
 
@@ -213,6 +214,9 @@ def absurd_state(spec):
     kind = state.type.stateType.wrappedType.tensorType
     kind.dataType = 10
     kind.dimensions.add().constant.size = 2**31
+    described = spec.description.state.add(name="s")
+    described.type.stateType.arrayType.dataType = 65552
+    described.type.stateType.arrayType.shape.append(2**31)
 
 
 def another_argument(spec):
@@ -255,13 +259,118 @@ def test_a_program_that_makes_no_sense_is_told_with_its_place(copy, change, erro
         describe_text(describe(Package(copy)))
 
 
-@settings(max_examples=300)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda spec: setattr(spec.description.input[0], "name", "z"), "input x is in the program, and not described"),
+        (lambda spec: spec.description.output.add(name="w"), "output w is described, and not in the program"),
+        (lambda spec: setattr(spec.description.output[0].type.multiArrayType, "dataType", 65552), "output y is described as fp16, the program has fp32"),
+        (lambda spec: setattr(spec, "specificationVersion", 8), "op set CoreML8 needs specification 9, the package says 8"),
+    ],
+)
+def test_a_description_that_is_not_the_programs_is_told(copy, change, message):
+    edit(copy, change)
+    with pytest.raises(PackageError, match=message):
+        describe(Package(copy))
+
+
+def test_sizes_that_the_description_does_not_allow_are_refused(tmp_path):
+    @mb.program(input_specs=[mb.TensorSpec((get_new_symbol(), 4)), mb.TensorSpec((get_new_symbol(), 4))], opset_version=ct.target.iOS18)
+    def program(x, y):
+        return mb.exp(x=x, name="a"), mb.exp(x=y, name="b")
+
+    shapes = [ct.TensorType("x", ct.Shape((ct.RangeDim(2, 5), 4))), ct.TensorType("y", ct.EnumeratedShapes([(1, 4), (7, 4)]))]
+    ct.convert(program, inputs=shapes, minimum_deployment_target=ct.target.iOS18, compute_precision=ct.precision.FLOAT32, skip_model_load=True).save(
+        str(tmp_path / "sizes.mlpackage")
+    )
+    package = Package(tmp_path / "sizes.mlpackage")
+    assert "x fp32[2..5, 4]" in describe_text(describe(package)) and "y fp32[1, 4] or [7, 4]" in describe_text(describe(package))
+    executor = Executor(package.function())
+    for x, y, expected in (
+        (5, 7, None),
+        (6, 7, "input x is float32.6, 4., expected fp32.2..5, 4."),
+        (2, 3, "input y is float32.3, 4., expected fp32.1, 4. or .7, 4."),
+    ):
+        inputs = {"x": np.zeros((x, 4), np.float32), "y": np.zeros((y, 4), np.float32)}
+        with pytest.raises(CallError, match=expected) if expected else contextlib.nullcontext():
+            assert executor.run(inputs)["a"].shape == (x, 4)
+
+
+@pytest.fixture(scope="module")
+def varied(package, typed, tmp_path_factory) -> list[Path]:
+    """Packages with compressed weights, states, branches and loops, several functions."""
+    folder, rng = tmp_path_factory.mktemp("varied"), np.random.default_rng(0)
+
+    @mb.program(input_specs=[mb.TensorSpec((2, 16)), mb.StateTensorSpec((2, 16), dtype=types.fp16)], opset_version=ct.target.iOS18)
+    def held(x, total):
+        integers, scale = rng.integers(-8, 8, (24, 16)).astype(types.np_int4_dtype), rng.random((24, 2), np.float32).astype(np.float16)
+        weight = mb.constexpr_blockwise_shift_scale(data=integers, scale=scale)
+        table = mb.constexpr_lut_to_dense(indices=rng.integers(0, 16, (16, 24)).astype(types.np_uint4_dtype), lut=rng.random((1, 1, 16, 1)).astype(np.float16))
+        now = mb.add(x=mb.read_state(input=total), y=mb.cast(x=x, dtype="fp16"))
+        mb.coreml_update_state(state=total, value=now)
+        return mb.cast(x=mb.matmul(x=mb.linear(x=now, weight=weight), y=table, transpose_y=True), dtype="fp32", name="y")
+
+    @mb.program(input_specs=[mb.TensorSpec((2, 16))], opset_version=ct.target.iOS18)
+    def branches(x):
+        def body(i, y):
+            return mb.add(x=i, y=1), mb.mul(x=y, y=np.float32(0.5))
+
+        last = mb.while_loop(_cond=lambda i, y: mb.less(x=i, y=3), _body=body, loop_vars=(0, x))[1]
+        positive = mb.greater(x=mb.reduce_sum(x=last), y=np.float32(0))
+        return mb.cond(pred=positive, _true_fn=lambda: mb.identity(x=last), _false_fn=lambda: mb.exp(x=last), name="y")
+
+    two = ct.utils.MultiFunctionDescriptor()
+    for name in ("first", "second"):
+        two.add_function(str(package), "main", name)
+    two.default_function_name = "first"
+    ct.utils.save_multifunction(two, str(folder / "two.mlpackage"))
+    return [
+        package,
+        typed,
+        folder / "two.mlpackage",
+        save(held, folder / "held.mlpackage", ct.precision.FLOAT16),
+        save(branches, folder / "branches.mlpackage"),
+    ]
+
+
+def answer(folder: Path) -> None:
+    """Describes and runs whatever can be."""
+    package = Package(folder)
+    describe_text(describe(package))
+    for name in package.function_names:
+        executor = Executor(package.function(name))
+        inputs = {key: np.ones(kind.fixed or (2, 16), kind.scalar.held) for key, kind in executor.function.inputs.items()}
+        executor.run(inputs, executor.new_states())
+
+
+def test_what_is_fuzzed_runs_as_it_is(varied):
+    for path in varied:
+        answer(path)
+
+
+@contextlib.contextmanager
+def within(seconds: int):
+    """An endless loop becomes an error."""
+
+    def stop(*_):
+        raise TimeoutError(f"no answer within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@settings(max_examples=400)
 @given(st.data())
-def test_flipped_bytes_and_cut_files_give_an_answer_or_an_error_of_our_own(package, tmp_path_factory, data):
+def test_flipped_bytes_and_cut_files_give_an_answer_or_an_error_of_our_own(varied, tmp_path_factory, data):
     folder = tmp_path_factory.getbasetemp() / "fuzz.mlpackage"
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(package, folder)
-    target = folder / data.draw(st.sampled_from([MODEL, MODEL, WEIGHTS, "Manifest.json"]))
+    shutil.copytree(data.draw(st.sampled_from(varied)), folder)
+    target = folder / data.draw(st.sampled_from([MODEL, MODEL, WEIGHTS if (folder / WEIGHTS).exists() else MODEL, "Manifest.json"]))
     content = bytearray(target.read_bytes())
     if data.draw(st.booleans()):
         for _ in range(data.draw(st.integers(1, 4))):
@@ -270,10 +379,8 @@ def test_flipped_bytes_and_cut_files_give_an_answer_or_an_error_of_our_own(packa
         del content[data.draw(st.integers(0, len(content) - 1)) :]
     target.write_bytes(content)
     try:
-        describe_text(describe(Package(folder)))
-        executor = Executor(Package(folder).function())
-        kind = next(iter(executor.function.inputs.items()), None)
-        executor.run({kind[0]: np.ones(kind[1].fixed or (2, 16), kind[1].scalar.held)} if kind else {}, executor.new_states())
+        with within(20):
+            answer(folder)
     except MilError as error:
         assert str(error)
 

@@ -79,14 +79,29 @@ def test_what_is_no_number_is_not_sorted():
         OPS["argsort"](np.array([1, np.nan], np.float32))
 
 
-def test_norms():
-    x, gamma, beta = normal(2, 3, 4, 5), normal(3), normal(3, seed=1)
-    exact, g, b = (torch.from_numpy(array) for array in (x, gamma, beta))
-    mean, variance = normal(3, seed=2), np.abs(normal(3, seed=3))
-    same(op("batch_norm")(x, mean, variance, gamma, beta, 1e-3), F.batch_norm(exact, torch.from_numpy(mean), torch.from_numpy(variance), g, b, eps=1e-3), 1e-5)
+@given(
+    shape=hnp.array_shapes(min_dims=3, max_dims=4, min_side=2, max_side=4),
+    epsilon=st.sampled_from([1e-5, 1e-3, 0.5]),
+    affine=st.booleans(),
+    seed=st.integers(0, 9),
+)
+def test_norms(shape, epsilon, affine, seed):
+    x, channels = normal(*shape, seed=seed), shape[1]
+    exact, gamma, beta = torch.from_numpy(x), normal(channels, seed=1) if affine else None, normal(channels, seed=2) if affine else None
+    g, b = (None if array is None else torch.from_numpy(array) for array in (gamma, beta))
+    mean, variance = normal(channels, seed=3), np.abs(normal(channels, seed=4))
+    expected = F.batch_norm(exact, torch.from_numpy(mean), torch.from_numpy(variance), g, b, eps=epsilon)
+    same(op("batch_norm")(x, mean, variance, gamma, beta, epsilon), expected, 1e-5)
+    same(op("instance_norm")(x, gamma, beta, epsilon), F.instance_norm(exact, weight=g, bias=b, eps=epsilon), 2e-5)
+    tail = shape[2:]
+    weight, bias = (normal(*tail, seed=5), normal(*tail, seed=6)) if affine else (None, None)
+    w, c = (None if array is None else torch.from_numpy(array) for array in (weight, bias))
+    same(op("layer_norm")(x, list(range(2, len(shape))), weight, bias, epsilon), F.layer_norm(exact, tail, w, c, epsilon), 2e-5)
+    same(op("l2_norm")(x, epsilon), exact / (exact.square().sum((-3, -2, -1), keepdim=True) + epsilon).sqrt())
+
+
+def test_defaults_of_norms():
+    x, mean, variance = normal(2, 3, 4, 5), normal(3, seed=2), np.abs(normal(3, seed=3))
+    exact = torch.from_numpy(x)
     same(OPS["batch_norm"](x, mean, variance), F.batch_norm(exact, torch.from_numpy(mean), torch.from_numpy(variance)), 1e-5)
-    same(op("instance_norm")(x, gamma, beta, 1e-3), F.instance_norm(exact, weight=g, bias=b, eps=1e-3), 1e-5)
-    weight, bias = normal(4, 5), normal(4, 5, seed=4)
-    same(op("layer_norm")(x, [-2, -1], weight, bias, 1e-3), F.layer_norm(exact, (4, 5), torch.from_numpy(weight), torch.from_numpy(bias), 1e-3), 1e-5)
     same(OPS["layer_norm"](x), F.layer_norm(exact, x.shape), 1e-5)
-    same(op("l2_norm")(x, 0.5), exact / (exact.square().sum((-3, -2, -1), keepdim=True) + 0.5).sqrt())

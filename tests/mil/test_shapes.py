@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from reference import normal, op, same
 
 from runtime.mil.errors import MilError
@@ -67,6 +68,27 @@ def test_arrays_of_absurd_sizes_are_refused():
         OPS["range_1d"](np.float32(1e20), np.float32(0), np.float32(1))
     with pytest.raises(MilError, match="step 0"):
         OPS["range_1d"](np.int32(3), np.int32(0), np.int32(0))
+
+
+numbers_of_any_kind = st.sampled_from([np.float32, np.int32, np.int8, np.uint8, np.bool_])
+
+
+@given(shape=hnp.array_shapes(min_dims=2, max_dims=4, min_side=1, max_side=4), kind=numbers_of_any_kind, data=st.data())
+def test_moving_keeps_values_and_their_type(shape, kind, data):
+    x = np.random.default_rng(0).integers(-9, 9, shape).astype(kind)
+    exact, axis = torch.from_numpy(x), data.draw(st.integers(-len(shape), len(shape) - 1))
+    order = data.draw(st.permutations(range(len(shape))))
+    same(op("transpose")(x, order), exact.permute(*order))
+    same(op("concat")([x, x], axis), torch.cat((exact, exact), axis))
+    same(op("stack")([x, x], axis), torch.stack((exact, exact), axis))
+    same(op("reverse")(x, [axis]), exact.flip(axis))
+    cuts = data.draw(st.integers(0, x.shape[axis]))
+    for found, expected in zip(op("split")(x, axis, split_sizes=[cuts, x.shape[axis] - cuts]), exact.split([cuts, x.shape[axis] - cuts], axis), strict=True):
+        same(found, expected)
+    repeats = [data.draw(st.integers(1, 3)) for _ in shape]
+    same(op("tile")(x, repeats), exact.repeat(*repeats))
+    same(op("reshape")(x, [-1, x.shape[-1]]), exact.reshape(-1, x.shape[-1]))
+    same(op("squeeze")(op("expand_dims")(x, [0, -1]), [0, -1]), exact)
 
 
 @given(

@@ -13,6 +13,8 @@ from runtime.__main__ import main as runtime
 
 GOLDEN = Path(__file__).parent / "golden" / "voxtral_tts"
 BAR = 1e-4
+# Constants (cosines, time tokens, folded convolutions) are rounded to half on a default Core ML bundle, 2^-12 each, some dozen behind each other.
+HALF_CONSTANTS_BAR = 1e-3
 TABLE = "mm_audio_embeddings.audio_codebook_embeddings.embeddings.weight"
 BEHIND_THE_TABLE, HEADER = "layers.2.feed_forward.w3.weight", 4
 COMPARED = ("prefill_hidden", "hidden", "semantic_logits", "velocity_0.0000", "velocity_0.4286", "audio")
@@ -39,12 +41,12 @@ def inputs(tmp_path_factory) -> Path:
     return path
 
 
-def assert_golden(path: Path) -> None:
+def assert_golden(path: Path, bar: float = BAR) -> None:
     with np.load(GOLDEN / "reference.npz") as reference, np.load(path) as found:
         np.testing.assert_array_equal(found["codes"], reference["codes"])
         for name in COMPARED:
             error = np.abs(found[name] - reference[name]).max() / np.abs(reference[name]).max()
-            assert found[name].shape == reference[name].shape and error < BAR, f"{name}: {error:.1e}"
+            assert found[name].shape == reference[name].shape and error < bar, f"{name}: {error:.1e}"
 
 
 def test_eager_agrees(checkpoint, inputs, tmp_path):
@@ -72,12 +74,12 @@ def test_the_published_file_is_taken_with_a_warning(inputs, tmp_path, caplog):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
-def test_artifacts_agree(checkpoint, inputs, tmp_path, target):
+@pytest.mark.parametrize(("target", "held"), [("onnx", None), ("executorch", None), ("coreml", "float32"), ("coreml", "float16")])
+def test_artifacts_agree(checkpoint, inputs, tmp_path, target, held):
     bundle, out = tmp_path / "bundle", tmp_path / "out.npz"
     arguments = ["--checkpoint", str(checkpoint), "--target", target, "--alibi-slopes", "standard", "--cache-length", "64", "--out", str(bundle)]
-    precision = ["--compute-precision", "float32"] if target == "coreml" else []
-    arguments += precision or ["--no-verify"]  # one bundle in single precision goes through its verification
+    arguments += ["--compute-precision", held] if held else []
+    arguments += [] if held == "float32" else ["--no-verify"]  # one bundle in single precision goes through its verification
     assert export(arguments) == 0
-    assert runtime(["trace", str(bundle), "--inputs", str(inputs), "-o", str(out), *precision]) == 0
-    assert_golden(out)
+    assert runtime(["trace", str(bundle), "--inputs", str(inputs), "-o", str(out), *(["--compute-precision", "float32"] if held else [])]) == 0
+    assert_golden(out, HALF_CONSTANTS_BAR if held == "float16" else BAR)

@@ -30,6 +30,7 @@ def _slices(x: Array, begin: Ints, end: Ints, stride: Ints | None, begin_mask: I
     masks = (mask or repeat(0, x.ndim) for mask in (begin_mask, end_mask, squeeze_mask))
     for start, stop, step, from_start, to_end, single, size in zip(begin, end, stride or repeat(1, x.ndim), *masks, x.shape, strict=True):
         if single:
+            start = 0 if from_start else start
             if not -size <= start < size:
                 raise MilError(f"takes place {start} of an axis of {size}")
             slices.append(start)
@@ -47,7 +48,7 @@ def slice_by_index(
     end_mask: Ints | None = None,
     squeeze_mask: Ints | None = None,
 ) -> Array:
-    """As NumPy slices: a masked bound is left out, a squeezed axis is indexed at `begin`."""
+    """As NumPy slices: a masked bound is left out, a squeezed axis is indexed at `begin`, which is 0 where it is masked."""
     return x[_slices(x, begin, end, stride, begin_mask, end_mask, squeeze_mask)]
 
 
