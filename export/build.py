@@ -156,8 +156,8 @@ def _manifest(
     components = []
     for component in model.all_components():
         graph, recipe = component.graph, recipes[component.graph]
-        count, size, _ = graph_weights(root, family.weights_of_graph[graph], recipe, family.constant, 2 if lowering.halves else 4)
-        report = {"bits_per_weight": round(8 * size / count, 2), **model.reports[graph]}
+        weights = graph_weights(root, family.weights_of_graph[graph], recipe, family.constant, 2 if lowering.halves else 4)
+        report = {"bits_per_weight": round(8 * weights.held / weights.count, 2), "weight_bytes": int(weights.read), **model.reports[graph]}
         components.append(component_entry(component, entries[component.name], recipe.name, report))
     return Manifest(
         **{key: value for key, value in wanted.items() if key not in ("source", "recipe")},

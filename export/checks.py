@@ -159,9 +159,10 @@ def long_run(context: Context, steps: int) -> Iterable[Comparison | Fact]:
     for index in range(steps):
         active = streams if index // SAME_STATES % WITH_TIES == 0 else streams[:2]
         if integer and index % SAME_STATES == 0:
-            before = streams[1].snapshot()
+            start_again = streams[1].snapshot()
             for stream in active:
-                stream.restore(before)
+                stream.restore(start_again)
+            before = streams[0].snapshot()  # which may hold them in half precision
         inputs = _at(step.example(index), LONG + index)
         compared.add(*(stream.run("decode_step", inputs)["hidden"] for stream in active))
         if (index + 1) % SAME_STATES == 0 or index + 1 == steps:

@@ -71,7 +71,12 @@ def check_claims(bundle: Bundle, source: Source, plan: Plan, lowering: Lowering)
         ("components", len(manifest.components), len(source.describe(plan))),
     ]
     for found, component in zip(manifest.components, source.describe(plan, lowering.layout), strict=False):
-        expected = component_entry(component, EntryPoint(found.file, found.entry_point, found.dims), found.recipe, {"bits_per_weight": found.bits_per_weight})
+        expected = component_entry(
+            component,
+            EntryPoint(found.file, found.entry_point, found.dims),
+            found.recipe,
+            {"bits_per_weight": found.bits_per_weight, "weight_bytes": found.weight_bytes},
+        )
         measured = {"weight_error": None, "weight_error_min_max": None}
         claims.append((f"component {component.name}", found.model_copy(update=measured), expected))
         claims += [(f"component {component.name}: bounds of {name}", name in component.dims, True) for name in found.dims]

@@ -27,7 +27,7 @@ HALF_BAR, HALF_DISTANCE_BAR = 2e-2, distance_at(0.999)
 
 # Integer activations: two float orders differ by 1 ulp before rounding, so now and then a value lands on the other side of
 # a tie and moves a whole step, and what depends on it moves too, the more so the deeper the model. So eager is compared with
-# itself as well, under another order of sums, and an artifact is held to `TIES` times that:
+# itself as well, under another order of sums (in half precision where the artifact computes in that), and an artifact is held to `TIES` times that:
 # - its typical value, most of which depend on no tie, to the float bar or that;
 # - the share of its calls that lie beyond the float bar at all, to that and three standard deviations of a share over so few;
 # - its worst call to a correlation of 0.999 or that.

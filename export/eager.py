@@ -10,7 +10,7 @@ import torch
 from export.lowering import EntryPoint
 from export.manifest import component_entry
 from model.component import Component
-from model.layers.attention import ReferenceAttention, use_cache_attention
+from model.layers.attention import CACHE_AXIS, ReferenceAttention, use_cache_attention
 from quantize.linear import Product, QuantizedLinear, float_activations, use_product
 from runtime.bundle import ComponentEntry
 from runtime.engines.base import Arrays, Engine, Stream, check_states, empty_states
@@ -26,9 +26,10 @@ class EagerEngine(Engine):
         self._components = {component.name: component for component in components}
         self._find = find or self._components.__getitem__
         self._cache_length, self._attention, self._product = cache_length, ReferenceAttention(layout), product
+        self.layout, self.identity = layout, "eager"
 
     def stream(self) -> EagerStream:
-        entries = tuple(component_entry(c, EntryPoint("eager", c.graph), "", {"bits_per_weight": 32.0}) for c in self._components.values())
+        entries = tuple(component_entry(c, EntryPoint("eager", c.graph), "", {"bits_per_weight": 32.0, "weight_bytes": 0}) for c in self._components.values())
         return EagerStream(entries, self._cache_length, self)
 
     def call(self, name: str, inputs: list[torch.Tensor], states: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -40,12 +41,12 @@ class EagerEngine(Engine):
         return list(result) if isinstance(result, tuple) else [result]
 
 
-def reordered(product: Product) -> Product:
-    """`product` as another order of float sums would have it: inputs moved by about a unit in the last place of their row's peak."""
+def reordered(product: Product, dtype: torch.dtype = torch.float32) -> Product:
+    """`product` as another order of sums in `dtype` would have it: inputs moved by about a unit in the last place of their row's peak."""
     generator = torch.Generator().manual_seed(0)
 
     def moved(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
-        unit = x.abs().amax(-1, keepdim=True) * torch.finfo(torch.float32).eps
+        unit = x.abs().amax(-1, keepdim=True) * torch.finfo(dtype).eps
         return product(x + unit * torch.randn(x.shape, generator=generator), linear)
 
     return moved
@@ -54,7 +55,7 @@ def reordered(product: Product) -> Product:
 class EagerStream(Stream):
     def __init__(self, entries: tuple[ComponentEntry, ...], cache_length: int, engine: EagerEngine):
         super().__init__(entries, cache_length)
-        self._engine = engine
+        self._engine, self.row_axis = engine, CACHE_AXIS[engine.layout]
         self.reset()
 
     def reset(self) -> None:

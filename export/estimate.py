@@ -22,9 +22,9 @@ def estimate(source: Source, plan: Plan, target: str, check: bool = True, precis
     graphs: dict[str, dict[str, Any]] = {}
     loaded = 0.0
     for graph, recipe in source.recipes(plan).items():
-        weights, size, held = graph_weights(root, source.family.weights_of_graph[graph], recipe, source.family.constant, float_bytes(target, precision))
-        loaded += held
-        graphs[graph] = {"weights": weights, "bytes": int(size), "recipe": recipe.name}
+        weights = graph_weights(root, source.family.weights_of_graph[graph], recipe, source.family.constant, float_bytes(target, precision))
+        loaded += weights.loaded
+        graphs[graph] = {"weights": weights.count, "bytes": int(weights.held), "recipe": recipe.name}
     disk = sum(row["bytes"] for row in graphs.values()) + sum(rows.numel() * 4 for rows in source.voices.values())
     quantised = loaded < 4 * sum(row["weights"] for row in graphs.values())
     peaks = [loaded + COPIES[target] * disk]

@@ -6,6 +6,7 @@ import hashlib
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from export.lowering import EntryPoint
 from export.source import Plan, Source
@@ -21,7 +22,7 @@ LICENCE = {
 }
 
 
-def component_entry(component: Component, where: EntryPoint, recipe: str, report: dict[str, float]) -> ComponentEntry:
+def component_entry(component: Component, where: EntryPoint, recipe: str, report: dict[str, Any]) -> ComponentEntry:
     """The component as a manifest tells of it."""
 
     def tensors(specs: tuple[TensorSpec, ...]) -> tuple[Tensor, ...]:

@@ -146,22 +146,34 @@ class OneGraph:
         return self._held[graph][name]
 
 
-def graph_weights(root: nn.Module, prefixes: tuple[str, ...], recipe: Recipe, constant: tuple[str, ...], float_bytes: int) -> tuple[int, float, float]:
-    """Number of weights below `prefixes`, the bytes that the recipe holds them in, and those of the loaded model, from shapes alone."""
+@dataclass
+class GraphWeights:
+    """Of one graph: number of weights; bytes that the recipe holds them in, that a call reads of them (of a table a few rows,
+    counted as none), and that the loaded model takes."""
+
+    count: int = 0
+    held: float = 0.0
+    read: float = 0.0
+    loaded: float = 0.0
+
+
+def graph_weights(root: nn.Module, prefixes: tuple[str, ...], recipe: Recipe, constant: tuple[str, ...], float_bytes: int) -> GraphWeights:
+    """From shapes alone: what lies below `prefixes`, less the `constant`."""
     tables = {f"{path}.weight": isinstance(module, nn.Embedding) for path, module in root.named_modules() if isinstance(module, nn.Linear | nn.Embedding)}
-    count, size, loaded = 0, 0.0, 0.0
+    found = GraphWeights()
     for name, parameter in root.named_parameters():
-        path = name.removesuffix(".weight")
+        path, count = name.removesuffix(".weight"), int(parameter.numel())
         if not is_below(name, prefixes) or path in constant:
             continue
         scheme = recipe.scheme_for(path, tables[name]) if name in tables else None
-        count += parameter.numel()
         if scheme is None:
-            size += float_bytes * parameter.numel()
-            loaded += 4 * parameter.numel()
+            held, loaded = float(float_bytes * count), float(4 * count)
         else:
             row = parameter.shape[-1]
-            scales = parameter.numel() / row / scheme.channels * 2**scheme.bits if scheme.channels else parameter.numel() / (scheme.group or row)
-            size += parameter.numel() * scheme.bits / 8 + SCALE_BYTES * scales
-            loaded += parameter.numel() * (5 if scheme.channels else 1) + 4 * scales
-    return count, size, loaded
+            scales = count / row / scheme.channels * 2**scheme.bits if scheme.channels else count / (scheme.group or row)
+            held, loaded = count * scheme.bits / 8 + SCALE_BYTES * scales, count * (5 if scheme.channels else 1) + 4 * scales
+        found.count += count
+        found.held += held
+        found.read += 0 if tables.get(name) else held
+        found.loaded += loaded
+    return found

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from export.agreement import Reports, agreement, end_to_end
 from export.checks import Context, each_component, guarded, long_run, replay, streaming
 from export.compare import FLOAT_BAR, HALF_BAR, Comparison, Fact, distance_at
@@ -67,18 +69,19 @@ def _run(
 ) -> tuple[list[Comparison | Fact], Reports]:
     """Every check in one precision."""
     components, precision = model.all_components(), options.compute_precision
+    half = lowering.computes_in_half(precision)
     length, layout = plan.cache_length, lowering.layout
     plain = OneGraph(source, Plan("none", switches=plan.switches, cache_length=length), layout)
     context = Context(
         components,
         artifact=open_engine(bundle, options).stream,
         eager=EagerEngine(components, length, layout, lowering.product).stream,
-        reordered=EagerEngine(components, length, layout, reordered(lowering.product)).stream,
+        reordered=EagerEngine(components, length, layout, reordered(lowering.product, torch.float16 if half else torch.float32)).stream,
         full=EagerEngine(components, length, layout, find=plain).stream if any(model.quantized.values()) or lowering.halves else None,
         layout=layout,
         integer_graphs={component.graph for component in components if _rounds_activations(component, lowering)},
         bars=_quantisation_bars(components),
-        float_bar=HALF_BAR if lowering.computes_in_half(precision) else FLOAT_BAR,
+        float_bar=HALF_BAR if half else FLOAT_BAR,
     )
     constants = read_constants(bundle.manifest)
     reports: Reports = {}

@@ -87,6 +87,14 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("--json", action="store_true", help="shapes of what was written, as JSON on stdout")
     trace.set_defaults(run=_trace)
 
+    bench = commands.add_parser("bench", help="how fast a bundle speaks here", description="Times per component and frame, against what memory allows.")
+    bench.add_argument("bundle", type=Path)
+    bench.add_argument("--frames", type=int, default=50, metavar="N", help="frames of 80 ms that are timed (default: 50)")
+    bench.add_argument("--prompt-tokens", type=int, default=20, metavar="N", help="text ids of the prompt (default: 20)")
+    _add_engine(bench)
+    bench.add_argument("--json", action="store_true", help="all figures as JSON on stdout")
+    bench.set_defaults(run=_bench)
+
     mil = commands.add_parser("mil", help="what a Core ML package holds", description="Functions, inputs, states and operations of an .mlpackage.")
     mil.add_argument("package", type=Path, metavar="MLPACKAGE")
     mil.add_argument("--function", metavar="NAME", help="of this function only")
@@ -209,6 +217,17 @@ def _trace(arguments: argparse.Namespace) -> int:
     outputs = trace(open_engine(bundle, _options(arguments)), constants, inputs)
     write_outputs(arguments.output, outputs)
     print(json.dumps({name: array.shape for name, array in outputs.items()}) if arguments.json else arguments.output)
+    return 0
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from runtime.bench import bench, bench_text
+
+    for name in ("frames", "prompt_tokens"):
+        if getattr(arguments, name) < 1:
+            raise UsageError(f"bench: --{name.replace('_', '-')} {getattr(arguments, name)}: expected at least 1")
+    result = bench(arguments.bundle, _options(arguments), arguments.frames, arguments.prompt_tokens)
+    print(json.dumps(result, indent=1) if arguments.json else bench_text(result))
     return 0
 
 

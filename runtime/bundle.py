@@ -75,6 +75,7 @@ class ComponentEntry(_Record):
     dims: dict[str, Bounds]
     recipe: str
     bits_per_weight: float
+    weight_bytes: Annotated[int, Field(ge=0)] = 0
     weight_error: float | None = None
     weight_error_min_max: float | None = None
 

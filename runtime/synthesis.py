@@ -12,6 +12,7 @@ from runtime.bundle import Bundle
 from runtime.engines import DEFAULT, open_engine
 from runtime.engines.base import EngineOptions
 from runtime.errors import UsageError
+from runtime.prefix import PrefixCache
 from runtime.text import check_text, clean_text
 from runtime.tokenizer import SpeechTokenizer
 from runtime.voices import choose_voice
@@ -35,6 +36,7 @@ class Synthesizer:
         if not self.bundle.is_verified:
             log.warning("%s: this bundle is %s", folder, manifest.verification.status)
         self._engine = open_engine(self.bundle, options)
+        self._kept = PrefixCache(self.bundle, self._engine.identity)
         self._tokenizer = SpeechTokenizer(self.bundle.folder / manifest.tokenizer)
 
     @property
@@ -52,4 +54,4 @@ class Synthesizer:
             raise UsageError(
                 f"{self.bundle.folder}: the tokenizer gives id {ids.max()}, the model has {self.constants.vocab_size}; they do not belong together"
             )
-        return (yield from speak(self._engine.stream(), self.constants, ids, rows, seed, max_frames, chunk_frames))
+        return (yield from speak(self._engine.stream(), self.constants, ids, rows, seed, max_frames, chunk_frames, self._kept))

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from runtime.bundle import Manifest, first_fault
 from runtime.engines.base import Stream
 from runtime.errors import IntegrityError, UsageError
+from runtime.prefix import PrefixCache
 
 FAMILY = "voxtral_tts"
 EMPTY_AUDIO, END_AUDIO, FIRST_CODE = 0, 1, 2  # the first two rows of every code book are specials
@@ -87,15 +88,32 @@ class Speaker:
         self._decoded = 0
 
     def prefill(self, ids: np.ndarray, voice: np.ndarray) -> np.ndarray:
-        """ids int64 [P], voice float32 [N, dim] in place of the N [AUDIO] ids -> hidden float32 [1, P, dim] of the prompt.
+        """ids int64 [P], voice float32 [N, dim] in place of the N [AUDIO] ids -> hidden float32 [1, P, dim] of the prompt,
+        or of the rest of one whose beginning is in the caches already.
 
         Raises UsageError when the prompt does not fit the cache or the voice the placeholders.
         """
+        extra = [self.constants.audio_id] if self.constants.first_frame == "audio_token" else []
+        # Frame 0 from [AUDIO] is the prompt with one more row: the same arithmetic as a step of its own.
+        outputs = self._read(ids, voice, extra)
+        self._keep(outputs)
+        return outputs["hidden"][:, : len(ids)]
+
+    def begin(self, ids: np.ndarray, voice: np.ndarray, kept: PrefixCache) -> None:
+        """The beginning of a prompt, which every utterance of the voice shares: its rows are taken from `kept`, or put there."""
+        rows = kept.load(ids, voice)
+        if rows is not None:
+            self.stream.load_rows(rows)
+            self._position = len(ids)
+        else:
+            self._read(ids, voice, [])
+            kept.keep(ids, voice, self.stream.save_rows(len(ids)))
+
+    def _read(self, ids: np.ndarray, voice: np.ndarray, extra: list[int]) -> dict[str, np.ndarray]:
         places = ids == self.constants.audio_id
         if places.sum() != voice.shape[0]:
             raise UsageError(f"prompt: {places.sum()} [AUDIO] ids for a voice of {voice.shape[0]} rows; expected as many")
-        extra = [self.constants.audio_id] if self.constants.first_frame == "audio_token" else []
-        rows = len(ids) + len(extra)
+        rows = self._position + len(ids) + len(extra)
         if rows >= self.stream.cache_length:
             raise UsageError(
                 f"text: its prompt of {rows} rows leaves no room in a cache of {self.stream.cache_length};"
@@ -103,11 +121,9 @@ class Speaker:
             )
         embeddings = self.stream.run("embed_text", {"ids": np.array([[*ids, *extra]], dtype=np.int64)})["embeddings"].copy()
         embeddings[0, : len(ids)][places] = voice
-        # Frame 0 from [AUDIO] is the prompt with one more row: the same arithmetic as a step of its own.
-        outputs = self.stream.run("prefill", {"embeddings": embeddings, "position": np.array([0])})
-        self._keep(outputs)
+        outputs = self.stream.run("prefill", {"embeddings": embeddings, "position": np.array([self._position])})
         self._position = rows
-        return outputs["hidden"][:, : len(ids)]
+        return outputs
 
     def frame(self, noise: np.ndarray, outlook: Outlook | None = None) -> np.ndarray:
         """noise float32 [1, K - 1] -> codes int64 [1, K] from an outlook, by default the last; the first may be END_AUDIO."""
@@ -163,7 +179,14 @@ def quantize_levels(x: np.ndarray, levels: int) -> np.ndarray:
 
 
 def speak(
-    stream: Stream, constants: Constants, ids: np.ndarray, voice: np.ndarray, seed: int, max_frames: int, chunk_frames: int
+    stream: Stream,
+    constants: Constants,
+    ids: np.ndarray,
+    voice: np.ndarray,
+    seed: int,
+    max_frames: int,
+    chunk_frames: int,
+    kept: PrefixCache,
 ) -> Generator[np.ndarray, None, bool]:
     """Yields float32 samples, `chunk_frames` frames at a time; returns whether the model itself ended the speech.
 
@@ -171,7 +194,9 @@ def speak(
     """
     speaker = Speaker(stream, constants)
     generator = np.random.default_rng(seed)
-    speaker.prefill(ids, voice)
+    text = 1 + int(np.flatnonzero(ids == constants.audio_id)[-1]) + 1  # behind the voice and the marker that follows it
+    speaker.begin(ids[:text], voice, kept)
+    speaker.prefill(ids[text:], voice[:0])
     waiting: list[np.ndarray] = []
     ended = False
     for count in range(max_frames):

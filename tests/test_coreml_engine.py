@@ -79,6 +79,11 @@ def test_verify_in_one_precision(bundles, capsys, precision):
     assert f"outputs, {precision}" in out and ("float32" in out) == (precision == "float32")
 
 
+def test_spelled_out_activations_and_half_precision_go_together(tmp_path):
+    """A value that half precision moves may round to another of 256 levels: held to what such a move does to eager."""
+    assert export(["--target", "coreml", "--quant", "8da4w", "--cache-length", "256", "--out", str(tmp_path / "bundle")]) == 0
+
+
 def edit(bundle: Path, package: str, change) -> None:
     import coremltools as ct
 

@@ -58,10 +58,14 @@ class ReferenceAttention:
 
 
 class Attention(nn.Module):
-    """Self-attention with RoPE on queries and keys; inner width `n_heads · head_dim` need not equal `dim`."""
+    """Self-attention with RoPE on queries and keys; inner width `n_heads · head_dim` need not equal `dim`.
 
-    def __init__(self, dim: int, n_heads: int, n_kv_heads: int, head_dim: int):
+    `queries_apart` is for who asks for the queries of fewer rows than the keys.
+    """
+
+    def __init__(self, dim: int, n_heads: int, n_kv_heads: int, head_dim: int, queries_apart: bool = False):
         super().__init__()
+        self.queries_apart = queries_apart
         self.n_heads, self.n_kv_heads, self.head_dim = n_heads, n_kv_heads, head_dim
         self.wq = nn.Linear(dim, n_heads * head_dim, bias=False)
         self.wk = nn.Linear(dim, n_kv_heads * head_dim, bias=False)
@@ -70,14 +74,23 @@ class Attention(nn.Module):
         self.cache_attention: CacheAttention = ReferenceAttention()
 
     def join(self) -> None:
-        """Once the weights are in place: queries, keys and values become one product."""
-        self.wqkv = joined([self.wq, self.wk, self.wv])
-        del self.wq, self.wk, self.wv
+        """Once the weights are in place: queries, keys and values become one product, or keys and values do."""
+        if self.queries_apart:
+            self.wkv = joined([self.wk, self.wv])
+        else:
+            self.wqkv = joined([self.wq, self.wk, self.wv])
+            del self.wq
+        del self.wk, self.wv
 
-    def project(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """x [B, S, dim] -> q [B, S, H, D], k and v [B, S, H_kv, D]."""
-        qkv = self.wqkv(x).reshape(*x.shape[:2], -1, self.head_dim)
-        return qkv.split([self.n_heads, self.n_kv_heads, self.n_kv_heads], dim=2)
+    def project(self, x: torch.Tensor, queries: int | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """x [B, S, dim] -> q [B, S, H, D], or of the first rows where `queries` says how many; k and v [B, S, H_kv, D]."""
+        if not self.queries_apart:
+            qkv = self.wqkv(x).unflatten(-1, (-1, self.head_dim))
+            q, k, v = qkv.split([self.n_heads, self.n_kv_heads, self.n_kv_heads], dim=2)
+            return q if queries is None else q[:, :queries], k, v
+        k, v = self.wkv(x).unflatten(-1, (-1, self.head_dim)).chunk(2, dim=2)
+        q = self.wq(x if queries is None else x[:, :queries])
+        return q.unflatten(-1, (-1, self.head_dim)), k, v
 
     def forward(self, x, cos, sin, k_cache, v_cache, position):
         q, k, v = self.project(x)
@@ -89,7 +102,7 @@ class Attention(nn.Module):
 def join_products(module: nn.Module) -> None:
     """Joins what can be joined below `module`, unless its weights are on the meta device or joined already."""
     for part in list(module.modules()):
-        first = getattr(part, "wq", getattr(part, "w1", None))
+        first = getattr(part, "wk", getattr(part, "w1", None))
         if hasattr(part, "join") and first is not None and not first.weight.is_meta:
             part.join()
 

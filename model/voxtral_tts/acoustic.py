@@ -19,16 +19,21 @@ CFG_ALPHA = 1.2  # classifier-free guidance; absent from params.json, fixed in t
 class BidirectionalBlock(nn.Module):
     """A backbone block without positions and without a mask: three tokens see each other."""
 
-    def __init__(self, args: AcousticTransformerArgs):
+    def __init__(self, args: AcousticTransformerArgs, is_last: bool):
         super().__init__()
-        self.attention = Attention(args.dim, args.n_heads, args.n_kv_heads, args.head_dim)
+        self.attention = Attention(args.dim, args.n_heads, args.n_kv_heads, args.head_dim, queries_apart=is_last)
         self.attention_norm = RMSNorm(args.dim, args.norm_eps)
         self.feed_forward = FeedForward(args.dim, args.hidden_dim)
         self.ffn_norm = RMSNorm(args.dim, args.norm_eps)
         self.queries_per_key = args.n_heads // args.n_kv_heads
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (part.transpose(1, 2) for part in self.attention.project(self.attention_norm(x)))  # [2, H, 3, D]
+    def project(self, x: torch.Tensor, queries: int | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """x [B, S, dim] -> q of the first `queries` rows (all where None), k, v [B, S, heads, D]."""
+        return self.attention.project(self.attention_norm(x), queries)
+
+    def forward(self, x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """x [2, Q, dim], its queries, keys and values of all tokens -> [2, Q, dim]."""
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # [2, H, Q or 3, D]
         k, v = k.repeat_interleave(self.queries_per_key, dim=1), v.repeat_interleave(self.queries_per_key, dim=1)
         attended = F.scaled_dot_product_attention(q, k, v)
         x = x + self.attention.wo(attended.transpose(1, 2).flatten(-2))
@@ -48,7 +53,7 @@ class AcousticTransformer(nn.Module):
         self.semantic_codebook_output = nn.Linear(config.dim, config.semantic_rows, bias=False)
         self.acoustic_codebook_output = nn.Linear(args.dim, config.audio.n_acoustic_codebook, bias=False)
         self.norm = RMSNorm(args.dim, args.norm_eps)
-        self.layers = nn.ModuleList(BidirectionalBlock(args) for _ in range(args.n_layers))
+        self.layers = nn.ModuleList(BidirectionalBlock(args, index == args.n_layers - 1) for index in range(args.n_layers))
 
     def time_tokens(self) -> torch.Tensor:
         """time_projection(concat(cos(t·w), sin(t·w))) at t = i/steps, `[steps, dim]`: constants of a checkpoint."""
@@ -63,23 +68,44 @@ class AcousticStepGraph(nn.Module):
 
     x [1, A], step int64 [1] (0 … steps - 1), condition [1, dim] -> x after the step [1, A], velocity [2, A].
     Row 0 of velocity is conditional, row 1 unconditional (a zero condition).
+
+    Nothing is computed that is known: in the first layer the state is the same in both rows, the time token is one of a few
+    constants, and a zero condition has zero queries, keys and values (no bias anywhere); of the last layer only the state is read.
     """
 
     time_tokens: torch.Tensor
+    time_q: torch.Tensor
+    time_k: torch.Tensor
+    time_v: torch.Tensor
 
     def __init__(self, head: AcousticTransformer):
         super().__init__()
         self.input_projection, self.output = head.input_projection, head.acoustic_codebook_output
         self.layers, self.norm = head.layers, head.norm
         self.dt = 1.0 / head.args.n_decoding_steps
-        self.register_buffer("time_tokens", head.time_tokens(), persistent=False)
+        times = head.time_tokens()
+        self.register_buffer("time_tokens", times, persistent=False)
+        described = self.norm.weight.is_meta  # shapes only
+        for name, part in zip(("time_q", "time_k", "time_v"), [times[None]] * 3 if described else self.layers[0].project(times[None]), strict=True):
+            self.register_buffer(name, part[0].clone(memory_format=torch.contiguous_format), persistent=False)  # [steps, heads, D], each a tensor of its own
 
     def forward(self, x: torch.Tensor, step: torch.Tensor, condition: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        shared = torch.stack((self.input_projection(x), self.time_tokens[step]), dim=1)  # [1, 2, dim]
-        given = torch.stack((condition, torch.zeros_like(condition)), dim=0)  # [2, 1, dim]
-        tokens = torch.cat((torch.cat((shared, shared), dim=0), given), dim=1)  # [2, 3, dim]
-        for block in self.layers:
-            tokens = block(tokens)
+        state = self.input_projection(x)  # [1, dim]
+        tokens = torch.stack((state, self.time_tokens[step], condition), dim=1)  # [1, 3, dim]
+        without = torch.cat((tokens[:, :2], torch.zeros_like(tokens[:, 2:])), dim=1)
+        known = zip(self.layers[0].project(tokens[:, ::2]), (self.time_q, self.time_k, self.time_v), strict=True)
+        projected = [_both(part[:, :1], time[step][None], part[:, 1:]) for part, time in known]
+        tokens = torch.cat((tokens, without), dim=0)  # [2, 3, dim]
+        for index, block in enumerate(self.layers):
+            is_last = block is self.layers[-1]
+            q, k, v = projected if index == 0 else block.project(tokens, 1 if is_last else None)
+            tokens = block(tokens[:, :1] if is_last else tokens, q[:, :1] if is_last and index == 0 else q, k, v)
         velocity = self.output(self.norm(tokens[:, 0]))  # [2, A]
         guided = CFG_ALPHA * velocity[:1] + (1 - CFG_ALPHA) * velocity[1:]
         return x + guided * self.dt, velocity
+
+
+def _both(state: torch.Tensor, time: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
+    """Three tokens [1, 1, heads, D] -> [2, 3, heads, D]: with the condition, and with none."""
+    shared = torch.cat((state, time), dim=1)
+    return torch.cat((torch.cat((shared, condition), dim=1), torch.cat((shared, torch.zeros_like(condition)), dim=1)), dim=0)

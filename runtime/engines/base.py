@@ -23,7 +23,9 @@ class EngineOptions:
 
 
 class Engine(ABC):
-    """Holds what streams share: compiled code and weights."""
+    """Holds what streams share: compiled code and weights. `identity` names what decides its numbers besides the bundle."""
+
+    identity: str
 
     @abstractmethod
     def stream(self) -> Stream:
@@ -31,7 +33,12 @@ class Engine(ABC):
 
 
 class Stream(ABC):
-    """One utterance's states and the calls that change them. Two streams of one engine never see each other's states."""
+    """One utterance's states and the calls that change them. Two streams of one engine never see each other's states.
+
+    `row_axis` is the axis of a cache's rows.
+    """
+
+    row_axis: int
 
     def __init__(self, components: tuple[ComponentEntry, ...], cache_length: int):
         self.components = {entry.name: entry for entry in components}
@@ -59,6 +66,37 @@ class Stream(ABC):
     @abstractmethod
     def restore(self, states: Arrays) -> None:
         """Puts a snapshot's values back."""
+
+    def save_rows(self, count: int) -> Arrays:
+        """Copies of the first `count` rows of every cache, by state."""
+        states = self.snapshot()
+        return {name: np.take(states[name], range(count), self.row_axis) for name in self._caches()}
+
+    def load_rows(self, rows: Arrays) -> None:
+        """Puts what `save_rows` gave into an empty stream. Raises UsageError on rows of another bundle."""
+        states = self.snapshot()
+        self._put_rows(states, rows)
+        self.restore(states)
+
+    def _caches(self) -> dict[str, tuple[int, ...]]:
+        return {state.name: state.shape for entry in self.components.values() for state in entry.states if state.is_cache}
+
+    def _put_rows(self, states: Arrays, rows: Arrays) -> None:
+        caches = self._caches()
+        for name in sorted(caches.keys() | rows.keys()):
+            shape = list(caches.get(name, ()))
+            found = rows.get(name, np.empty(0))
+            if (
+                not shape
+                or found.ndim != len(shape)
+                or [*found.shape[: self.row_axis], *found.shape[self.row_axis + 1 :]]
+                != [
+                    *shape[: self.row_axis],
+                    *shape[self.row_axis + 1 :],
+                ]
+            ):
+                raise UsageError(f"rows: cache {name} has shape {list(found.shape)}, this bundle has {shape}")
+            states[name][(slice(None),) * self.row_axis + (slice(found.shape[self.row_axis]),)] = found
 
 
 def check_inputs(entry: ComponentEntry, inputs: Arrays, cache_length: int) -> None:

@@ -7,6 +7,7 @@ Core ML has no 64-bit integers, and its states are half precision.
 from __future__ import annotations
 
 import logging
+import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,7 +48,7 @@ class ReferenceEngine(Engine):
     def __init__(self, bundle: Bundle, precision: str = "float16"):
         if precision not in PRECISIONS:
             raise UsageError(f"--compute-precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
-        self.bundle, self._precision = bundle, precision
+        self.bundle, self._precision, self.identity = bundle, precision, f"executor, {precision}"
         self._packages: dict[str, Package] = {}
         self._executors: dict[tuple[str, str], Executor] = {}
 
@@ -87,6 +88,8 @@ def _declared(spec: Tensor) -> str:
 
 
 class ReferenceStream(Stream):
+    row_axis = 2
+
     def __init__(self, engine: ReferenceEngine):
         super().__init__(engine.bundle.manifest.components, engine.bundle.manifest.cache_length)
         self._engine = engine
@@ -141,7 +144,7 @@ class CoreMLEngine(Engine):
     def __init__(self, bundle: Bundle, compute_units: str):
         import coremltools
 
-        self.bundle = bundle
+        self.bundle, self.identity = bundle, f"Core ML {platform.mac_ver()[0]}, {compute_units}"
         self._coremltools = coremltools
         self._units = coremltools.ComputeUnit[UNIT_NAMES[compute_units]]
         self._models: dict[tuple[str, str], Any] = {}
@@ -162,6 +165,8 @@ class CoreMLEngine(Engine):
 
 class CoreMLStream(Stream):
     """One `MLState` per graph, which all functions of its package take."""
+
+    row_axis = 2
 
     def __init__(self, engine: CoreMLEngine):
         super().__init__(engine.bundle.manifest.components, engine.bundle.manifest.cache_length)

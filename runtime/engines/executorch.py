@@ -11,6 +11,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ class ExecuTorchEngine(Engine):
             from executorch.runtime import Runtime
 
             portable_lib._unsafe_reset_threadpool(threads or os.cpu_count() or 1)
-        self.bundle = bundle
+        self.bundle, self.identity = bundle, f"executorch {version('executorch')}"
         self._from_numpy = torch.from_numpy
         self._path = bundle.folder / bundle.manifest.components[0].file
         log: list[str] = []
@@ -76,6 +77,8 @@ class ExecuTorchEngine(Engine):
 
 
 class ExecuTorchStream(Stream):
+    row_axis = 1
+
     def __init__(self, engine: ExecuTorchEngine):
         super().__init__(engine.bundle.manifest.components, engine.bundle.manifest.cache_length)
         self._engine = engine
@@ -86,17 +89,29 @@ class ExecuTorchStream(Stream):
         self.restore(empty_states(self.components))
 
     def snapshot(self) -> Arrays:
-        for graph in self._names:
-            if self._engine.owner.get(graph) is self:
-                self._save(graph)
+        self._save_owned()
         return {name: array.copy() for name, array in self._saved.items()}
+
+    def load_rows(self, rows: Arrays) -> None:
+        self._save_owned()
+        self._put_rows(self._saved, rows)
+        self._disown()
 
     def restore(self, states: Arrays) -> None:
         check_states(self.components, states)
         self._saved = {name: np.array(array) for name, array in states.items()}
+        self._disown()
+
+    def _disown(self) -> None:
+        """The next call writes the states in."""
         for graph in self._names:
             if self._engine.owner.get(graph) is self:
-                del self._engine.owner[graph]  # the next call writes the states in
+                del self._engine.owner[graph]
+
+    def _save_owned(self) -> None:
+        for graph in self._names:
+            if self._engine.owner.get(graph) is self:
+                self._save(graph)
 
     def _save(self, graph: str) -> None:
         self._saved.update(zip(self._names[graph], self._engine.execute(f"{graph}.read", []), strict=True))

@@ -18,7 +18,7 @@ class OnnxEngine(Engine):
     """Sessions open on first use, so that a component nobody calls costs nothing."""
 
     def __init__(self, bundle: Bundle, threads: int | None = None):
-        self.bundle = bundle
+        self.bundle, self.identity = bundle, f"onnxruntime {ort.__version__}"
         self._threads = threads or os.cpu_count() or 1
         self._sessions: dict[str, ort.InferenceSession] = {}
 
@@ -41,6 +41,8 @@ class OnnxEngine(Engine):
 
 
 class OnnxStream(Stream):
+    row_axis = 2
+
     def __init__(self, engine: OnnxEngine):
         super().__init__(engine.bundle.manifest.components, engine.bundle.manifest.cache_length)
         self._engine = engine
@@ -57,6 +59,12 @@ class OnnxStream(Stream):
         check_states(self.components, states)
         for name, array in states.items():
             self._states[name][:] = array  # in place: the bindings point here
+
+    def load_rows(self, rows: Arrays) -> None:
+        self._put_rows(self._states, rows)  # in place, and nothing else moves
+
+    def save_rows(self, count: int) -> Arrays:
+        return {name: self._states[name][:, :, :count].copy() for name in self._caches()}
 
     def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
         session = self._engine.session(entry.file)

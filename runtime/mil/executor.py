@@ -21,6 +21,10 @@ from runtime.mil.types import TensorType
 
 PRECISIONS = ("float16", "float32")
 SMALL = 1024  # values
+HALF_OVERFLOWS, SMALLEST_HALF = 65520, 2.0**-14  # what rounds to infinity; the smallest normal
+# Give values that they take, which are halves already where the result is: types agree.
+MOVES = {"read_state", "reshape", "transpose", "expand_dims", "squeeze", "concat", "stack", "split", "slice_by_index", "slice_by_size", "gather"}
+MOVES |= {"slice_update", "gather_along_axis", "gather_nd", "tile", "reverse", "identity", "abs", "relu", "maximum", "minimum", "select"}
 MOST_ITERATIONS = 100_000  # of all loops of one call: a damaged condition must end
 LARGEST_STATE = 2**30  # values; a cache of the published model has 2 million
 Values = dict[str, Any]
@@ -181,7 +185,7 @@ class Executor:
         if kind.scalar.is_float:
             if array.dtype.kind != "f":
                 raise MilError(f"{operation.where}: gives {array.dtype}, the program declares {kind}")
-            return _half(array) if kind.scalar.name == "fp16" and self._rounds else array
+            return round_to_half(array) if kind.scalar.name == "fp16" and self._rounds and operation.type not in MOVES else array
         if array.dtype.kind == "f" or (kind.scalar.name == "bool") != (array.dtype.kind == "b"):
             raise MilError(f"{operation.where}: gives {array.dtype}, the program declares {kind}")
         found = array.astype(kind.scalar.held, copy=False)
@@ -194,5 +198,22 @@ def _widened(value: Any) -> Any:
     return value.astype(np.float32) if isinstance(value, np.ndarray) and value.dtype == np.float16 else value
 
 
-def _half(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float16).astype(np.float32)
+def round_to_half(array: np.ndarray) -> np.ndarray:
+    """float32 values rounded to half, half to even.
+
+    NumPy converts value by value; of many, the 13 bits that a half lacks are rounded off all at once, 4 times as fast.
+    """
+    size = np.abs(array)
+    if array.size < SMALL or array.dtype != np.float32 or not size.max() < HALF_OVERFLOWS:  # nor is what is no number
+        return array.astype(np.float16).astype(np.float32)
+    bits = np.ascontiguousarray(array).view(np.uint32)
+    rounded = bits >> np.uint32(13)
+    rounded &= np.uint32(1)
+    rounded += np.uint32(0xFFF)
+    rounded += bits
+    rounded &= np.uint32(0xFFFFE000)
+    result = rounded.view(np.float32)
+    few = (size < SMALLEST_HALF) & (size > 0)  # have fewer bits still
+    if few.any():
+        result[few] = array[few].astype(np.float16)
+    return result

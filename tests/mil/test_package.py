@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.mil import CallError, Executor, MilError, Package, PackageError, UnsupportedError, describe, describe_text
-from runtime.mil.executor import MOST_ITERATIONS
+from runtime.mil.executor import MOST_ITERATIONS, SMALL, round_to_half
 from runtime.mil.weights import unpack_bits
 
 ct = pytest.importorskip("coremltools")
@@ -422,6 +422,20 @@ def test_half_precision_rounds_where_the_program_says_so(tmp_path):
     np.testing.assert_array_equal(Executor(function, "float16").run({"x": x})["y"], rounded)
     exact = x * np.float32(np.float16(1.001)) + np.float32(1e-5)
     np.testing.assert_allclose(Executor(function, "float32").run({"x": x})["y"], exact, rtol=1e-6)
+
+
+def test_many_values_are_rounded_to_half_like_one():
+    """Around every boundary: three values at each step of a half, of every exponent, and between."""
+    bits = np.arange(0, 2**32, 4096 - 1, dtype=np.uint64).astype(np.uint32)
+    edges = (np.arange(2**19, dtype=np.uint64)[:, None] * 2**13 + np.array([0, 1, 4095, 4096, 4097, 8191])).astype(np.uint32).ravel()
+    for part in (bits, edges):
+        x = part.view(np.float32)
+        x = x[np.isfinite(x) & (np.abs(x) < 65520)]
+        np.testing.assert_array_equal(round_to_half(x).view(np.uint32), x.astype(np.float16).astype(np.float32).view(np.uint32))
+    with np.errstate(over="ignore"):
+        for odd in (np.inf, -np.inf, np.nan, 65520.0):
+            x = np.append(np.full(SMALL, 1 + 2**-11, np.float32), np.float32(odd))
+            np.testing.assert_array_equal(round_to_half(x), x.astype(np.float16).astype(np.float32))
 
 
 @given(st.integers(1, 8).flatmap(lambda width: st.tuples(st.just(width), st.lists(st.integers(0, 2**width - 1), max_size=40))))

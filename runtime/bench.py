@@ -1,0 +1,215 @@
+"""How fast a bundle speaks on this machine: per component, per frame, and against what its memory could deliver at best."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime.bundle import Bundle
+from runtime.engines import open_engine
+from runtime.engines.base import Arrays, EngineOptions, Stream
+from runtime.errors import UsageError
+from runtime.voxtral_tts import FIRST_CODE, Constants, Speaker, read_constants
+
+FRAME_MS = 80.0
+PROBE_BYTES = 2**29  # far beyond any cache
+WARM_UP = 3  # frames that are not counted
+PACKAGES = {"onnx": "onnxruntime", "executorch": "executorch", "coreml": "coremltools"}
+
+
+class TimedStream:
+    """Passes calls on to a stream and keeps how long each took, in seconds, by component."""
+
+    def __init__(self, stream: Stream):
+        self._stream = stream
+        self.components, self.cache_length = stream.components, stream.cache_length
+        self.seconds: dict[str, list[float]] = {}
+
+    def run(self, component: str, inputs: Arrays) -> Arrays:
+        started = time.perf_counter()
+        outputs = self._stream.run(component, inputs)
+        self.seconds.setdefault(component, []).append(time.perf_counter() - started)
+        return outputs
+
+
+def bench(folder: Path, options: EngineOptions, frames: int = 50, prompt_tokens: int = 20) -> dict[str, Any]:
+    """Speaks `frames` frames after a prompt of `prompt_tokens` random ids, every code fed back. Times in ms, sizes in bytes.
+
+    Raises UsageError where prompt and frames do not fit the bundle's cache.
+    """
+    bundle = Bundle(folder)
+    constants = read_constants(bundle.manifest)
+    length = bundle.manifest.cache_length
+    if prompt_tokens + frames + WARM_UP + 4 > length:
+        raise UsageError(f"bench: {prompt_tokens} ids and {frames} frames need {prompt_tokens + frames + WARM_UP + 4} rows, the cache has {length}")
+    bandwidth = measure_bandwidth(options.threads)
+    started = time.perf_counter()
+    engine = open_engine(bundle, options)
+    _speak(TimedStream(engine.stream()), constants, prompt_tokens, 1)
+    load = time.perf_counter() - started
+    first_sound = _first_sound(engine.stream, constants, prompt_tokens)
+    stream = TimedStream(engine.stream())
+    whole, loop = _speak(stream, constants, prompt_tokens, frames)
+    weights = {entry.name: entry.weight_bytes for entry in bundle.manifest.components}
+    components = {name: _component(seconds, weights[name], name in ("prefill", "embed_text")) for name, seconds in stream.seconds.items()}
+    read = sum(weights[name] * calls for name, calls in _calls(constants).items())
+    frame = float(np.median(whole)) * 1e3
+    floor = read / bandwidth * 1e3
+    return {
+        "bundle": {"name": bundle.manifest.source.name, "target": bundle.manifest.target, "recipe": bundle.manifest.recipe.name, "bytes": _size(bundle)},
+        "machine": machine(options.threads, bundle.manifest.target),
+        "bandwidth_gb_s": bandwidth / 1e9,
+        "load_s": load,
+        "resident_bytes": resident_bytes(),
+        "components": components,
+        "frame": {
+            "frames": frames,
+            "median_ms": frame,
+            "p90_ms": float(np.percentile(whole, 90)) * 1e3,
+            "outside_ms": float(np.median(loop)) * 1e3,
+            "weight_bytes": read,
+            "floor_ms": floor,
+            "share_of_floor": floor / frame,
+        },
+        "rtf": frame / FRAME_MS,
+        "first_sound_s": first_sound,
+        "prompt_tokens": prompt_tokens,
+    }
+
+
+def _calls(constants: Constants) -> dict[str, int]:
+    """Calls that one frame takes."""
+    return {"embed_codes": 1, "decode_step": 1, "acoustic_step": constants.euler_steps, "codec_step": 1}
+
+
+def _prompt(constants: Constants, tokens: int) -> np.ndarray:
+    ids = np.random.default_rng(0).integers(0, constants.vocab_size, tokens)
+    ids[ids == constants.audio_id] = constants.begin_audio_id
+    return np.array([constants.bos_id, constants.begin_audio_id, *ids, constants.begin_audio_id])
+
+
+def _speak(stream: TimedStream, constants: Constants, tokens: int, frames: int) -> tuple[list[float], list[float]]:
+    """Seconds of every frame, and of what of it was spent outside the graphs."""
+    speaker = Speaker(stream, constants)  # type: ignore[arg-type]  # all that a speaker asks of a stream
+    noise = np.random.default_rng(1).standard_normal((frames + WARM_UP, 1, constants.n_codebooks - 1), dtype=np.float32)
+    speaker.prefill(_prompt(constants, tokens), np.zeros((0, constants.dim), np.float32))
+    whole, outside = [], []
+    for index in range(frames + WARM_UP):
+        if index == WARM_UP:
+            stream.seconds = {name: seconds for name, seconds in stream.seconds.items() if name in ("prefill", "embed_text")}
+        before, started = _total(stream), time.perf_counter()
+        codes = speaker.frame(noise[index])
+        codes[0, 0] = max(codes[0, 0], FIRST_CODE)  # a model that would stop goes on
+        speaker.decode(codes)
+        speaker.step(speaker.embed(codes))
+        elapsed = time.perf_counter() - started
+        if index >= WARM_UP:
+            whole.append(elapsed)
+            outside.append(elapsed - (_total(stream) - before))
+    return whole, outside
+
+
+def _total(stream: TimedStream) -> float:
+    return sum(sum(seconds) for seconds in stream.seconds.values())
+
+
+def _first_sound(make: Callable[[], Stream], constants: Constants, tokens: int, runs: int = 3) -> float:
+    """Seconds from a prompt to the samples of its first frame, in a stream that has not spoken; median of `runs`."""
+    noise, seconds = np.zeros((1, constants.n_codebooks - 1), np.float32), []
+    for _ in range(runs):
+        started = time.perf_counter()
+        speaker = Speaker(make(), constants)
+        speaker.prefill(_prompt(constants, tokens), np.zeros((0, constants.dim), np.float32))
+        codes = speaker.frame(noise)
+        codes[0, 0] = max(codes[0, 0], FIRST_CODE)
+        speaker.decode(codes)
+        seconds.append(time.perf_counter() - started)
+    return float(np.median(seconds))
+
+
+def _component(seconds: list[float], weight_bytes: int, once: bool) -> dict[str, Any]:
+    median = float(np.median(seconds))
+    figures = {"calls": len(seconds), "median_ms": median * 1e3, "p90_ms": float(np.percentile(seconds, 90)) * 1e3, "weight_bytes": weight_bytes}
+    return figures | {"gb_s": weight_bytes / median / 1e9, "per_frame": not once}
+
+
+def measure_bandwidth(threads: int | None = None, rounds: int = 5) -> float:
+    """Bytes a second that all threads read together from memory: the best of `rounds` over half a gigabyte."""
+    count = threads or os.cpu_count() or 1
+    parts = np.array_split(np.ones(PROBE_BYTES // 4, np.float32), count)
+
+    def read(part: np.ndarray) -> None:
+        part.max()  # vectorised, and so bound by memory
+
+    best = float("inf")
+    with ThreadPoolExecutor(count) as pool:
+        for _ in range(rounds):
+            started = time.perf_counter()
+            list(pool.map(read, parts))
+            best = min(best, time.perf_counter() - started)
+    return PROBE_BYTES / best
+
+
+def resident_bytes() -> int | None:
+    """Of this process, as the system counts them (Linux); None elsewhere."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def machine(threads: int | None, target: str) -> dict[str, Any]:
+    """What the figures depend on."""
+    try:
+        engine = version(PACKAGES[target])
+    except PackageNotFoundError:
+        engine = "?"
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": threads or os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        PACKAGES[target]: engine,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or "?"
+
+
+def _size(bundle: Bundle) -> int:
+    return sum(entry.size for entry in bundle.manifest.files.values())
+
+
+def bench_text(result: dict[str, Any]) -> str:
+    """A table for a person."""
+    what, machine_, frame = result["bundle"], result["machine"], result["frame"]
+    lines = [
+        f"{what['name']} for {what['target']}, {what['recipe']}, {what['bytes'] / 1e9:.2f} GB; {machine_['processor']}, {machine_['threads']} threads,"
+        f" {result['bandwidth_gb_s']:.0f} GB/s",
+        f"{'component':<16} {'calls':>6} {'median':>10} {'90 %':>10} {'weights':>10} {'rate':>10}",
+    ]
+    for name, row in result["components"].items():
+        rate = f"{row['gb_s']:.1f} GB/s" if row["weight_bytes"] else "-"
+        lines.append(f"{name:<16} {row['calls']:>6} {row['median_ms']:>7.2f} ms {row['p90_ms']:>7.2f} ms {row['weight_bytes'] / 1e6:>7.0f} MB {rate:>10}")
+    resident = "" if result["resident_bytes"] is None else f", resident {result['resident_bytes'] / 1e9:.2f} GB"
+    lines += [
+        f"frame {frame['median_ms']:.1f} ms (90 %: {frame['p90_ms']:.1f}), outside the graphs {frame['outside_ms']:.2f} ms, RTF {result['rtf']:.2f}",
+        f"floor {frame['floor_ms']:.1f} ms for {frame['weight_bytes'] / 1e9:.2f} GB: {frame['share_of_floor']:.0%} of what memory allows",
+        f"first sound {result['first_sound_s']:.2f} s after {result['prompt_tokens']} ids; loaded in {result['load_s']:.1f} s{resident}",
+    ]
+    return "\n".join(lines)
