@@ -11,49 +11,48 @@ from export.compare import TIE_BAR, TIES, Fact, relative_distance
 from runtime.engines.base import Stream
 from runtime.voxtral_tts import EMPTY_AUDIO, END_AUDIO, FIRST_CODE, Constants, Outlook, Speaker
 
-FRAMES = 40
 PROMPT = 16
 MEL_BINS, MEL_WINDOW, MEL_HOP = 80, 1024, 256
 Reports = dict[str, dict[str, float]]
 
 
-def _prompt(constants: Constants) -> tuple[np.ndarray, np.ndarray]:
-    """Fixed ids [P] without voice rows, and fixed noise [FRAMES, 1, K - 1]."""
+def _prompt(constants: Constants, frames: int) -> tuple[np.ndarray, np.ndarray]:
+    """Fixed ids [P] without voice rows, and fixed noise [frames, 1, K - 1]."""
     generator = np.random.default_rng(5)
     ids = np.concatenate(([constants.bos_id, constants.begin_audio_id], generator.integers(0, constants.vocab_size, PROMPT)))
-    return ids[ids != constants.audio_id], generator.standard_normal((FRAMES, 1, constants.n_codebooks - 1), dtype=np.float32)
+    return ids[ids != constants.audio_id], generator.standard_normal((frames, 1, constants.n_codebooks - 1), dtype=np.float32)
 
 
-def _begun(stream: Stream, constants: Constants) -> tuple[Speaker, np.ndarray]:
-    ids, noise = _prompt(constants)
+def _begun(stream: Stream, constants: Constants, frames: int) -> tuple[Speaker, np.ndarray]:
+    ids, noise = _prompt(constants, frames)
     speaker = Speaker(stream, constants)
     speaker.prefill(ids, np.zeros((0, constants.dim), np.float32))
     return speaker, noise
 
 
-def teacher_forced(stream: Stream, constants: Constants, forced: np.ndarray | None = None) -> tuple[list[Outlook], np.ndarray]:
-    """Outlooks and codes [F, K] of the utterance; `forced` codes are fed back instead of the stream's own.
+def teacher_forced(stream: Stream, constants: Constants, frames: int, forced: np.ndarray | None = None) -> tuple[list[Outlook], np.ndarray]:
+    """Outlooks and codes [frames, K] of the utterance; `forced` codes are fed back instead of the stream's own.
 
     With forced codes the graphs run one after the other, not in turns: see `OneGraph`.
     """
     embedder = Speaker(stream, constants)
     embedded = [] if forced is None else [embedder.embed(row[None]) for row in forced]
-    speaker, noise = _begun(stream, constants)
+    speaker, noise = _begun(stream, constants, frames)
     outlooks, codes = [speaker.outlook], []
-    for index in range(FRAMES - 1):
+    for index in range(frames - 1):
         if forced is None:
             codes.append(speaker.frame(noise[index]))
         speaker.step(speaker.embed(codes[-1]) if forced is None else embedded[index])
         outlooks.append(speaker.outlook)
-    codes += [speaker.frame(noise[index], outlooks[index]) for index in range(len(codes), FRAMES)]
+    codes += [speaker.frame(noise[index], outlooks[index]) for index in range(len(codes), frames)]
     return outlooks, np.concatenate(codes)
 
 
-def free_running(stream: Stream, constants: Constants) -> np.ndarray:
-    """Samples of the utterance up to END_AUDIO or FRAMES frames, each code fed back."""
-    speaker, noise = _begun(stream, constants)
+def free_running(stream: Stream, constants: Constants, frames: int) -> np.ndarray:
+    """Samples of the utterance up to END_AUDIO or so many frames, each code fed back."""
+    speaker, noise = _begun(stream, constants, frames)
     codes: list[np.ndarray] = []
-    for index in range(FRAMES):
+    for index in range(frames):
         found = speaker.frame(noise[index])
         if found[0, 0] == END_AUDIO:
             break
@@ -69,11 +68,12 @@ def agreement(context: Context, constants: Constants, reports: Reports) -> Itera
     With integer activations a tie may move all logits of a frame, and then each by the bar of a worst call of their root mean
     square, or by `TIES` times what another order of sums moves them. One such order alone may happen upon no tie.
     """
-    reference, codes = teacher_forced(context.eager(), constants)
-    _, found = teacher_forced(context.artifact(), constants, codes)
+    frames = context.extent.spoken
+    reference, codes = teacher_forced(context.eager(), constants, frames)
+    _, found = teacher_forced(context.artifact(), constants, frames, codes)
     error = max(context.float_bar * float(np.abs(_live(outlook, constants)).max()) for outlook in reference)
     if context.is_integer("decode_step"):
-        moved, _ = teacher_forced(context.reordered(), constants, codes)
+        moved, _ = teacher_forced(context.reordered(), constants, frames, codes)
         pairs = zip(moved, reference, strict=True)
         error = max(error, TIES * max(float(np.abs(_live(a, constants) - _live(b, constants)).max()) for a, b in pairs))
         error = max(error, TIE_BAR * max(float(np.sqrt(np.square(_live(outlook, constants)).mean())) for outlook in reference))
@@ -83,13 +83,13 @@ def agreement(context: Context, constants: Constants, reports: Reports) -> Itera
     yield Fact(
         "semantic codes, teacher-forced",
         int(different.sum()) == sum(excused),
-        f"{FRAMES - int(different.sum())} of {FRAMES} equal, {sum(excused)} of the others nearer to a tie than {2 * error:.1e},"
+        f"{frames - int(different.sum())} of {frames} equal, {sum(excused)} of the others nearer to a tie than {2 * error:.1e},"
         f" as {sum(_margin(outlook, constants) <= 2 * error for outlook in reference)} of all are",
     )
     yield Fact("acoustic codes, teacher-forced", bool(levels.max() <= 1), f"{(levels == 0).mean():.2%} equal, largest difference {levels.max()} level")
     reports["codes, artifact and eager"] = _equal(found, codes)
     if context.full:
-        full_outlooks, full_codes = teacher_forced(context.full(), constants, codes)
+        full_outlooks, full_codes = teacher_forced(context.full(), constants, frames, codes)
         distances = [relative_distance(own.hidden, full.hidden) for own, full in zip(reference, full_outlooks, strict=True)]
         reports["codes, eager and full precision"] = _equal(codes, full_codes) | {"hidden_distance": float(np.median(distances))}
 
@@ -99,14 +99,15 @@ def end_to_end(context: Context, constants: Constants, reports: Reports, full_in
 
     The latter where full precision can be called in turns, graph by graph: see `OneGraph`. It goes into `reports`, fails nothing.
     """
-    eager = free_running(context.eager(), constants)
-    artifact = free_running(context.artifact(), constants)
+    frames = context.extent.spoken
+    eager = free_running(context.eager(), constants, frames)
+    artifact = free_running(context.artifact(), constants, frames)
     finite = bool(np.isfinite(artifact).all()) and bool(len(artifact)) >= bool(len(eager))
     yield Fact("free run", finite, f"{len(artifact) / constants.sample_rate:.2f} s of finite samples" if finite else "no sample, or one that is no number")
     if finite:
         reports["free run, artifact and eager"] = _sound(artifact, eager, constants)
     if context.full and full_in_turns:
-        reports["free run, eager and full precision"] = _sound(eager, free_running(context.full(), constants), constants)
+        reports["free run, eager and full precision"] = _sound(eager, free_running(context.full(), constants, frames), constants)
 
 
 def _live(outlook: Outlook, constants: Constants) -> np.ndarray:

@@ -7,6 +7,7 @@ and activation arithmetic, and eager in full precision; `reordered` is eager und
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,13 +18,30 @@ from runtime.engines.base import Arrays, Stream
 from runtime.errors import RuntimeFault, UsageError
 
 NewStream = Callable[[], Stream]
-SEEDS = 6
-SIZES = (1, 2, 5)  # rows of a dynamic dimension; short, so that a rounding tie in one call says nothing of another
 LONG = 24
 SHORTEST_CACHE = 64  # rows: what the checks below write, 2 · LONG and one utterance of `agreement`
 SAME_STATES = 25  # steps of a long run after which both sides go on from the same states, where ties may flip
 WITH_TIES = 4  # in one of so many of these stretches eager is compared with itself as well
 GROWTH = 7  # of errors in a long run: at most with the number of rows, 7 times as many in the last quarter as in the first
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is checked. `sizes` are rows of a dynamic dimension; short, so that a rounding tie in one call says nothing of another."""
+
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
+    sizes: tuple[int, ...] = (1, 2, 5, LONG)
+    steps: int = 1000
+    streamed: int = 125  # frames through the codec
+    spoken: int = 40  # frames of an utterance
+
+    def __str__(self) -> str:
+        return f"{len(self.seeds)} seeds, up to {max(self.sizes)} rows, {self.steps} decode steps, {self.streamed} frames of the codec, {self.spoken} of speech"
+
+
+WHOLE = Extent()
+# Of a model of billions of weights, whose reference takes seconds for each step in eager torch.
+SAMPLE = Extent(seeds=(1,), sizes=(2, LONG), steps=4, streamed=8, spoken=3)
 
 
 class Context:
@@ -40,11 +58,12 @@ class Context:
         integer_graphs: Collection[str] = (),
         bars: dict[str, float] | None = None,
         float_bar: float = FLOAT_BAR,
+        extent: Extent = WHOLE,
     ):
         """`integer_graphs` have quantised products with integer activations; `bars` are for the quantisation error, by graph.
         `float_bar` is for the lowering error where no tie decides.
         """
-        self.float_bar = float_bar
+        self.float_bar, self.extent = float_bar, extent
         self.components = {component.name: component for component in components}
         self.artifact, self.eager, self.reordered, self.full = artifact, eager, reordered, full
         self._cache_axis, self._integer, self._bars = CACHE_AXIS[layout], integer_graphs, bars or {}
@@ -81,10 +100,10 @@ def each_component(context: Context) -> Iterable[Comparison | Fact]:
         for comparison in compared.values():
             comparison.quantisation_bar = context.quantisation_bar(component.name)
         bounds = streams[0].components[component.name].dims
-        for seed in range(SEEDS):
+        for seed in context.extent.seeds:
             position = LONG if starts_warm(component, seed) else 0
             start = _states_at(context, component, seed, position)
-            for size in (*SIZES, LONG) if bounds else (1,):
+            for size in context.extent.sizes if bounds else (1,):
                 sizes = {dim: min(size, high) for dim, (_, high) in bounds.items()}
                 inputs = _at(component.example(seed, **sizes), position)
                 results = _run_from(start, streams, component.name, inputs)
@@ -195,7 +214,7 @@ def last_position(context: Context, length: int) -> Iterable[Comparison | Fact]:
     generator = np.random.default_rng(3)
     streams = context.streams("decode_step")
     filled = {name: 0.5 * generator.standard_normal(array.shape, dtype=np.float32) for name, array in streams[1].snapshot().items()}
-    for seed in range(SEEDS):
+    for seed in context.extent.seeds:
         results = _run_from(filled, streams, "decode_step", _at(step.example(seed), length - 1))
         compared.add(*(result["hidden"] for result in results))
     yield compared
@@ -237,8 +256,9 @@ def _same(first: list[Arrays], second: list[Arrays]) -> bool:
     return all(np.array_equal(a[name], b[name]) for a, b in zip(first, second, strict=True) for name in a)
 
 
-def streaming(context: Context, frames: int = 125) -> Iterable[Comparison]:
+def streaming(context: Context) -> Iterable[Comparison]:
     """Chunks of any size through `codec_step`, and one call for all where the artifact takes that, add up to eager's whole."""
+    frames = context.extent.streamed
     compared = context.comparison("codec_step", "audio", "chunks equal whole")
     codes = context.components["codec"].example(11, T=frames)["codes"]
     most = context.artifact().components["codec"].dims["T"][1]

@@ -43,8 +43,12 @@ class Checkpoint:
         return self._file.get_slice(name).get_dtype()
 
     def tensor(self, name: str) -> torch.Tensor:
-        """The tensor as stored (bfloat16 stays bfloat16). Raises CheckpointError where a value is not finite."""
-        tensor = self._file.get_tensor(name)
+        """The tensor as stored (bfloat16 stays bfloat16). Raises CheckpointError where a value is not finite.
+
+        The file is mapped anew for each: pages of one mapping would stay in memory until the last tensor is read.
+        """
+        with safe_open(self.path, framework="pt") as file:
+            tensor = file.get_tensor(name)
         if not torch.isfinite(tensor).all():
             raise CheckpointError(f"{self.path}: tensor {name}: holds values that are not finite; fetch it again")
         return tensor
@@ -82,14 +86,17 @@ def materialize(root: nn.Module, checkpoint: Checkpoint, prefixes: Iterable[str]
     `convert(path, module, weight)` may take a linear or an embedding as stored and give the module that replaces it,
     so that a quantised model never holds a float copy of more than one weight.
     """
-    prefixes = tuple(prefixes)
+    prefixes, replaced = tuple(prefixes), set()
     for path, parent in list(root.named_modules()):
+        if path in replaced:  # its weights would be read once more, and held for nobody
+            continue
         for name, child in list(parent.named_children()):
             child_path = f"{path}.{name}" if path else name
             if convert and isinstance(child, nn.Linear | nn.Embedding) and is_below(child_path, prefixes) and child.weight.is_meta:
                 replacement = convert(child_path, child, checkpoint.tensor(f"{child_path}.weight"))
                 if replacement is not None:
                     setattr(parent, name, replacement)
+                    replaced.add(child_path)
         for name, parameter in list(parent.named_parameters(recurse=False)):
             full = f"{path}.{name}" if path else name
             if is_below(full, prefixes) and parameter.is_meta:

@@ -16,6 +16,7 @@ from torch import nn
 from quantize.recipe import Scheme
 
 Product = Callable[[torch.Tensor, "QuantizedLinear"], torch.Tensor]
+CHUNK = 2**19  # weights that are dequantised together
 CHANNEL_BLOCK = 128  # activation block of a per-channel weight under `int8_per_block`: what the ONNX kernel is given
 
 
@@ -52,6 +53,19 @@ class QuantizedLinear(nn.Module):
         low, high = self.scheme.range
         return torch.ops.torchao.dequantize_affine(self.weight, [1, self.block], self.scale, self.zero, torch.int8, low, high)
 
+    def multiply(self, x: torch.Tensor) -> torch.Tensor:
+        """x [..., K] -> [..., N] with dequantised weights: in a lowering the operator that it recognises, in eager the same
+        numbers some rows at a time, which stay in the cache."""
+        if torch.compiler.is_exporting():
+            return F.linear(x, self.dequantized())
+        rows, columns = self.weight.shape
+        result = x.new_empty(*x.shape[:-1], rows)
+        for part in torch.arange(rows).split(max(1, CHUNK // columns)):
+            place = slice(int(part[0]), int(part[-1]) + 1)
+            weight = (self.weight[place].unflatten(1, (-1, self.block)) * self.scale[place, :, None]).flatten(1)
+            result[..., place] = F.linear(x, weight)
+        return result
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.product(x, self)
 
@@ -74,7 +88,7 @@ class QuantizedEmbedding(nn.Module):
 
 def float_activations(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
     """Weights are dequantised, activations stay as they are (Core ML)."""
-    return F.linear(x, linear.dequantized())
+    return linear.multiply(x)
 
 
 def int8_per_token(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
@@ -82,7 +96,7 @@ def int8_per_token(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
     ops, block = torch.ops.torchao, [1] * (x.dim() - 1) + [x.shape[-1]]
     scale, zero = ops.choose_qparams_affine(x, "ASYMMETRIC", block, torch.int8, -128, 127, None, None, torch.int8)
     integers = ops.quantize_affine(x, block, scale, zero, torch.int8, -128, 127)
-    return F.linear(ops.dequantize_affine(integers, block, scale, zero, torch.int8, -128, 127), linear.dequantized())
+    return linear.multiply(ops.dequantize_affine(integers, block, scale, zero, torch.int8, -128, 127))
 
 
 def int8_per_block(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
@@ -96,7 +110,7 @@ def int8_per_block(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
     top = blocks.abs().amax(-1, keepdim=True)
     inverse = torch.where(top > 0, torch.full_like(top, 127.0) / top, 0.0)  # torch's `127 / top` is one ulp off
     rounded = (torch.round(blocks * inverse) * (top / 127)).flatten(-2)[..., :columns]
-    return F.linear(rounded, linear.dequantized())
+    return linear.multiply(rounded)
 
 
 def use_product(module: nn.Module, product: Product) -> None:
