@@ -25,7 +25,7 @@ from torch import nn
 from export.errors import ExportError
 from export.lowering import EntryPoint, Graph, Lowering, Stateful, dynamic_shapes, example_inputs, quiet_logs, zero_states
 from model.component import Component, Kind, TensorSpec
-from model.layers.attention import ReferenceAttention, use_cache_attention
+from model.layers.attention import AttentionKernel, ReferenceAttention, use_attention
 from quantize.linear import QuantizedEmbedding, QuantizedLinear, use_product
 from quantize.palettes import PalettizedLinear
 from quantize.scales import SMALLEST_SCALE
@@ -101,7 +101,7 @@ def _scaled(x: torch.Tensor, factor: Any) -> Any:
 RESPELLED = {torch.ops.aten.rms_norm.default: _rms_norm, torch.ops.aten.where.Scalar: _where_scalars, torch.ops.aten.mul.Tensor: _scaled}
 
 
-class OneHotAttention:
+class OneHotAttention(AttentionKernel):
     """Caches [1, H_kv, L, D], each rewritten whole by a one-hot product.
 
     Query heads stay apart from their groups (rank 5), because merging them beside a dynamic S puts guards on strides.
@@ -109,7 +109,8 @@ class OneHotAttention:
 
     layout = "BHSD"
 
-    def __call__(self, q, k, v, k_cache, v_cache, position):
+    def cached(self, q, k, v, rotation, k_cache, v_cache, position):
+        q, k = rotation(q), rotation(k)
         rows, heads, head_dim = q.shape[1:]
         kv_heads, length = k_cache.shape[1:3]
         at = (position + torch.arange(rows))[:, None]  # [S, 1]
@@ -150,7 +151,7 @@ class CoreMLLowering(Lowering):
                 raise ExportError(f"{graph.name}: Core ML export failed: {type(error).__name__}: {first_line(error)}") from error
             finally:
                 use_product(graph.widest.module, spell_product)
-                use_cache_attention(graph.widest.module, ReferenceAttention(self.layout))
+                use_attention(graph.widest.module, ReferenceAttention(self.layout))
             self.check(graph, folder)
             entries |= {component.name: EntryPoint(path.name, component.name) for component in graph.components}
         return entries
@@ -166,7 +167,7 @@ class CoreMLLowering(Lowering):
 
 def _write_package(graph: Graph, path: Path, compute_precision: str) -> None:
     use_product(graph.widest.module, spell_product)
-    use_cache_attention(graph.widest.module, OneHotAttention())
+    use_attention(graph.widest.module, OneHotAttention())
     _tell_palettes(graph.widest.module)
     functions, programs = MultiFunctionDescriptor(), {}
     with TemporaryDirectory(dir=path.parent, prefix=".coreml") as temporary:

@@ -10,7 +10,7 @@ import torch
 from export.lowering import EntryPoint
 from export.manifest import component_entry
 from model.component import Component
-from model.layers.attention import CACHE_AXIS, ReferenceAttention, use_cache_attention
+from model.layers.attention import CACHE_AXIS, ReferenceAttention, use_attention
 from quantize.linear import Product, QuantizedLinear, float_activations, use_product
 from runtime.bundle import ComponentEntry
 from runtime.engines.base import Arrays, Engine, Stream, check_states, empty_states
@@ -35,7 +35,7 @@ class EagerEngine(Engine):
     def call(self, name: str, inputs: list[torch.Tensor], states: list[torch.Tensor]) -> list[torch.Tensor]:
         module = self._find(name).module
         use_product(module, self._product)  # on every call: engines of one model share its modules, and lowering spells its own
-        use_cache_attention(module, self._attention)
+        use_attention(module, self._attention)
         with torch.no_grad():
             result = module(*inputs, *states)
         return list(result) if isinstance(result, tuple) else [result]

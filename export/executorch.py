@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from executorch.backends.xnnpack.partition.config.gemm_configs import AddmmConfig, LinearConfig, MMConfig
+from executorch.backends.xnnpack.partition.config.generic_node_configs import SigmoidConfig
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir.backend.compile_spec_schema import CompileSpec
@@ -21,22 +22,31 @@ from torch import nn
 from export.errors import ExportError
 from export.lowering import EntryPoint, Graph, Lowering, Stateful, dynamic_shapes, quiet_logs
 from model.component import Component
-from model.layers.attention import ReferenceAttention, use_cache_attention
+from model.layers.attention import AttentionKernel, ReferenceAttention, use_attention
 from quantize.linear import int8_per_token, use_product
 from runtime.errors import first_line
 
 PROGRAM = "model.pte"
 # Products with weights only, of every precision: with everything that XNNPACK takes, slices and reshapes cut the codec of the
 # golden checkpoint into 157 delegates, and lowering takes twice as long.
-PRODUCTS = [LinearConfig, AddmmConfig, MMConfig]
+PRODUCTS = [LinearConfig, AddmmConfig, MMConfig, SigmoidConfig]
 
 
-class LlamaAttention:
+def _rms_norm(x: torch.Tensor, shape: list[int], weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Squares as products: ExecuTorch's power takes ten times as long."""
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * weight
+
+
+RESPELLED = {torch.ops.aten.rms_norm.default: _rms_norm}
+
+
+class LlamaAttention(AttentionKernel):
     """Caches [1, L, H_kv, D], written in place by `update_cache` and read up to the last position by `custom_sdpa`."""
 
     layout = "BSHD"
 
-    def __call__(self, q, k, v, k_cache, v_cache, position):
+    def cached(self, q, k, v, rotation, k_cache, v_cache, position):
+        q, k = rotation(q), rotation(k)
         start = position[0].item()
         torch._check_is_size(start)
         torch._check(start < k_cache.shape[1])
@@ -44,6 +54,9 @@ class LlamaAttention:
         torch.ops.llama.update_cache(k, k_cache, start)
         torch.ops.llama.update_cache(v, v_cache, start)
         return torch.ops.llama.custom_sdpa(q, k_cache, v_cache, start, None, 0.0, True), k_cache, v_cache
+
+    def among(self, q, k, v):
+        return torch.ops.llama.custom_sdpa(q, k, v, k.shape[1] - q.shape[1], None, 0.0, False)  # it reads keys up to the start and the queries' number
 
 
 class ReadStates(Stateful):
@@ -101,12 +114,13 @@ class ExecuTorchLowering(Lowering):
     def _trace(self, graph: Graph) -> dict[str, torch.export.ExportedProgram]:
         component = graph.widest
         use_product(component.module, int8_per_token)
-        use_cache_attention(component.module, LlamaAttention())
+        use_attention(component.module, LlamaAttention())
         try:
             with _quiet():
                 inputs = tuple(graph.trace_inputs().values())
                 dynamic = (tuple(shapes or None for shapes in dynamic_shapes(component)),)
-                methods = {graph.name: torch.export.export(Stateful(component), inputs, dynamic_shapes=dynamic, strict=False)}
+                program = torch.export.export(Stateful(component), inputs, dynamic_shapes=dynamic, strict=False)
+                methods = {graph.name: program.run_decompositions(RESPELLED)}
                 if component.states:
                     methods[f"{graph.name}.read"] = torch.export.export(ReadStates(_shell(component)), (), strict=False)
                     values = tuple(torch.zeros(state.shape) for state in component.states)
@@ -114,7 +128,7 @@ class ExecuTorchLowering(Lowering):
         except Exception as error:
             raise ExportError(f"{graph.name}: ExecuTorch export failed: {type(error).__name__}: {first_line(error)}") from error
         finally:
-            use_cache_attention(component.module, ReferenceAttention(self.layout))
+            use_attention(component.module, ReferenceAttention(self.layout))
         return methods
 
 

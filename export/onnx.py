@@ -17,11 +17,11 @@ from onnxscript import evaluator
 
 from export.errors import ExportError
 from export.lowering import EntryPoint, Graph, Lowering, dynamic_shapes, quiet_logs, zero_states
-from model.layers.attention import ReferenceAttention, use_cache_attention
+from model.layers.attention import AttentionKernel, ReferenceAttention, use_attention
 from quantize.linear import CHANNEL_BLOCK, QuantizedLinear, int8_per_block, use_product
 from runtime.errors import first_line
 
-OPSET = 21
+OPSET = 23
 WEIGHTS = "weights.bin"
 INLINE_BELOW = 1024  # bytes; smaller constants stay in the graph
 ALIGNMENT = 4096  # a page, so that a runtime may map each weight
@@ -47,15 +47,17 @@ def group_query_attention(
     v_cache: torch.Tensor,
     last: torch.Tensor,
     total: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
     heads: int,
     kv_heads: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """q [1, S, H·D], k and v [1, S, H_kv·D], caches [1, H_kv, L, D], last and total int32 [1]. Traced, never run."""
+    """q [1, S, H·D], k and v [1, S, H_kv·D], caches [1, H_kv, L, D], last and total int32 [1], cos and sin [L, D/2]. Traced, never run."""
     raise ExportError("group_query_attention stands for an ONNX operator; eager runs ReferenceAttention")
 
 
 @group_query_attention.register_fake
-def _(q, k, v, k_cache, v_cache, last, total, heads, kv_heads):
+def _(q, k, v, k_cache, v_cache, last, total, cos, sin, heads, kv_heads):
     return torch.empty_like(q), torch.empty_like(k_cache), torch.empty_like(v_cache)
 
 
@@ -67,15 +69,16 @@ def spell_product(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
     return matmul_nbits(x, linear.weight, scale, linear.scheme.bits, block)
 
 
-class SharedBufferAttention:
-    """Caches [1, H_kv, L, D] that the runtime binds as past and present at once, so that only new rows are written."""
+class SharedBufferAttention(AttentionKernel):
+    """Caches [1, H_kv, L, D] that the runtime binds as past and present at once, so that only new rows are written.
+    The operator rotates queries and keys by itself, from the whole table."""
 
     layout = "BHSD"
 
-    def __call__(self, q, k, v, k_cache, v_cache, position):
+    def cached(self, q, k, v, rotation, k_cache, v_cache, position):
         total = (position + q.shape[1]).to(torch.int32)
         flat = (part.flatten(-2) for part in (q, k, v))
-        out, k_cache, v_cache = group_query_attention(*flat, k_cache, v_cache, total - 1, total, q.shape[2], k.shape[2])
+        out, k_cache, v_cache = group_query_attention(*flat, k_cache, v_cache, total - 1, total, rotation.table.cos, rotation.table.sin, q.shape[2], k.shape[2])
         return out.reshape(q.shape), k_cache, v_cache
 
 
@@ -92,8 +95,9 @@ def _translate_matmul(x, weight, scale, bits: int, block: int):
     return _microsoft("MatMulNBits", x, weight, scale, K=columns, N=rows, bits=bits, block_size=block, accuracy_level=4)
 
 
-def _translate_attention(q, k, v, k_cache, v_cache, last, total, heads: int, kv_heads: int):
-    return _microsoft("GroupQueryAttention", q, k, v, k_cache, v_cache, last, total, outputs=3, num_heads=heads, kv_num_heads=kv_heads, do_rotary=0)
+def _translate_attention(q, k, v, k_cache, v_cache, last, total, cos, sin, heads: int, kv_heads: int):
+    settings = {"num_heads": heads, "kv_num_heads": kv_heads, "do_rotary": 1, "rotary_interleaved": 1}
+    return _microsoft("GroupQueryAttention", q, k, v, k_cache, v_cache, last, total, cos, sin, outputs=3, **settings)
 
 
 TRANSLATIONS = {
@@ -127,7 +131,7 @@ class OnnxLowering(Lowering):
     def _convert(self, graph: Graph) -> ir.Model:
         component = graph.widest
         use_product(component.module, spell_product)
-        use_cache_attention(component.module, SharedBufferAttention())
+        use_attention(component.module, SharedBufferAttention())
         states = zero_states(component)
         dynamic = dynamic_shapes(component)
         try:
@@ -152,7 +156,7 @@ class OnnxLowering(Lowering):
             raise ExportError(f"{graph.name}: ONNX export failed: {type(error).__name__}: {first_line(error)}") from error
         finally:
             use_product(component.module, int8_per_block)
-            use_cache_attention(component.module, ReferenceAttention(self.layout))
+            use_attention(component.module, ReferenceAttention(self.layout))
         model = onnx_program.model
         _pack_weights(model)
         _name_dimensions(model, dynamic)

@@ -134,7 +134,7 @@ def test_a_failed_conversion_is_one_line_and_leaves_the_modules_alone(w4, tmp_pa
     broken = replace(graph.widest, inputs=graph.widest.inputs[:1])
     with pytest.raises(ExportError, match=r"^backbone: Core ML export failed: [^\n]*$"):
         CoreMLLowering().lower([Graph("backbone", (broken,))], tmp_path)
-    assert isinstance(graph.widest.module.layers[0].attention.cache_attention, ReferenceAttention)
+    assert isinstance(graph.widest.module.layers[0].attention.kernel, ReferenceAttention)
     assert not list(tmp_path.iterdir())
 
 

@@ -1,7 +1,7 @@
 """Grouped-query attention with a KV cache that each target keeps in its own way.
 
-`Attention` projects and rotates; a `CacheAttention` writes the new rows into the cache and attends. The reference one
-stands here; a target's own (a fused operator, a one-hot write) is put in its place by `use_cache_attention`.
+`Attention` projects; an `AttentionKernel` rotates, writes the new rows into the cache and attends. The reference one
+stands here; a target's own (a fused operator, a one-hot write) is put in its place by `use_attention`.
 """
 
 from __future__ import annotations
@@ -13,22 +13,35 @@ import torch.nn.functional as F
 from torch import nn
 
 from model.layers.linear import joined
-from model.layers.rope import rotate
+from model.layers.rope import Rotation
 
 CACHE_AXIS = {"BSHD": 1, "BHSD": 2}  # of a cache's rows, by layout
 
 
-class CacheAttention(Protocol):
-    """How a cache is laid out, written and read."""
+class AttentionKernel(Protocol):
+    """How a target attends: with a cache, laid out in its way, and among a few tokens without one."""
 
     layout: str
 
-    def __call__(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, position: torch.Tensor
+    def cached(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        rotation: Rotation,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        position: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q [1, S, H, D], k and v [1, S, H_kv, D], caches in `layout`, position int64 [1] of the first row
+        """q [1, S, H, D], k and v [1, S, H_kv, D] before rotation, caches in `layout`, position int64 [1] of the first row
         -> attended [1, S, H, D], and both caches with rows position … position + S - 1 written."""
         ...
+
+    def among(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """q [B, Q, H, D], k and v [B, S, H_kv, D] -> attended [B, Q, H, D]; every query sees every key."""
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        k, v = (part.repeat_interleave(q.shape[1] // part.shape[1], dim=1) for part in (k, v))
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
 
 
 def cache_shape(layout: str, length: int, n_kv_heads: int, head_dim: int) -> tuple[int, ...]:
@@ -38,13 +51,14 @@ def cache_shape(layout: str, length: int, n_kv_heads: int, head_dim: int) -> tup
     return (1, length, n_kv_heads, head_dim) if layout == "BSHD" else (1, n_kv_heads, length, head_dim)
 
 
-class ReferenceAttention:
+class ReferenceAttention(AttentionKernel):
     """Plain attention over the live prefix of the cache: what every target is compared with. Writes the cache in place."""
 
     def __init__(self, layout: str = "BSHD"):
         self.layout = layout
 
-    def __call__(self, q, k, v, k_cache, v_cache, position):
+    def cached(self, q, k, v, rotation, k_cache, v_cache, position):
+        q, k = rotation(q), rotation(k)
         start, end = int(position), int(position) + q.shape[1]
         rows = CACHE_AXIS[self.layout]
         for cache, new in ((k_cache, k), (v_cache, v)):
@@ -71,7 +85,7 @@ class Attention(nn.Module):
         self.wk = nn.Linear(dim, n_kv_heads * head_dim, bias=False)
         self.wv = nn.Linear(dim, n_kv_heads * head_dim, bias=False)
         self.wo = nn.Linear(n_heads * head_dim, dim, bias=False)
-        self.cache_attention: CacheAttention = ReferenceAttention()
+        self.kernel: AttentionKernel = ReferenceAttention()
 
     def join(self) -> None:
         """Once the weights are in place: queries, keys and values become one product, or keys and values do."""
@@ -92,10 +106,8 @@ class Attention(nn.Module):
         q = self.wq(x if queries is None else x[:, :queries])
         return q.unflatten(-1, (-1, self.head_dim)), k, v
 
-    def forward(self, x, cos, sin, k_cache, v_cache, position):
-        q, k, v = self.project(x)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        out, k_cache, v_cache = self.cache_attention(q, k, v, k_cache, v_cache, position)
+    def forward(self, x, rotation, k_cache, v_cache, position):
+        out, k_cache, v_cache = self.kernel.cached(*self.project(x), rotation, k_cache, v_cache, position)
         return self.wo(out.flatten(-2)), k_cache, v_cache
 
 
@@ -107,8 +119,8 @@ def join_products(module: nn.Module) -> None:
             part.join()
 
 
-def use_cache_attention(module: nn.Module, cache_attention: CacheAttention) -> None:
-    """Puts a target's way of keeping the cache into every `Attention` below `module`."""
+def use_attention(module: nn.Module, kernel: AttentionKernel) -> None:
+    """Puts a target's way of attending into every `Attention` below `module`."""
     for part in module.modules():
         if isinstance(part, Attention):
-            part.cache_attention = cache_attention
+            part.kernel = kernel

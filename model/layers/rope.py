@@ -1,5 +1,9 @@
 """Rotary position embedding over interleaved pairs (2j, 2j+1), as Mistral's checkpoints store them."""
 
+from __future__ import annotations
+
+from typing import NamedTuple
+
 import torch
 from torch import nn
 
@@ -20,13 +24,20 @@ class RotaryTable(nn.Module):
         self.register_buffer("cos", angle.cos().float(), persistent=False)
         self.register_buffer("sin", angle.sin().float(), persistent=False)
 
-    def forward(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """`positions` int64 [S] -> cos, sin [S, head_dim/2]."""
-        return self.cos[positions], self.sin[positions]
+    def forward(self, positions: torch.Tensor) -> Rotation:
+        """`positions` int64 [S]."""
+        return Rotation(self.cos[positions], self.sin[positions], self)
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotates the pairs of `x` [B, S, H, head_dim] by the angles in `cos`, `sin` [S, head_dim/2]."""
-    even, odd = x.float().reshape(*x.shape[:-1], x.shape[-1] // 2, 2).unbind(-1)  # [B, S, H, head_dim/2]
-    cos, sin = cos[:, None, :], sin[:, None, :]
-    return torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2).to(x.dtype)
+class Rotation(NamedTuple):
+    """Angles of S rows: cosines and sines [S, head_dim/2], and the table that they were read from, for a kernel that reads it itself."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    table: RotaryTable
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Rotates the pairs of `x` [B, S, H, head_dim]."""
+        even, odd = x.float().reshape(*x.shape[:-1], x.shape[-1] // 2, 2).unbind(-1)  # [B, S, H, head_dim/2]
+        cos, sin = self.cos[:, None, :], self.sin[:, None, :]
+        return torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2).to(x.dtype)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from model.layers.attention import Attention
@@ -25,7 +24,6 @@ class BidirectionalBlock(nn.Module):
         self.attention_norm = RMSNorm(args.dim, args.norm_eps)
         self.feed_forward = FeedForward(args.dim, args.hidden_dim)
         self.ffn_norm = RMSNorm(args.dim, args.norm_eps)
-        self.queries_per_key = args.n_heads // args.n_kv_heads
 
     def project(self, x: torch.Tensor, queries: int | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """x [B, S, dim] -> q of the first `queries` rows (all where None), k, v [B, S, heads, D]."""
@@ -33,10 +31,7 @@ class BidirectionalBlock(nn.Module):
 
     def forward(self, x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """x [2, Q, dim], its queries, keys and values of all tokens -> [2, Q, dim]."""
-        q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # [2, H, Q or 3, D]
-        k, v = k.repeat_interleave(self.queries_per_key, dim=1), v.repeat_interleave(self.queries_per_key, dim=1)
-        attended = F.scaled_dot_product_attention(q, k, v)
-        x = x + self.attention.wo(attended.transpose(1, 2).flatten(-2))
+        x = x + self.attention.wo(self.attention.kernel.among(q, k, v).flatten(-2))
         return x + self.feed_forward(self.ffn_norm(x))
 
 

@@ -22,8 +22,8 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(config.dim, config.hidden_dim)
         self.ffn_norm = RMSNorm(config.dim, config.norm_eps)
 
-    def forward(self, x, cos, sin, k_cache, v_cache, position):
-        attended, k_cache, v_cache = self.attention(self.attention_norm(x), cos, sin, k_cache, v_cache, position)
+    def forward(self, x, rotation, k_cache, v_cache, position):
+        attended, k_cache, v_cache = self.attention(self.attention_norm(x), rotation, k_cache, v_cache, position)
         x = x + attended
         return x + self.feed_forward(self.ffn_norm(x)), k_cache, v_cache
 
@@ -51,10 +51,10 @@ class BackboneGraph(nn.Module):
         self.semantic_head, self.llm_projection = semantic_head, llm_projection
 
     def forward(self, embeddings: torch.Tensor, position: torch.Tensor, *caches: torch.Tensor):
-        cos, sin = self.rotary(position + torch.arange(embeddings.shape[1]))
+        rotation = self.rotary(position + torch.arange(embeddings.shape[1]))
         x, written = embeddings, []
         for index, block in enumerate(self.layers):
-            x, k_cache, v_cache = block(x, cos, sin, caches[2 * index], caches[2 * index + 1], position)
+            x, k_cache, v_cache = block(x, rotation, caches[2 * index], caches[2 * index + 1], position)
             written += [k_cache, v_cache]
         hidden = self.norm(x)
         last = hidden[:, -1]  # [1, dim]

@@ -152,7 +152,7 @@ def _backbone(root: VoxtralTTS, config: VoxtralTTSConfig, cache_length: int, lay
         RotaryTable(config.head_dim, config.rope_theta, cache_length),
     )
     for block in root.layers:
-        block.attention.cache_attention = ReferenceAttention(layout)
+        block.attention.kernel = ReferenceAttention(layout)
     shape = cache_shape(layout, cache_length, config.n_kv_heads, config.head_dim)
     states = tuple(StateSpec(f"{kind}_cache_{i}", "float32", shape, is_cache=True) for i in range(config.n_layers) for kind in "kv")
 

@@ -27,6 +27,7 @@ class OnnxEngine(Engine):
             options = ort.SessionOptions()
             options.intra_op_num_threads = self._threads
             options.inter_op_num_threads = 1
+            options.add_session_config_entry("session.force_spinning_stop", "1")
             options.log_severity_level = 4  # what goes wrong is raised; a second copy on stderr helps nobody
             wanted = ("CUDAExecutionProvider", "CPUExecutionProvider")
             providers = [provider for provider in wanted if provider in ort.get_available_providers()]
