@@ -1,11 +1,12 @@
-"""Makes a bundle: lower into a hidden folder, verify there, and only then give it its name."""
+"""Makes a bundle: lower graph by graph into a hidden folder, verify there, and only then give it its name."""
 
 from __future__ import annotations
 
 import json
 import logging
+import resource
 import shutil
-from collections.abc import Iterator
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from safetensors.torch import save
 
 from export.describe import bundle_readme
 from export.errors import VerificationError
-from export.lowering import EntryPoint, Lowering
+from export.lowering import Lowering
 from export.manifest import NOT_RUN, TOKENIZER, component_entry, recipe_entry, source_files, tool_versions
+from export.parts import RECORD, Part, Parts, key_of
 from export.source import Model, Plan, Source, graph_weights
 from export.staging import staging
 from export.verify import failures, verify
@@ -26,7 +28,7 @@ from runtime.tokenizer import SpeechTokenizer
 
 log = logging.getLogger(__name__)
 REPORT = "verify.json"
-NOT_PART = (MANIFEST, REPORT)  # a bundle's files, less those that are written about it
+NOT_PART = (MANIFEST, REPORT, RECORD)  # a bundle's files, less those that are written about it
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,9 @@ def build(source: Source, lowering: Lowering, request: Request) -> tuple[Path, b
     with staging(request.out) as folder:
         model = Model(source, request.plan, lowering.layout, lowering.halves)
         log.info("%s: lowering to %s", request.name, request.target)
-        entries = lowering.lower(_announced(model), folder)
+        lowered = _lower(source, lowering, model, wanted, Parts(folder))
         _write_parts(source, folder)
-        manifest = _manifest(source, lowering, request, model, entries, wanted, folder)
+        manifest = _manifest(source, lowering, request, lowered, wanted, folder)
         (folder / "README.md").write_text(bundle_readme(manifest), encoding="utf-8")
         manifest = manifest.model_copy(update={"files": _files(folder)})
         _write_manifest(folder, manifest)
@@ -71,6 +73,7 @@ def build(source: Source, lowering: Lowering, request: Request) -> tuple[Path, b
                 raise VerificationError(f"{request.name} for {request.target} does not match eager: " + "; ".join(failures(result)[:3]))
             verified = {"verification": Verification.model_validate(result), "numerics": lowering.runners[0]}
             _write_manifest(folder, manifest.model_copy(update=verified))
+        (folder / RECORD).unlink()
     return request.out, True
 
 
@@ -81,12 +84,29 @@ def _check_tokenizer(source: Source) -> None:
         SpeechTokenizer(path)
 
 
-def _announced(model: Model) -> Iterator:
-    for graph in model.graphs():
-        report = model.reports[graph.name]
-        error = f", weight error {report['weight_error']:.3%} (min-max: {report['weight_error_min_max']:.3%})" if "weight_error" in report else ""
-        log.info("  %s%s", graph.name, error)
-        yield graph
+def _lower(source: Source, lowering: Lowering, model: Model, wanted: dict[str, Any], parts: Parts) -> dict[str, Part]:
+    """Every graph's artifact, those of an earlier run where they are still what would be made."""
+    lowered = {}
+    for name, recipe in wanted["recipe"]["graphs"].items():
+        key = key_of({**wanted, "recipe": recipe, "graph": name})
+        found = parts.find(name, key)
+        lowered[name] = found or parts.make(
+            name, key, lambda folder, name=name: lowering.lower(model.graph(name), folder), lambda name=name: model.reports[name]
+        )
+        if source.is_large:
+            model.let_go(name)
+        log.info("  %s: %s, %s", name, _told(lowered[name]), "kept from an earlier run" if found else f"{_peak_memory():.1f} GB of memory at the peak")
+    return lowered
+
+
+def _told(part: Part) -> str:
+    size = f"{part.size / 1e6:.1f} MB"
+    return f"{size}, weight error {part.report['weight_error']:.3%} (min-max: {part.report['weight_error_min_max']:.3%})" if part.report else size
+
+
+def _peak_memory() -> float:
+    """Of this process since it began, in GB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
 
 
 def _identity(source: Source, lowering: Lowering, request: Request) -> dict[str, Any]:
@@ -149,16 +169,14 @@ def _files_below(folder: Path) -> list[str]:
     return [name for name in names if name not in NOT_PART]
 
 
-def _manifest(
-    source: Source, lowering: Lowering, request: Request, model: Model, entries: dict[str, EntryPoint], wanted: dict[str, Any], folder: Path
-) -> Manifest:
+def _manifest(source: Source, lowering: Lowering, request: Request, lowered: dict[str, Part], wanted: dict[str, Any], folder: Path) -> Manifest:
     recipes, root, family = source.recipes(request.plan), source.root(), source.family
     components = []
-    for component in model.all_components():
+    for component in source.describe(request.plan, lowering.layout):
         graph, recipe = component.graph, recipes[component.graph]
         weights = graph_weights(root, family.weights_of_graph[graph], recipe, family.constant, 2 if lowering.halves else 4)
-        report = {"bits_per_weight": round(8 * weights.held / weights.count, 2), "weight_bytes": int(weights.read), **model.reports[graph]}
-        components.append(component_entry(component, entries[component.name], recipe.name, report))
+        report = {"bits_per_weight": round(8 * weights.held / weights.count, 2), "weight_bytes": int(weights.read), **lowered[graph].report}
+        components.append(component_entry(component, lowered[graph].entries[component.name], recipe.name, report))
     return Manifest(
         **{key: value for key, value in wanted.items() if key not in ("source", "recipe")},
         source=SourceEntry.model_validate(wanted["source"]),

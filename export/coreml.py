@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -140,21 +140,18 @@ class CoreMLLowering(Lowering):
         """float32 is for comparison, and for the CPU and GPU alone: the Neural Engine computes in half precision only."""
         self.compute_precision = compute_precision
 
-    def lower(self, graphs: Iterable[Graph], folder: Path) -> dict[str, EntryPoint]:
-        entries: dict[str, EntryPoint] = {}
-        for graph in graphs:
-            path = folder / f"{graph.name}.mlpackage"
-            try:
-                with _quiet():
-                    _write_package(graph, path, self.compute_precision)
-            except Exception as error:
-                raise ExportError(f"{graph.name}: Core ML export failed: {type(error).__name__}: {first_line(error)}") from error
-            finally:
-                use_product(graph.widest.module, spell_product)
-                use_attention(graph.widest.module, ReferenceAttention(self.layout))
-            self.check(graph, folder)
-            entries |= {component.name: EntryPoint(path.name, component.name) for component in graph.components}
-        return entries
+    def lower(self, graph: Graph, folder: Path) -> dict[str, EntryPoint]:
+        path = folder / f"{graph.name}.mlpackage"
+        try:
+            with _quiet():
+                _write_package(graph, path, self.compute_precision)
+        except Exception as error:
+            raise ExportError(f"{graph.name}: Core ML export failed: {type(error).__name__}: {first_line(error)}") from error
+        finally:
+            use_product(graph.widest.module, spell_product)
+            use_attention(graph.widest.module, ReferenceAttention(self.layout))
+        self.check(graph, folder)
+        return {component.name: EntryPoint(path.name, component.name) for component in graph.components}
 
     def computes_in_half(self, precision: str | None) -> bool:
         return precision != "float32"

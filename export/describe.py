@@ -26,11 +26,12 @@ A new utterance starts at position 0; states need no clearing as long as they ar
 """
 STATES = {
     "onnx": "States are inputs `past.NAME` and outputs `present.NAME`. Bind a cache's input and output to one buffer; the others are small.\n"
-    "Weights of all graphs lie in `weights.bin`. Quantised products and attention are ONNX Runtime's own operators (domain com.microsoft:\n"
+    "Large weights lie beside each graph, in `GRAPH.onnx.data`. Quantised products and attention are ONNX Runtime's own operators (domain com.microsoft:\n"
     "MatMulNBits, GroupQueryAttention).\n",
-    "executorch": "States are mutable buffers of the program. The methods `backbone.read()` and `codec.read()` return all states of a graph,\n"
-    "`backbone.write(...)` and `codec.write(...)` replace them, in the order of the table. A program starts with zeros. Link the portable\n"
-    "operators, XNNPACK, and the custom operators of `extension/llm` (update_cache, custom_sdpa), of the version in `manifest.json`.\n",
+    "executorch": "States are mutable buffers of a graph's program, which starts with zeros. `codec.read()` returns the codec's, `codec.write(...)`\n"
+    "replaces them, in the order of the table; of the caches, `backbone.read(rows)` returns the first rows, as many as the float32\n"
+    "array `rows` is long, and `backbone.write(...)` replaces the first rows, as many as are given. Link the portable operators, XNNPACK,\n"
+    "and the custom operators of `extension/llm` (update_cache, custom_sdpa), of the version in `manifest.json`.\n",
     "coreml": "For iOS 18, macOS 15 or newer. Each entry point is a function of its package: load it with `MLModelConfiguration.functionName`.\n"
     "States are Core ML states. Make one state object per package and utterance, and give it to every function of that package. A position\n"
     "beyond the caches is yours to refuse: what a package makes of it is not defined. Integers are int32 and states half precision, as the\n"

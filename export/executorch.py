@@ -1,9 +1,8 @@
-"""Lowering to ExecuTorch: XNNPACK for products, the llama operators for caches, one program with a method per graph."""
+"""Lowering to ExecuTorch: XNNPACK for products, the llama operators for caches, one program per graph."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +19,12 @@ from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  regist
 from torch import nn
 
 from export.errors import ExportError
-from export.lowering import EntryPoint, Graph, Lowering, Stateful, dynamic_shapes, quiet_logs
+from export.lowering import TRACE_ROWS, EntryPoint, Graph, Lowering, Stateful, dynamic_shapes, quiet_logs
 from model.component import Component
 from model.layers.attention import AttentionKernel, ReferenceAttention, use_attention
 from quantize.linear import int8_per_token, use_product
 from runtime.errors import first_line
 
-PROGRAM = "model.pte"
 # Products with weights only, of every precision: with everything that XNNPACK takes, slices and reshapes cut the codec of the
 # golden checkpoint into 157 delegates, and lowering takes twice as long.
 PRODUCTS = [LinearConfig, AddmmConfig, MMConfig, SigmoidConfig]
@@ -75,8 +73,24 @@ class WriteStates(Stateful):
         return ()
 
 
+class ReadRows(Stateful):
+    """`GRAPH.read` where states are caches: as many of their first rows as `rows`, a tensor of any values, is long."""
+
+    def forward(self, rows: torch.Tensor):
+        return tuple(buffer.narrow(1, 0, rows.shape[0]).clone() for buffer in self.states())
+
+
+class WriteRows(Stateful):
+    """`GRAPH.write` where states are caches: replaces their first rows, as many as are given."""
+
+    def forward(self, *values: torch.Tensor):
+        for buffer, value in zip(self.states(), values, strict=True):
+            torch.ops.llama.update_cache(value, buffer, 0)
+        return ()
+
+
 class ExecuTorchLowering(Lowering):
-    """One `.pte`; a graph is one dynamic method, because each loaded method packs its weights once more in memory."""
+    """One `.pte` per graph; a graph is one dynamic method, because each loaded method packs its weights once more in memory."""
 
     target = "executorch"
     layout = LlamaAttention.layout
@@ -85,17 +99,10 @@ class ExecuTorchLowering(Lowering):
     integer_kernels = True
     packages = ("torch", "torchao", "executorch")
 
-    def lower(self, graphs: Iterable[Graph], folder: Path) -> dict[str, EntryPoint]:
-        programs: dict[str, torch.export.ExportedProgram] = {}
-        entries: dict[str, EntryPoint] = {}
-        states: set[str] = set()  # methods that only move them
-        for graph in graphs:
-            graph = _single_steps(graph)
-            traced = self._trace(graph)
-            programs |= traced
-            states |= traced.keys() - {graph.name}
-            entries |= {component.name: EntryPoint(PROGRAM, graph.name, component.dims) for component in graph.components}
-        products = {name: [_products_only()] for name in programs if name not in states}
+    def lower(self, graph: Graph, folder: Path) -> dict[str, EntryPoint]:
+        graph = _single_steps(graph)
+        programs = self._trace(graph)
+        products = {graph.name: [_products_only()]}  # nothing in the methods that only move states
         try:
             with _quiet():
                 edge = to_edge_transform_and_lower(
@@ -106,10 +113,11 @@ class ExecuTorchLowering(Lowering):
                 planning = MemoryPlanningPass(share_mutable_buffers=True)
                 program = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning, emit_mutable_buffer_names=True))
         except Exception as error:
-            raise ExportError(f"{', '.join(programs)}: ExecuTorch lowering failed: {type(error).__name__}: {first_line(error)}") from error
-        with (folder / PROGRAM).open("wb") as file:
+            raise ExportError(f"{graph.name}: ExecuTorch lowering failed: {type(error).__name__}: {first_line(error)}") from error
+        name = f"{graph.name}.pte"
+        with (folder / name).open("wb") as file:
             program.write_to_file(file)
-        return entries
+        return {component.name: EntryPoint(name, graph.name, component.dims) for component in graph.components}
 
     def _trace(self, graph: Graph) -> dict[str, torch.export.ExportedProgram]:
         component = graph.widest
@@ -121,10 +129,7 @@ class ExecuTorchLowering(Lowering):
                 dynamic = (tuple(shapes or None for shapes in dynamic_shapes(component)),)
                 program = torch.export.export(Stateful(component), inputs, dynamic_shapes=dynamic, strict=False)
                 methods = {graph.name: program.run_decompositions(RESPELLED)}
-                if component.states:
-                    methods[f"{graph.name}.read"] = torch.export.export(ReadStates(_shell(component)), (), strict=False)
-                    values = tuple(torch.zeros(state.shape) for state in component.states)
-                    methods[f"{graph.name}.write"] = torch.export.export(WriteStates(_shell(component)), values, strict=False)
+                methods |= _movers(component)
         except Exception as error:
             raise ExportError(f"{graph.name}: ExecuTorch export failed: {type(error).__name__}: {first_line(error)}") from error
         finally:
@@ -146,6 +151,22 @@ def _single_steps(graph: Graph) -> Graph:
     if not graph.widest.states or any(state.is_cache for state in graph.widest.states):
         return graph
     return Graph(graph.name, tuple(replace(component, dims=dict.fromkeys(component.dims, (1, 1))) for component in graph.components))
+
+
+def _movers(component: Component) -> dict[str, torch.export.ExportedProgram]:
+    """Methods that give a component's states away and take others in."""
+    if not component.states:
+        return {}
+    read, write = f"{component.graph}.read", f"{component.graph}.write"
+    shell = _shell(component)
+    if not all(state.is_cache for state in component.states):
+        values = tuple(torch.zeros(state.shape) for state in component.states)
+        return {read: torch.export.export(ReadStates(shell), (), strict=False), write: torch.export.export(WriteStates(shell), values, strict=False)}
+    rows = torch.export.Dim("rows", min=1, max=component.states[0].shape[1])
+    values = tuple(torch.zeros(state.shape)[:, :TRACE_ROWS] for state in component.states)
+    reading = torch.export.export(ReadRows(shell), (torch.zeros(TRACE_ROWS),), dynamic_shapes=({0: rows},), strict=False)
+    writing = torch.export.export(WriteRows(shell), values, dynamic_shapes=(tuple({1: rows} for _ in values),), strict=False)
+    return {read: reading, write: writing}
 
 
 def _shell(component: Component) -> Component:

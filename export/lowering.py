@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,8 +64,11 @@ class Lowering(Protocol):
         """Whether floats are rounded to half precision."""
         return self.compute_precision == "float16"
 
-    def lower(self, graphs: Iterable[Graph], folder: Path) -> dict[str, EntryPoint]:
-        """Writes artifacts into `folder`, graph after graph, and returns the entry point of every component."""
+    def lower(self, graph: Graph, folder: Path) -> dict[str, EntryPoint]:
+        """Writes a graph into files of its own in `folder` and returns the entry point of each of its components.
+
+        Nothing of another graph is needed, so that weights can be let go before the next is loaded. Raises ExportError.
+        """
         ...
 
     def computes_in_half(self, precision: str | None) -> bool:
@@ -75,14 +78,6 @@ class Lowering(Protocol):
     def check(self, graph: Graph, folder: Path) -> str:
         """What was found right about a saved graph without running it, if this target can tell. Raises ExportError."""
         return ""
-
-
-def graphs_of(components: Iterable[Component]) -> list[Graph]:
-    """Components grouped by graph, in order."""
-    groups: dict[str, list[Component]] = {}
-    for component in components:
-        groups.setdefault(component.graph, []).append(component)
-    return [Graph(name, tuple(parts)) for name, parts in groups.items()]
 
 
 def example_inputs(component: Component, sizes: dict[str, int], seed: int = 0) -> dict[str, torch.Tensor]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 import warnings
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -22,7 +21,6 @@ from quantize.linear import CHANNEL_BLOCK, QuantizedLinear, int8_per_block, use_
 from runtime.errors import first_line
 
 OPSET = 23
-WEIGHTS = "weights.bin"
 INLINE_BELOW = 1024  # bytes; smaller constants stay in the graph
 ALIGNMENT = 4096  # a page, so that a runtime may map each weight
 
@@ -107,7 +105,7 @@ TRANSLATIONS = {
 
 
 class OnnxLowering(Lowering):
-    """One `.onnx` per graph and one file of weights for all, each weight in it once."""
+    """One `.onnx` and one file of weights per graph, each weight in it once."""
 
     target = "onnx"
     layout = SharedBufferAttention.layout
@@ -116,17 +114,13 @@ class OnnxLowering(Lowering):
     integer_kernels = True
     packages = ("torch", "torchao", "onnx", "onnxscript", "onnxruntime")
 
-    def lower(self, graphs: Iterable[Graph], folder: Path) -> dict[str, EntryPoint]:
-        entries: dict[str, EntryPoint] = {}
-        with (folder / WEIGHTS).open("wb") as file:
-            shared = _SharedWeights(file)
-            for graph in graphs:
-                model = self._convert(graph)
-                shared.move_out(model, folder)
-                _strip(model, graph.name)
-                ir.save(model, folder / f"{graph.name}.onnx")
-                entries |= {component.name: EntryPoint(f"{graph.name}.onnx", graph.name) for component in graph.components}
-        return entries
+    def lower(self, graph: Graph, folder: Path) -> dict[str, EntryPoint]:
+        name = f"{graph.name}.onnx"
+        model = self._convert(graph)
+        _move_out(model, folder / f"{name}.data")
+        _strip(model, graph.name)
+        ir.save(model, folder / name)
+        return {component.name: EntryPoint(name, graph.name) for component in graph.components}
 
     def _convert(self, graph: Graph) -> ir.Model:
         component = graph.widest
@@ -234,22 +228,18 @@ def _strip(model: ir.Model, name: str) -> None:
         part.metadata_props.clear()
 
 
-class _SharedWeights:
-    """One file for the large constants of all graphs; equal bytes are written once. Holds one tensor at a time."""
-
-    def __init__(self, file: BinaryIO):
-        self._file = file
-        self._offsets: dict[bytes, int] = {}
-
-    def move_out(self, model: ir.Model, folder: Path) -> None:
+def _move_out(model: ir.Model, path: Path) -> None:
+    """Writes the large constants into a file, equal bytes once; holds one tensor at a time."""
+    offsets: dict[bytes, int] = {}
+    with path.open("wb") as file:
         for value in model.graph.initializers.values():
             tensor = value.const_value
             if tensor.nbytes < INLINE_BELOW:
                 continue
             data = tensor.tobytes()
             key = hashlib.sha256(data).digest()
-            if key not in self._offsets:
-                self._file.write(b"\0" * (-self._file.tell() % ALIGNMENT))
-                self._offsets[key] = self._file.tell()
-                self._file.write(data)
-            value.const_value = ir.ExternalTensor(WEIGHTS, self._offsets[key], len(data), tensor.dtype, shape=tensor.shape, name=value.name, base_dir=folder)
+            if key not in offsets:
+                file.write(b"\0" * (-file.tell() % ALIGNMENT))
+                offsets[key] = file.tell()
+                file.write(data)
+            value.const_value = ir.ExternalTensor(path.name, offsets[key], len(data), tensor.dtype, shape=tensor.shape, name=value.name, base_dir=path.parent)

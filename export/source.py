@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from export.errors import ExportError
-from export.lowering import Graph, graphs_of
+from export.lowering import Graph
 from model.checkpoint import Checkpoint, is_below, materialize
 from model.component import Component
 from model.families import FAMILIES, Family
@@ -73,6 +73,11 @@ class Source:
                 raise RecipeError(f"--quant-rule {rule.pattern}: matches no weight; paths are as in the checkpoint, like {self.quantizable[-1]}")
         return plan.recipes(self.family, {component.name: component.graph for component in self.describe(plan)})
 
+    @property
+    def is_large(self) -> bool:
+        """Whether its weights are held graph by graph, because memory would not take them all at once."""
+        return 4 * sum(parameter.numel() for parameter in self._root.parameters()) > HELD_BYTES
+
     @cached_property
     def quantizable(self) -> list[str]:
         """Paths of the linears and tables that a recipe may touch."""
@@ -90,7 +95,6 @@ class Model:
     def __init__(self, source: Source, plan: Plan, layout: str, halves: bool = False):
         """`halves` rounds what stays in floating point to half precision, as some targets hold it."""
         self._source, self._plan, self._recipes, self._layout, self._halves = source, plan, source.recipes(plan), layout, halves
-        self._root = source.root()
         self._switches = source.family.switches(**plan.switches)
         self._loaded: dict[str, list[Component]] = {}
         self.reports: dict[str, dict[str, float]] = {}
@@ -99,18 +103,25 @@ class Model:
     def components(self, graph: str) -> list[Component]:
         if graph not in self._loaded:
             family = self._source.family
-            quantizer = Quantizer(self._recipes[graph], family.constant)
-            materialize(self._root, self._source.checkpoint, family.weights_of_graph[graph], quantizer)
-            self._loaded[graph] = family.components(self._root, self._source.config, self._switches, self._plan.cache_length, self._layout, only=graph)
+            quantizer, root = Quantizer(self._recipes[graph], family.constant), self._source.root()
+            materialize(root, self._source.checkpoint, family.weights_of_graph[graph], quantizer)
+            self._loaded[graph] = family.components(root, self._source.config, self._switches, self._plan.cache_length, self._layout, only=graph)
             if self._halves:
                 _round_to_half(self._loaded[graph])
             self.reports[graph], self.quantized[graph] = quantizer.report(), quantizer.quantized
         return self._loaded[graph]
 
+    def graph(self, name: str) -> Graph:
+        """What is lowered as one; it holds weights until it is let go."""
+        return Graph(name, tuple(self.components(name)))
+
+    def let_go(self, graph: str) -> None:
+        """Frees the weights of a graph; asked for again, they are loaded again."""
+        self._loaded.pop(graph, None)
+
     def graphs(self) -> Iterator[Graph]:
         """Graph after graph, each loaded when its turn comes."""
-        for name in self._recipes:
-            yield from graphs_of(self.components(name))
+        return map(self.graph, self._recipes)
 
     def all_components(self) -> list[Component]:
         return [component for name in self._recipes for component in self.components(name)]
@@ -135,7 +146,7 @@ class OneGraph:
         self._make = lambda: Model(source, plan, layout)
         self._graph_of = {component.name: component.graph for component in source.describe(plan)}
         self._held: dict[str, dict[str, Component]] = {}
-        self.holds_all = 4 * sum(parameter.numel() for parameter in source.root().parameters()) <= HELD_BYTES
+        self.holds_all = not source.is_large
 
     def __call__(self, name: str) -> Component:
         graph = self._graph_of[name]

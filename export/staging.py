@@ -1,4 +1,6 @@
-"""A folder that gets its name when all that belongs in it is there, and is gone when anything fails."""
+"""A folder that gets its name when all that belongs in it is there, and is gone when anything fails.
+
+A run that is interrupted or killed leaves it, hidden, with the parts that were finished."""
 
 from __future__ import annotations
 
@@ -11,12 +13,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from export.errors import ExportError
+from export.parts import sweep
 from runtime.errors import UsageError
 
 
 @contextmanager
 def staging(out: Path) -> Iterator[Path]:
-    """An empty hidden folder beside `out` that replaces it at the end.
+    """A hidden folder beside `out` that replaces it at the end; it may hold parts of a run that was interrupted or killed.
 
     Raises ExportError where the disk is full or closed, UsageError where another process is writing `out`.
     """
@@ -27,9 +30,11 @@ def staging(out: Path) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder, out):
             try:
-                for left in folder.iterdir():  # by a run that was killed
-                    shutil.rmtree(left) if left.is_dir() else left.unlink()
                 yield folder
+            except KeyboardInterrupt:
+                if not sweep(folder):
+                    folder.rmdir()
+                raise
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise

@@ -1,7 +1,8 @@
 """ExecuTorch. The only part of the runtime that needs torch, because ExecuTorch's own Python package does.
 
 A program keeps states in mutable buffers that its methods share. Streams take turns: when another stream calls, the
-states of the one before are read out through `GRAPH.read`, and its own put in through `GRAPH.write`.
+states of the one before are read out through `GRAPH.read`, and its own put in through `GRAPH.write`; of caches only the
+rows that were written.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.bundle import Bundle, ComponentEntry
+from runtime.bundle import Bundle, ComponentEntry, State
 from runtime.engines.base import Arrays, Engine, Stream, check_states, empty_states
 from runtime.errors import RuntimeFault, first_line
 
@@ -38,7 +39,7 @@ def _stderr_kept() -> Iterator[list[str]]:
 
 
 class ExecuTorchEngine(Engine):
-    """Methods load on first use. Every component of a bundle lives in one program."""
+    """A program per graph. Programs and methods load on first use."""
 
     def __init__(self, bundle: Bundle, threads: int | None = None):
         with warnings.catch_warnings(), _stderr_kept():
@@ -50,28 +51,38 @@ class ExecuTorchEngine(Engine):
 
             portable_lib._unsafe_reset_threadpool(threads or os.cpu_count() or 1)
         self.bundle, self.identity = bundle, f"executorch {version('executorch')}"
-        self._torch = torch
-        self._path = bundle.folder / bundle.manifest.components[0].file
-        log: list[str] = []
-        try:
-            with _stderr_kept() as log:
-                self._program = Runtime.get().load_program(self._path)  # kept: methods point into it
-        except RuntimeError as error:
-            raise RuntimeFault(f"{self._path}: ExecuTorch cannot open it: {_reason(error, log)}") from None
+        self._torch, self._runtime = torch, Runtime.get()
+        self._programs: dict[str, Any] = {}  # kept: methods point into them
         self._methods: dict[str, Any] = {}
         self.owner: dict[str, ExecuTorchStream] = {}
 
-    def execute(self, method: str, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    def execute(self, file: str, method: str, inputs: list[np.ndarray]) -> list[np.ndarray]:
+        loaded = self._methods.get(method) or self._load(file, method)
+        try:
+            tensors = [self._torch.from_numpy(np.ascontiguousarray(array)) for array in inputs]
+            with self._one_pool():
+                return [tensor.numpy() for tensor in loaded.execute(tensors)]  # copies, not views
+        except (RuntimeError, KeyError) as error:
+            raise self._fault(file, method, error, []) from None
+
+    def _load(self, file: str, method: str) -> Any:
+        path = self.bundle.folder / file
         log: list[str] = []
         try:
-            with _stderr_kept() if method not in self._methods else contextlib.nullcontext(log) as log:
-                if method not in self._methods:
-                    self._methods[method] = self._program.load_method(method)
-                tensors = [self._torch.from_numpy(np.ascontiguousarray(array)) for array in inputs]
-                with self._one_pool():
-                    return [tensor.numpy() for tensor in self._methods[method].execute(tensors)]  # copies, not views
+            with _stderr_kept() as log:
+                if file not in self._programs:
+                    self._programs[file] = self._runtime.load_program(path)
+        except RuntimeError as error:
+            raise RuntimeFault(f"{path}: ExecuTorch cannot open it: {_reason(error, log)}") from None
+        try:
+            with _stderr_kept() as log:
+                self._methods[method] = self._programs[file].load_method(method)
         except (RuntimeError, KeyError) as error:
-            raise RuntimeFault(f"{self._path}: method {method}: ExecuTorch failed: {_reason(error, log)}") from None
+            raise self._fault(file, method, error, log) from None
+        return self._methods[method]
+
+    def _fault(self, file: str, method: str, error: Exception, log: list[str]) -> RuntimeFault:
+        return RuntimeFault(f"{self.bundle.folder / file}: method {method}: ExecuTorch failed: {_reason(error, log)}")
 
     @contextlib.contextmanager
     def _one_pool(self) -> Iterator[None]:
@@ -93,48 +104,80 @@ class ExecuTorchStream(Stream):
     def __init__(self, engine: ExecuTorchEngine):
         super().__init__(engine.bundle.manifest.components, engine.bundle.manifest.cache_length)
         self._engine = engine
-        self._names = {entry.graph: [state.name for state in entry.states] for entry in self.components.values() if entry.states}
+        self._graphs = {entry.graph: entry for entry in self.components.values() if entry.states}
         self.reset()
 
     def reset(self) -> None:
-        self.restore(empty_states(self.components))
+        """Nothing is written into the caches: what lies beyond the last row is never read."""
+        self._saved = {state.name: np.zeros(self._shape(state, 0), state.dtype) for entry in self._graphs.values() for state in entry.states}
+        self._rows = 0
+        self._disown()
 
     def snapshot(self) -> Arrays:
         self._save_owned()
-        return {name: array.copy() for name, array in self._saved.items()}
-
-    def load_rows(self, rows: Arrays) -> None:
-        self._save_owned()
-        self._put_rows(self._saved, rows)
-        self._disown()
+        states = empty_states(self.components)
+        for name, array in states.items():
+            found = self._saved[name]
+            array[:, : found.shape[1]] = found
+        return states
 
     def restore(self, states: Arrays) -> None:
         check_states(self.components, states)
         self._saved = {name: np.array(array) for name, array in states.items()}
+        self._rows = self.cache_length
         self._disown()
+
+    def save_rows(self, count: int) -> Arrays:
+        self._save_owned()
+        return {name: self._saved[name][:, :count].copy() for name in self._caches()}
+
+    def load_rows(self, rows: Arrays) -> None:
+        self._save_owned()
+        found = {name: np.zeros((*shape[:1], rows[name].shape[1] if name in rows else 0, *shape[2:]), np.float32) for name, shape in self._caches().items()}
+        self._put_rows(found, rows)
+        self._saved |= found
+        self._rows = max((array.shape[1] for array in found.values()), default=0)
+        self._disown()
+
+    def _shape(self, state: State, rows: int) -> tuple[int, ...]:
+        return (state.shape[0], rows, *state.shape[2:]) if state.is_cache else state.shape
 
     def _disown(self) -> None:
         """The next call writes the states in."""
-        for graph in self._names:
+        for graph in self._graphs:
             if self._engine.owner.get(graph) is self:
                 del self._engine.owner[graph]
 
     def _save_owned(self) -> None:
-        for graph in self._names:
+        for graph in self._graphs:
             if self._engine.owner.get(graph) is self:
                 self._save(graph)
 
     def _save(self, graph: str) -> None:
-        self._saved.update(zip(self._names[graph], self._engine.execute(f"{graph}.read", []), strict=True))
+        entry = self._graphs[graph]
+        if entry.states[0].is_cache and not self._rows:
+            return
+        wanted = [np.zeros(self._rows, np.float32)] if entry.states[0].is_cache else []
+        found = self._engine.execute(entry.file, f"{graph}.read", wanted)
+        self._saved.update(zip((state.name for state in entry.states), found, strict=True))
+
+    def _own(self, graph: str) -> None:
+        owner = self._engine.owner.get(graph)
+        if owner is self:
+            return
+        if owner:
+            owner._save(graph)
+        entry = self._graphs[graph]
+        if not entry.states[0].is_cache or self._rows:
+            self._engine.execute(entry.file, f"{graph}.write", [self._saved[state.name] for state in entry.states])
+        self._engine.owner[graph] = self
 
     def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
-        graph = entry.graph
-        if graph in self._names and self._engine.owner.get(graph) is not self:
-            if graph in self._engine.owner:
-                self._engine.owner[graph]._save(graph)
-            self._engine.execute(f"{graph}.write", [self._saved[name] for name in self._names[graph]])
-            self._engine.owner[graph] = self
-        outputs = self._engine.execute(entry.entry_point, [inputs[spec.name] for spec in entry.inputs])
+        if entry.graph in self._graphs:
+            self._own(entry.graph)
+        outputs = self._engine.execute(entry.file, entry.entry_point, [inputs[spec.name] for spec in entry.inputs])
+        if entry.states and entry.states[0].is_cache:
+            self._rows = max(self._rows, int(inputs["position"][0]) + inputs["embeddings"].shape[1])
         return dict(zip((spec.name for spec in entry.outputs), outputs, strict=True))
 
 
