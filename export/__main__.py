@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()  # here, where a full disk behind it can still be told
         return code
     except KeyboardInterrupt:
-        return _failed("interrupted; nothing unfinished was left behind", INTERRUPTED)
+        return _failed("interrupted; the same command goes on from the graphs that were finished", INTERRUPTED)
     except ModuleNotFoundError as error:
         head = str(error.name).partition(".")[0]
         if head in PACKAGES:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import resource
 import shutil
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from safetensors.torch import save
 
 from export.describe import bundle_readme
 from export.errors import VerificationError
-from export.lowering import Lowering
+from export.lowering import EntryPoint, Lowering
 from export.manifest import NOT_RUN, TOKENIZER, component_entry, recipe_entry, source_files, tool_versions
 from export.parts import RECORD, Part, Parts, key_of
 from export.source import Model, Plan, Source, graph_weights
@@ -90,13 +92,14 @@ def _lower(source: Source, lowering: Lowering, model: Model, wanted: dict[str, A
     for name, recipe in wanted["recipe"]["graphs"].items():
         key = key_of({**wanted, "recipe": recipe, "graph": name})
         found = parts.find(name, key)
-        lowered[name] = found or parts.make(
-            name, key, lambda folder, name=name: lowering.lower(model.graph(name), folder), lambda name=name: model.reports[name]
-        )
-        if source.is_large:
-            model.let_go(name)
+        lowered[name] = found or parts.make(name, key, partial(_lower_graph, lowering, model, name))
+        gc.collect()  # traced programs hold themselves, and weights
         log.info("  %s: %s, %s", name, _told(lowered[name]), "kept from an earlier run" if found else f"{_peak_memory():.1f} GB of memory at the peak")
     return lowered
+
+
+def _lower_graph(lowering: Lowering, model: Model, name: str, folder: Path) -> tuple[dict[str, EntryPoint], dict[str, float]]:
+    return lowering.lower(model.graph(name), folder), model.reports[name]
 
 
 def _told(part: Part) -> str:

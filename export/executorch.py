@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from executorch.backends.xnnpack.partition.config.gemm_configs import AddmmConfig, LinearConfig, MMConfig
 from executorch.backends.xnnpack.partition.config.generic_node_configs import SigmoidConfig
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -22,6 +23,7 @@ from export.errors import ExportError
 from export.lowering import TRACE_ROWS, EntryPoint, Graph, Lowering, Stateful, dynamic_shapes, quiet_logs
 from model.component import Component
 from model.layers.attention import AttentionKernel, ReferenceAttention, use_attention
+from model.layers.norm import use_norm
 from quantize.linear import int8_per_token, use_product
 from runtime.errors import first_line
 
@@ -30,12 +32,9 @@ from runtime.errors import first_line
 PRODUCTS = [LinearConfig, AddmmConfig, MMConfig, SigmoidConfig]
 
 
-def _rms_norm(x: torch.Tensor, shape: list[int], weight: torch.Tensor, eps: float) -> torch.Tensor:
+def _rms_norm(x: torch.Tensor, widths: tuple[int, ...], weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Squares as products: ExecuTorch's power takes ten times as long."""
     return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * weight
-
-
-RESPELLED = {torch.ops.aten.rms_norm.default: _rms_norm}
 
 
 class LlamaAttention(AttentionKernel):
@@ -104,7 +103,7 @@ class ExecuTorchLowering(Lowering):
         programs = self._trace(graph)
         products = {graph.name: [_products_only()]}  # nothing in the methods that only move states
         try:
-            with _quiet():
+            with _quiet(), _weights_kept():
                 edge = to_edge_transform_and_lower(
                     programs,
                     partitioner=products,
@@ -123,17 +122,18 @@ class ExecuTorchLowering(Lowering):
         component = graph.widest
         use_product(component.module, int8_per_token)
         use_attention(component.module, LlamaAttention())
+        use_norm(component.module, _rms_norm)
         try:
             with _quiet():
                 inputs = tuple(graph.trace_inputs().values())
                 dynamic = (tuple(shapes or None for shapes in dynamic_shapes(component)),)
-                program = torch.export.export(Stateful(component), inputs, dynamic_shapes=dynamic, strict=False)
-                methods = {graph.name: program.run_decompositions(RESPELLED)}
+                methods = {graph.name: torch.export.export(Stateful(component), inputs, dynamic_shapes=dynamic, strict=False)}
                 methods |= _movers(component)
         except Exception as error:
             raise ExportError(f"{graph.name}: ExecuTorch export failed: {type(error).__name__}: {first_line(error)}") from error
         finally:
             use_attention(component.module, ReferenceAttention(self.layout))
+            use_norm(component.module, F.rms_norm)
         return methods
 
 
@@ -172,6 +172,18 @@ def _movers(component: Component) -> dict[str, torch.export.ExportedProgram]:
 def _shell(component: Component) -> Component:
     """The component's states without its weights."""
     return Component(component.name, component.graph, nn.Module(), component.inputs, component.outputs, component.example, component.states)
+
+
+@contextmanager
+def _weights_kept():
+    """ExecuTorch copies each program deeply before it hands parts of it to a backend, the weights too: 4 GB for the published
+    backbone. Nobody writes into them, so copies may share them."""
+    copy = torch.UntypedStorage.__deepcopy__
+    torch.UntypedStorage.__deepcopy__ = lambda storage, memo: storage
+    try:
+        yield
+    finally:
+        torch.UntypedStorage.__deepcopy__ = copy
 
 
 @contextmanager

@@ -46,18 +46,18 @@ class Parts:
         whole = part is not None and part.key == key and all(_is(self._folder / name, entry) for name, entry in part.files.items())
         return part if whole else None
 
-    def make(self, graph: str, key: str, lower: Callable[[Path], dict[str, EntryPoint]], report: Callable[[], dict[str, float]]) -> Part:
+    def make(self, graph: str, key: str, lower: Callable[[Path], tuple[dict[str, EntryPoint], dict[str, float]]]) -> Part:
         """Lowers into a folder of its own, gives the files their names, and only then enters them."""
         self._forget(graph)
         beside = self._folder / f".{graph}"
         beside.mkdir()
-        entries = lower(beside)
+        entries, report = lower(beside)
         names = [path.relative_to(beside).as_posix() for path in sorted(beside.rglob("*")) if path.is_file()]
         files = {name: file_entry(beside / name) for name in names}
         for path in list(beside.iterdir()):
             os.replace(path, self._folder / path.name)
         beside.rmdir()
-        part = Part(key=key, files=files, entries=entries, report=report())
+        part = Part(key=key, files=files, entries=entries, report=report)
         self._enter({**self._parts, graph: part})
         return part
 

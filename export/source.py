@@ -112,12 +112,8 @@ class Model:
         return self._loaded[graph]
 
     def graph(self, name: str) -> Graph:
-        """What is lowered as one; it holds weights until it is let go."""
+        """What is lowered as one, with its weights."""
         return Graph(name, tuple(self.components(name)))
-
-    def let_go(self, graph: str) -> None:
-        """Frees the weights of a graph; asked for again, they are loaded again."""
-        self._loaded.pop(graph, None)
 
     def graphs(self) -> Iterator[Graph]:
         """Graph after graph, each loaded when its turn comes."""

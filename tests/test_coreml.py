@@ -14,6 +14,7 @@ from export.errors import ExportError
 from export.lowering import Graph
 from export.source import Model, Plan, Source
 from model.layers.attention import ReferenceAttention
+from model.layers.rope import RotaryTable
 from quantize.linear import QuantizedLinear, float_activations, int8_per_token
 from quantize.recipe import find_recipe
 from quantize.scales import search_scales
@@ -28,6 +29,11 @@ def graphs(checkpoint: Path, recipe: str, *names: str) -> dict[str, Graph]:
     return {graph.name: graph for graph in Model(source, plan, "BHSD", halves=True).graphs() if not names or graph.name in names}
 
 
+def lower(graphs: dict[str, Graph], folder: Path) -> None:
+    for graph in graphs.values():
+        CoreMLLowering().lower(graph, folder)
+
+
 @pytest.fixture(scope="module")
 def w4(checkpoint) -> dict[str, Graph]:
     return graphs(checkpoint, "w4")
@@ -36,7 +42,7 @@ def w4(checkpoint) -> dict[str, Graph]:
 @pytest.fixture(scope="module")
 def packages(w4, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("coreml")
-    CoreMLLowering().lower(w4.values(), folder)
+    lower(w4, folder)
     return folder
 
 
@@ -75,7 +81,7 @@ def test_tables_stay_int8(packages, w4):
 
 def test_same_graphs_give_the_same_bytes(packages, checkpoint, tmp_path):
     again = graphs(checkpoint, "w4", "backbone", "embed_codes")
-    CoreMLLowering().lower(again.values(), tmp_path)
+    lower(again, tmp_path)
     for name in again:
         assert contents(tmp_path / f"{name}.mlpackage") == contents(packages / f"{name}.mlpackage")
 
@@ -90,7 +96,7 @@ def test_reading_leaves_a_package_as_it_is(packages, w4):
 
 
 def test_conversion_is_silent(checkpoint, tmp_path, capfd):
-    CoreMLLowering().lower(graphs(checkpoint, "w8", "embed_codes").values(), tmp_path)
+    lower(graphs(checkpoint, "w8", "embed_codes"), tmp_path)
     assert capfd.readouterr() == ("", "")
 
 
@@ -133,7 +139,7 @@ def test_a_failed_conversion_is_one_line_and_leaves_the_modules_alone(w4, tmp_pa
     graph = w4["backbone"]
     broken = replace(graph.widest, inputs=graph.widest.inputs[:1])
     with pytest.raises(ExportError, match=r"^backbone: Core ML export failed: [^\n]*$"):
-        CoreMLLowering().lower([Graph("backbone", (broken,))], tmp_path)
+        CoreMLLowering().lower(Graph("backbone", (broken,)), tmp_path)
     assert isinstance(graph.widest.module.layers[0].attention.kernel, ReferenceAttention)
     assert not list(tmp_path.iterdir())
 
@@ -143,9 +149,10 @@ def test_one_hot_attention_is_the_reference(start, rows):
     torch.manual_seed(0)
     q, k, v = torch.randn(1, rows, 6, 16), torch.randn(1, rows, 2, 16), torch.randn(1, rows, 2, 16)
     caches = [torch.randn(1, 2, 8, 16) for _ in range(2)]
-    position = torch.tensor([start])
-    expected = ReferenceAttention("BHSD")(q, k, v, *(cache.clone() for cache in caches), position)
-    for found, wanted in zip(OneHotAttention()(q, k, v, *caches, position), expected, strict=True):
+    rotation = RotaryTable(16, 10000.0, 8)(torch.arange(start, start + rows))
+    arguments = (rotation, *caches, torch.tensor([start]))
+    expected = ReferenceAttention("BHSD").cached(q, k, v, rotation, *(cache.clone() for cache in caches), arguments[-1])
+    for found, wanted in zip(OneHotAttention().cached(q, k, v, *arguments), expected, strict=True):
         torch.testing.assert_close(found, wanted)
 
 
@@ -161,7 +168,7 @@ def test_products_are_the_shared_arithmetic():
 
 
 def test_dynamic_activations_are_spelled_out_in_the_graph(checkpoint, tmp_path):
-    CoreMLLowering().lower(graphs(checkpoint, "8da4w", "acoustic_step").values(), tmp_path)
+    lower(graphs(checkpoint, "8da4w", "acoustic_step"), tmp_path)
     _, program = _read(tmp_path / "acoustic_step.mlpackage")
     products = len(read_quantized_weights(tmp_path / "acoustic_step.mlpackage", "acoustic_step"))
     assert len(program.functions["acoustic_step"].find_ops(op_type="round")) >= products
@@ -181,7 +188,7 @@ def test_norm_holds_in_half_precision(eps, size):
 def test_one_graph_in_the_other_recipes_computes_what_the_module_does(checkpoint, tmp_path, recipe):
     """Exported and read back; then one call with the same weights, where nothing but float32's own rounding differs."""
     graph = graphs(checkpoint, recipe, "acoustic_step")["acoustic_step"]
-    CoreMLLowering().lower([graph], tmp_path)
+    CoreMLLowering().lower(graph, tmp_path)
     function = Package(tmp_path / "acoustic_step.mlpackage").function("acoustic_step")
     kinds = {op.type for op in function.operations()}
     assert ("constexpr_lut_to_dense" in kinds) == (recipe == "lut4")

@@ -65,12 +65,12 @@ def test_a_changed_weight_fails(onnx_copy, capsys):
     model = onnx.load(onnx_copy / "backbone.onnx", load_external_data=False)
     packed = next(i for i in model.graph.initializer if i.name.endswith(".packed"))
     place = {entry.key: entry.value for entry in packed.external_data}
-    content = bytearray((onnx_copy / "weights.bin").read_bytes())
+    content = bytearray((onnx_copy / "backbone.onnx.data").read_bytes())
     start, length = int(place["offset"]), int(place["length"])
     content[start : start + length] = bytes(byte ^ 1 for byte in content[start : start + length])
-    (onnx_copy / "weights.bin").write_bytes(content)
+    (onnx_copy / "backbone.onnx.data").write_bytes(content)
     assert verify(onnx_copy) == 5  # the hash
-    vouch_for(onnx_copy, "weights.bin")
+    vouch_for(onnx_copy, "backbone.onnx.data")
     assert verify(onnx_copy) == 4  # the numbers
     assert "hidden" in capsys.readouterr().err
 

@@ -43,8 +43,8 @@ def test_onnx_holds_them(bundles, linears):
 
 def test_executorch_holds_them(bundles, linears):
     """XNNPACK keeps 8-bit rows as they are and 4-bit rows as nibbles, offset by 8, low first; blockwise scales as bfloat16."""
-    program = (bundles / "executorch" / "model.pte").read_bytes()
-    for expected in linears.values():
+    for graph, expected in linears.items():
+        program = (bundles / "executorch" / f"{graph}.pte").read_bytes()
         for linear in expected:
             integers = linear.weight.numpy()
             if linear.scheme.bits == 8:
@@ -59,8 +59,8 @@ def test_executorch_holds_them(bundles, linears):
 def test_tables_are_the_same_in_all_three(bundles, tables):
     from export.coreml import read_quantized_weights
 
-    program = (bundles / "executorch" / "model.pte").read_bytes()
     for graph, module in tables.items():
+        program = (bundles / "executorch" / f"{graph}.pte").read_bytes()
         integers, scale = module.weight.numpy(), module.scale.numpy()
         held = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(bundles / "onnx" / f"{graph}.onnx").graph.initializer}
         assert any(np.array_equal(array, integers) for array in held.values()) and any(np.array_equal(array, scale) for array in held.values())
