@@ -15,7 +15,7 @@ from runtime.errors import one_line, system_error
 from runtime.log import set_up_logging
 
 USAGE, FAILED, INTERRUPTED = 2, 3, 130
-COMMANDS = ("list", "verify", "trace")
+COMMANDS = ("list", "verify", "trace", "bench")
 PACKAGES = ("model", "export", "runtime", "quantize")
 
 
@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     command = argv[0] if argv and not argv[0].startswith("-") else "build"
     if command not in (*COMMANDS, "build"):
         return _failed(f"error: no command {command!r}; there are {', '.join(COMMANDS)}, and --target TARGETS to export", USAGE)
-    parser = {"build": _build_parser, "list": _list_parser, "verify": _verify_parser, "trace": _trace_parser}[command]()
+    parser = {"build": _build_parser, "list": _list_parser, "verify": _verify_parser, "trace": _trace_parser, "bench": _bench_parser}[command]()
     arguments = parser.parse_args(argv[1:] if command != "build" else argv)
     set_up_logging("export", "runtime", "model")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a job that is ended cleans up like one that is interrupted
@@ -85,7 +85,7 @@ def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m export",
         description="Export a speech checkpoint to ONNX, ExecuTorch or Core ML, quantised and verified.",
-        epilog="Other commands: python -m export list | verify BUNDLE | trace (each with --help).",
+        epilog="Other commands: python -m export list | verify BUNDLE | trace | bench (each with --help).",
     )
     parser.add_argument("--target", required=True, metavar="TARGETS", help="onnx, executorch, coreml, or several with commas")
     _add_plan(parser)
@@ -95,7 +95,7 @@ def _build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--compute-precision", choices=("float16", "float32"), help="of a Core ML bundle's floats (default: float16)")
     parser.add_argument("--force", action="store_true", help="replace whatever the output folder holds")
     parser.add_argument("--no-verify", action="store_true", help="skip verification; the manifest says unverified")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, with estimated memory and disk; loads no weights")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, with estimated memory, time and disk; loads no weights")
     parser.add_argument("--json", action="store_true", help="results as JSON on stdout")
     return parser
 
@@ -131,6 +131,17 @@ def _trace_parser() -> argparse.ArgumentParser:
     parser.add_argument("--inputs", type=Path, required=True, metavar="IN.npz")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="OUT.npz")
     parser.add_argument("--json", action="store_true", help="shapes of what was written, as JSON on stdout")
+    return parser
+
+
+def _bench_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m export bench", description="Times the published weights in eager torch, in bfloat16: what `runtime bench --compare eager` calls."
+    )
+    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="folder as published (default: the embedded tiny model)")
+    for name, default in (("frames", 50), ("prompt-tokens", 20), ("voice-rows", 200)):
+        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"as in `runtime bench` (default: {default})")
+    parser.add_argument("--threads", type=int, metavar="N", help="of torch (default: all cores)")
     return parser
 
 

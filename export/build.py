@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import logging
 import resource
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -93,7 +95,7 @@ def _lower(source: Source, lowering: Lowering, model: Model, wanted: dict[str, A
         key = key_of({**wanted, "recipe": recipe, "graph": name})
         found = parts.find(name, key)
         lowered[name] = found or parts.make(name, key, partial(_lower_graph, lowering, model, name))
-        gc.collect()  # traced programs hold themselves, and weights
+        _free_memory()
         log.info("  %s: %s, %s", name, _told(lowered[name]), "kept from an earlier run" if found else f"{_peak_memory():.1f} GB of memory at the peak")
     return lowered
 
@@ -105,6 +107,13 @@ def _lower_graph(lowering: Lowering, model: Model, name: str, folder: Path) -> t
 def _told(part: Part) -> str:
     size = f"{part.size / 1e6:.1f} MB"
     return f"{size}, weight error {part.report['weight_error']:.3%} (min-max: {part.report['weight_error_min_max']:.3%})" if part.report else size
+
+
+def _free_memory() -> None:
+    """What a lowering leaves: traced programs hold themselves, and weights; and the C library keeps what it was given back."""
+    gc.collect()
+    with suppress(AttributeError, OSError):  # glibc alone
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _peak_memory() -> float:

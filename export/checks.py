@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from export.compare import FLOAT_BAR, TIES, Comparison, Fact, median_of_quarters, relative_distance
-from model.component import Component, StateSpec
+from model.component import Component
 from model.layers.attention import CACHE_AXIS
 from runtime.engines.base import Arrays, Stream
 from runtime.errors import RuntimeFault, UsageError
@@ -81,12 +81,9 @@ class Context:
     def quantisation_bar(self, component: str) -> float | None:
         return self._bars.get(self.components[component].graph)
 
-    def split_rows(self, state: StateSpec, array: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """A state's first `rows` rows and the rest, where it is a cache; all of it and nothing, where it is not."""
-        if not state.is_cache:
-            return array, array[:0]
-        first, rest = np.split(array, [rows], axis=self._cache_axis)
-        return first, rest
+    def beyond(self, cache: np.ndarray, rows: int) -> np.ndarray:
+        """A cache without its first rows."""
+        return np.split(cache, [rows], axis=self._cache_axis)[1]
 
 
 def each_component(context: Context) -> Iterable[Comparison | Fact]:
@@ -114,7 +111,7 @@ def each_component(context: Context) -> Iterable[Comparison | Fact]:
                     for name, comparison in compared.items():
                         comparison.quantisation.append(relative_distance(results[1][name], exact[name]))
                 if states:
-                    kept = _compare_states(context, component, states, streams, position + next(iter(sizes.values()), 1))
+                    kept = _compare_states(context, component, states, streams, position + next(iter(sizes.values()), 1), start)
                     rest_kept = rest_kept and kept
         yield from compared.values()
         if states:
@@ -130,15 +127,19 @@ def _run_from(states: Arrays, streams: list[Stream], component: str, inputs: Arr
     return results
 
 
-def _compare_states(context: Context, component: Component, compared: Comparison, streams: list[Stream], rows: int) -> bool:
-    """Adds every state up to the last row written; true where what lies beyond is the same to the bit."""
-    snapshots = [stream.snapshot() for stream in streams]
-    kept = True
-    for state in component.states:
-        parts = [context.split_rows(state, states[state.name], rows) for states in snapshots]
-        compared.add(*(written for written, _ in parts))
-        kept = kept and np.array_equal(parts[0][1], parts[1][1])
-    return kept
+def _compare_states(context: Context, component: Component, compared: Comparison, streams: list[Stream], rows: int, start: Arrays) -> bool:
+    """Adds every state up to the last row written; true where what lies beyond is in the artifact as it was, to the bit."""
+    names = [state.name for state in component.states]
+    if not all(state.is_cache for state in component.states):
+        snapshots = [stream.snapshot() for stream in streams]
+        for name in names:
+            compared.add(*(states[name] for states in snapshots))
+        return True
+    written = [stream.save_rows(rows) for stream in streams]
+    for name in names:
+        compared.add(*(states[name] for states in written))
+    now = streams[0].snapshot()
+    return all(np.array_equal(context.beyond(now[name], rows), context.beyond(start[name], rows)) for name in names)
 
 
 def starts_warm(component: Component, seed: int) -> bool:
@@ -174,25 +175,24 @@ def long_run(context: Context, steps: int) -> Iterable[Comparison | Fact]:
     compared, caches = (context.comparison("decode_step", what, f"{steps} steps") for what in ("hidden", "states"))
     for stream in streams:
         stream.run("prefill", start)
-    before, kept = streams[0].snapshot(), True
+    before, kept = streams[0].save_rows(LONG), True
     for index in range(steps):
         active = streams if index // SAME_STATES % WITH_TIES == 0 else streams[:2]
         if integer and index % SAME_STATES == 0:
             start_again = streams[1].snapshot()
             for stream in active:
                 stream.restore(start_again)
-            before = streams[0].snapshot()  # which may hold them in half precision
+            before = streams[0].save_rows(LONG + index)  # which may hold them in half precision
         inputs = _at(step.example(index), LONG + index)
         compared.add(*(stream.run("decode_step", inputs)["hidden"] for stream in active))
         if (index + 1) % SAME_STATES == 0 or index + 1 == steps:
-            _compare_states(context, step, caches, active, LONG + index + 1)
-            after = streams[0].snapshot()
-            rows = LONG + index // SAME_STATES * SAME_STATES  # written before this stretch
-            kept = kept and all(
-                np.array_equal(context.split_rows(state, before[state.name], rows)[0], context.split_rows(state, after[state.name], rows)[0])
-                for state in step.states
-            )
-            before = after
+            found = [stream.save_rows(LONG + index + 1) for stream in active]
+            for name in found[0]:
+                caches.add(*(rows[name] for rows in found))
+            written = LONG + index // SAME_STATES * SAME_STATES  # before this stretch
+            axis, places = streams[0].row_axis, range(written)
+            kept = kept and all(np.array_equal(np.take(before[name], places, axis), np.take(rows, places, axis)) for name, rows in found[0].items())
+            before = found[0]
     yield compared
     yield caches
     yield Fact("written rows stay", kept, f"{'unchanged' if kept else 'changed'} over {steps} steps, to the bit")

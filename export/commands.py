@@ -9,12 +9,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+from export.bench import bench_eager
 from export.build import REPORT, Request, build
 from export.checks import SHORTEST_CACHE
 from export.claims import LONGEST_CACHE, check_claims, check_source, plan_of
 from export.eager import EagerEngine
 from export.errors import VerificationError
-from export.estimate import estimate
+from export.estimate import check_memory, estimate
 from export.manifest import LICENCE, TOKENIZER
 from export.source import Model, Plan, Source
 from export.targets import HALVES, TARGETS, check_recipes, compute_precision, open_target, parse_targets
@@ -53,16 +54,11 @@ def build_command(arguments: argparse.Namespace) -> int:
         out = arguments.out or Path("artifacts") / f"{name}-{target}-{plan.quant}{changes}{precise}"
         if arguments.out and len(targets) > 1:
             out = arguments.out / target
+        expected = estimate(source, plan, target, not arguments.no_verify, arguments.compute_precision)
         if arguments.dry_run:
-            results.append(
-                {
-                    "target": target,
-                    "out": str(out),
-                    "exists": out.exists(),
-                    **estimate(source, plan, target, not arguments.no_verify, arguments.compute_precision),
-                }
-            )
+            results.append({"target": target, "out": str(out), "exists": out.exists(), **expected})
             continue
+        check_memory(expected["memory_bytes"], f"{name} for {target}")
         licence = LICENCE["checkpoint" if arguments.checkpoint else "embedded"]
         request = Request(name, target, out, plan, licence, arguments.force, not arguments.no_verify)
         lowering = open_target(target, arguments.compute_precision)
@@ -139,6 +135,17 @@ def verify_command(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def bench_command(arguments: argparse.Namespace) -> int:
+    for name in ("frames", "prompt_tokens", "voice_rows", "threads"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name.replace('_', '-')} {value}: expected at least 1")
+    source = _source(arguments.checkpoint)
+    result = bench_eager(source, Plan(), arguments.voice_rows, arguments.threads, arguments.frames, arguments.prompt_tokens)
+    print(json.dumps(result, indent=1))
+    return 0
+
+
 def trace_command(arguments: argparse.Namespace) -> int:
     plan, source = _plan(arguments), _source(arguments.checkpoint)
     targets = parse_targets(arguments.target) if arguments.target else ()
@@ -190,5 +197,6 @@ def _estimate_text(result: dict[str, Any]) -> str:
     lines = [f"{result['out']}: {what}; for {result['target']}"]
     for graph, row in result["graphs"].items():
         lines.append(f"  {graph:<14} {row['weights'] / 1e6:>9.1f} M weights, {row['bytes'] / 1e6:>9.1f} MB, recipe {row['recipe']}")
-    lines.append(f"  disk {result['disk_bytes'] / 1e9:.2f} GB, memory {result['memory_bytes'] / 1e9:.2f} GB at the peak (estimates)")
+    disk, memory, seconds = result["disk_bytes"] / 1e9, result["memory_bytes"] / 1e9, result["seconds"]
+    lines.append(f"  estimated: {disk:.3f} GB of disk, {memory:.1f} GB of memory at the peak, {seconds:.0f} s at this machine's speed of now")
     return "\n".join(lines)

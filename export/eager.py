@@ -64,6 +64,9 @@ class EagerStream(Stream):
     def snapshot(self) -> Arrays:
         return {name: array.copy() for name, array in self._states.items()}
 
+    def save_rows(self, count: int) -> Arrays:
+        return {name: np.take(self._states[name], range(count), self.row_axis) for name in self._caches()}
+
     def restore(self, states: Arrays) -> None:
         check_states(self.components, states)
         self._states = {name: np.array(array) for name, array in states.items()}

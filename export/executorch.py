@@ -73,10 +73,10 @@ class WriteStates(Stateful):
 
 
 class ReadRows(Stateful):
-    """`GRAPH.read` where states are caches: as many of their first rows as `rows`, a tensor of any values, is long."""
+    """`GRAPH.read` where states are caches: as many of their first rows as its one input, of any values, is long."""
 
-    def forward(self, rows: torch.Tensor):
-        return tuple(buffer.narrow(1, 0, rows.shape[0]).clone() for buffer in self.states())
+    def forward(self, *like: torch.Tensor):
+        return tuple(buffer.narrow(1, 0, like[0].shape[0]).clone() for buffer in self.states())
 
 
 class WriteRows(Stateful):
@@ -164,7 +164,7 @@ def _movers(component: Component) -> dict[str, torch.export.ExportedProgram]:
         return {read: torch.export.export(ReadStates(shell), (), strict=False), write: torch.export.export(WriteStates(shell), values, strict=False)}
     rows = torch.export.Dim("rows", min=1, max=component.states[0].shape[1])
     values = tuple(torch.zeros(state.shape)[:, :TRACE_ROWS] for state in component.states)
-    reading = torch.export.export(ReadRows(shell), (torch.zeros(TRACE_ROWS),), dynamic_shapes=({0: rows},), strict=False)
+    reading = torch.export.export(ReadRows(shell), (torch.zeros(TRACE_ROWS),), dynamic_shapes=(({0: rows},),), strict=False)
     writing = torch.export.export(WriteRows(shell), values, dynamic_shapes=(tuple({1: rows} for _ in values),), strict=False)
     return {read: reading, write: writing}
 

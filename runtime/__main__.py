@@ -92,6 +92,8 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--frames", type=int, default=50, metavar="N", help="frames of 80 ms that are timed (default: 50)")
     bench.add_argument("--prompt-tokens", type=int, default=20, metavar="N", help="text ids of the prompt (default: 20)")
     _add_engine(bench)
+    bench.add_argument("--compare", choices=("eager",), help="time the published weights in eager torch, in bfloat16, behind it; needs the extra [export]")
+    bench.add_argument("--checkpoint", type=Path, metavar="DIR", help="of --compare: what the bundle was made from (default: the embedded tiny model)")
     bench.add_argument("--json", action="store_true", help="all figures as JSON on stdout")
     bench.set_defaults(run=_bench)
 
@@ -221,12 +223,18 @@ def _trace(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from runtime.bench import bench, bench_text
+    from runtime.bench import bench, bench_eager, bench_text, check_eager
 
     for name in ("frames", "prompt_tokens"):
         if getattr(arguments, name) < 1:
             raise UsageError(f"bench: --{name.replace('_', '-')} {getattr(arguments, name)}: expected at least 1")
+    if arguments.checkpoint and not arguments.compare:
+        raise UsageError("bench: --checkpoint is for --compare; leave it out")
+    if arguments.compare:
+        check_eager(arguments.checkpoint)
     result = bench(arguments.bundle, _options(arguments), arguments.frames, arguments.prompt_tokens)
+    if arguments.compare:
+        result["eager"] = bench_eager(arguments.checkpoint, result, arguments.threads)
     print(json.dumps(result, indent=1) if arguments.json else bench_text(result))
     return 0
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +21,14 @@ import numpy as np
 from runtime.bundle import Bundle
 from runtime.engines import open_engine
 from runtime.engines.base import Arrays, EngineOptions, Stream
-from runtime.errors import UsageError
+from runtime.errors import RuntimeFault, UsageError
+from runtime.voices import choose_voice
 from runtime.voxtral_tts import FIRST_CODE, Constants, Speaker, read_constants
 
 FRAME_MS = 80.0
 PROBE_BYTES = 2**29  # far beyond any cache
 WARM_UP = 3  # frames that are not counted
+ONCE = ("prefill", "embed_text")  # called once for an utterance, not for every frame
 PACKAGES = {"onnx": "onnxruntime", "executorch": "executorch", "coreml": "coremltools"}
 
 
@@ -30,7 +37,7 @@ class TimedStream:
 
     def __init__(self, stream: Stream):
         self._stream = stream
-        self.components, self.cache_length = stream.components, stream.cache_length
+        self.components, self.cache_length, self.load_rows = stream.components, stream.cache_length, stream.load_rows
         self.seconds: dict[str, list[float]] = {}
 
     def run(self, component: str, inputs: Arrays) -> Arrays:
@@ -40,32 +47,56 @@ class TimedStream:
         return outputs
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What is measured: `open` gives a maker of streams, `weight_bytes` what a call of each component reads."""
+
+    open: Callable[[], Callable[[], Stream]]
+    constants: Constants
+    cache_length: int
+    weight_bytes: dict[str, int]
+    voice: np.ndarray  # float32 [rows, dim]
+
+
 def bench(folder: Path, options: EngineOptions, frames: int = 50, prompt_tokens: int = 20) -> dict[str, Any]:
-    """Speaks `frames` frames after a prompt of `prompt_tokens` random ids, every code fed back. Times in ms, sizes in bytes.
+    """`measure` of a bundle, and what it was measured on. Times in ms, sizes in bytes.
 
     Raises UsageError where prompt and frames do not fit the bundle's cache.
     """
     bundle = Bundle(folder)
-    constants = read_constants(bundle.manifest)
-    length = bundle.manifest.cache_length
-    if prompt_tokens + frames + WARM_UP + 4 > length:
-        raise UsageError(f"bench: {prompt_tokens} ids and {frames} frames need {prompt_tokens + frames + WARM_UP + 4} rows, the cache has {length}")
-    bandwidth = measure_bandwidth(options.threads)
+    manifest = bundle.manifest
+    constants = read_constants(manifest)
+    voice = choose_voice(bundle, None, constants.dim) if manifest.voices else np.zeros((0, constants.dim), np.float32)
+    weights = {entry.name: entry.weight_bytes for entry in manifest.components}
+    subject = Subject(lambda: open_engine(bundle, options).stream, constants, manifest.cache_length, weights, voice)
+    return {
+        "bundle": {"name": manifest.source.name, "target": manifest.target, "recipe": manifest.recipe.name, "bytes": _size(bundle)},
+        "machine": machine(options.threads, PACKAGES[manifest.target]),
+        **measure(subject, options.threads, frames, prompt_tokens),
+    }
+
+
+def measure(subject: Subject, threads: int | None, frames: int, prompt_tokens: int) -> dict[str, Any]:
+    """Speaks `frames` frames after a voice and `prompt_tokens` random ids, every code fed back."""
+    constants, rows = subject.constants, len(subject.voice) + prompt_tokens + frames + WARM_UP + 6
+    if rows > subject.cache_length:
+        raise UsageError(f"bench: a voice, {prompt_tokens} ids and {frames} frames need {rows} rows, the cache has {subject.cache_length}")
+    bandwidth = measure_bandwidth(threads)
     started = time.perf_counter()
-    engine = open_engine(bundle, options)
-    _speak(TimedStream(engine.stream()), constants, prompt_tokens, 1)
+    make = subject.open()
+    stream = make()
+    Speaker(stream, constants).begin(*_voice_prompt(subject))
+    known = stream.save_rows(3 + len(subject.voice))
+    _speak(TimedStream(stream), subject, known, prompt_tokens, 1)
     load = time.perf_counter() - started
-    first_sound = _first_sound(engine.stream, constants, prompt_tokens)
-    stream = TimedStream(engine.stream())
-    whole, loop = _speak(stream, constants, prompt_tokens, frames)
-    weights = {entry.name: entry.weight_bytes for entry in bundle.manifest.components}
-    components = {name: _component(seconds, weights[name], name in ("prefill", "embed_text")) for name, seconds in stream.seconds.items()}
-    read = sum(weights[name] * calls for name, calls in _calls(constants).items())
+    first_sound = _first_sound(make, subject, known, prompt_tokens)
+    timed = TimedStream(make())
+    whole, loop = _speak(timed, subject, known, prompt_tokens, frames)
+    components = {name: _component(seconds, subject.weight_bytes[name], name in ONCE) for name, seconds in timed.seconds.items()}
+    read = sum(subject.weight_bytes[name] * calls for name, calls in _calls(constants).items())
     frame = float(np.median(whole)) * 1e3
     floor = read / bandwidth * 1e3
     return {
-        "bundle": {"name": bundle.manifest.source.name, "target": bundle.manifest.target, "recipe": bundle.manifest.recipe.name, "bytes": _size(bundle)},
-        "machine": machine(options.threads, bundle.manifest.target),
         "bandwidth_gb_s": bandwidth / 1e9,
         "load_s": load,
         "resident_bytes": resident_bytes(),
@@ -82,7 +113,27 @@ def bench(folder: Path, options: EngineOptions, frames: int = 50, prompt_tokens:
         "rtf": frame / FRAME_MS,
         "first_sound_s": first_sound,
         "prompt_tokens": prompt_tokens,
+        "voice_rows": len(subject.voice),
     }
+
+
+def check_eager(checkpoint: Path | None) -> None:
+    """Raises UsageError where eager cannot be timed, before the bundle is."""
+    if find_spec("torch") is None or find_spec("export") is None:
+        raise UsageError("bench: --compare eager needs torch and voxport's exporter; install the extra [export]")
+    if checkpoint and not checkpoint.is_dir():
+        raise UsageError(f"bench: --checkpoint {checkpoint}: no such folder")
+
+
+def bench_eager(checkpoint: Path | None, beside: dict[str, Any], threads: int | None) -> dict[str, Any]:
+    """The same measurement of the model in eager torch, by the exporter and in a process of its own, because a runtime has no model."""
+    sizes = {"frames": beside["frame"]["frames"], "prompt-tokens": beside["prompt_tokens"], "voice-rows": beside["voice_rows"], "threads": threads}
+    options = [text for name, value in sizes.items() if value is not None for text in (f"--{name}", str(value))]
+    command = [sys.executable, "-m", "export", "bench", *(["--checkpoint", str(checkpoint)] if checkpoint else []), *options]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise RuntimeFault("bench: eager could not be timed; what went wrong stands above")
+    return dict(json.loads(done.stdout))
 
 
 def _calls(constants: Constants) -> dict[str, int]:
@@ -90,21 +141,29 @@ def _calls(constants: Constants) -> dict[str, int]:
     return {"embed_codes": 1, "decode_step": 1, "acoustic_step": constants.euler_steps, "codec_step": 1}
 
 
-def _prompt(constants: Constants, tokens: int) -> np.ndarray:
+def _voice_prompt(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
+    """Ids and rows that every utterance of a voice begins with."""
+    constants = subject.constants
+    return np.array([constants.bos_id, constants.begin_audio_id, *[constants.audio_id] * len(subject.voice), constants.begin_audio_id]), subject.voice
+
+
+def _text(constants: Constants, tokens: int) -> np.ndarray:
     ids = np.random.default_rng(0).integers(0, constants.vocab_size, tokens)
     ids[ids == constants.audio_id] = constants.begin_audio_id
-    return np.array([constants.bos_id, constants.begin_audio_id, *ids, constants.begin_audio_id])
+    return np.array([*ids, constants.begin_audio_id, constants.begin_audio_id])
 
 
-def _speak(stream: TimedStream, constants: Constants, tokens: int, frames: int) -> tuple[list[float], list[float]]:
+def _speak(stream: TimedStream, subject: Subject, known: Arrays, tokens: int, frames: int) -> tuple[list[float], list[float]]:
     """Seconds of every frame, and of what of it was spent outside the graphs."""
+    constants = subject.constants
     speaker = Speaker(stream, constants)  # type: ignore[arg-type]  # all that a speaker asks of a stream
     noise = np.random.default_rng(1).standard_normal((frames + WARM_UP, 1, constants.n_codebooks - 1), dtype=np.float32)
-    speaker.prefill(_prompt(constants, tokens), np.zeros((0, constants.dim), np.float32))
+    speaker.resume(known, len(_voice_prompt(subject)[0]))
+    speaker.prefill(_text(constants, tokens), subject.voice[:0])
     whole, outside = [], []
     for index in range(frames + WARM_UP):
         if index == WARM_UP:
-            stream.seconds = {name: seconds for name, seconds in stream.seconds.items() if name in ("prefill", "embed_text")}
+            stream.seconds = {name: seconds for name, seconds in stream.seconds.items() if name in ONCE}
         before, started = _total(stream), time.perf_counter()
         codes = speaker.frame(noise[index])
         codes[0, 0] = max(codes[0, 0], FIRST_CODE)  # a model that would stop goes on
@@ -121,13 +180,15 @@ def _total(stream: TimedStream) -> float:
     return sum(sum(seconds) for seconds in stream.seconds.values())
 
 
-def _first_sound(make: Callable[[], Stream], constants: Constants, tokens: int, runs: int = 3) -> float:
-    """Seconds from a prompt to the samples of its first frame, in a stream that has not spoken; median of `runs`."""
+def _first_sound(make: Callable[[], Stream], subject: Subject, known: Arrays, tokens: int, runs: int = 3) -> float:
+    """Seconds from a text to the samples of its first frame, in a new stream of a voice whose rows are known; median of `runs`."""
+    constants = subject.constants
     noise, seconds = np.zeros((1, constants.n_codebooks - 1), np.float32), []
     for _ in range(runs):
         started = time.perf_counter()
         speaker = Speaker(make(), constants)
-        speaker.prefill(_prompt(constants, tokens), np.zeros((0, constants.dim), np.float32))
+        speaker.resume(known, len(_voice_prompt(subject)[0]))
+        speaker.prefill(_text(constants, tokens), subject.voice[:0])
         codes = speaker.frame(noise)
         codes[0, 0] = max(codes[0, 0], FIRST_CODE)
         speaker.decode(codes)
@@ -167,10 +228,10 @@ def resident_bytes() -> int | None:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def machine(threads: int | None, target: str) -> dict[str, Any]:
-    """What the figures depend on."""
+def machine(threads: int | None, package: str) -> dict[str, Any]:
+    """What the figures depend on; `package` is the engine's."""
     try:
-        engine = version(PACKAGES[target])
+        engine = version(package)
     except PackageNotFoundError:
         engine = "?"
     return {
@@ -179,7 +240,7 @@ def machine(threads: int | None, target: str) -> dict[str, Any]:
         "threads": threads or os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        PACKAGES[target]: engine,
+        package: engine,
     }
 
 
@@ -196,7 +257,14 @@ def _size(bundle: Bundle) -> int:
 
 
 def bench_text(result: dict[str, Any]) -> str:
-    """A table for a person."""
+    """Tables for a person: of the bundle, and of eager where it was timed too."""
+    texts = [_text_of(result)]
+    if "eager" in result:
+        texts += [_text_of(result["eager"]), f"the bundle takes {result['frame']['median_ms'] / result['eager']['frame']['median_ms']:.0%} of eager's time"]
+    return "\n\n".join(texts)
+
+
+def _text_of(result: dict[str, Any]) -> str:
     what, machine_, frame = result["bundle"], result["machine"], result["frame"]
     lines = [
         f"{what['name']} for {what['target']}, {what['recipe']}, {what['bytes'] / 1e9:.2f} GB; {machine_['processor']}, {machine_['threads']} threads,"
@@ -210,6 +278,6 @@ def bench_text(result: dict[str, Any]) -> str:
     lines += [
         f"frame {frame['median_ms']:.1f} ms (90 %: {frame['p90_ms']:.1f}), outside the graphs {frame['outside_ms']:.2f} ms, RTF {result['rtf']:.2f}",
         f"floor {frame['floor_ms']:.1f} ms for {frame['weight_bytes'] / 1e9:.2f} GB: {frame['share_of_floor']:.0%} of what memory allows",
-        f"first sound {result['first_sound_s']:.2f} s after {result['prompt_tokens']} ids; loaded in {result['load_s']:.1f} s{resident}",
+        f"first sound {result['first_sound_s']:.2f} s after {result['prompt_tokens']} ids of a known voice; loaded in {result['load_s']:.1f} s{resident}",
     ]
     return "\n".join(lines)

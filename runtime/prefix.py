@@ -31,10 +31,13 @@ class PrefixCache:
         """`engine` says what else decides the rows besides the bundle's bytes: the engine, its version, its precision."""
         self._folder = bundle.folder.resolve().with_name(bundle.folder.resolve().name + SUFFIX)
         self._bundle = hashlib.sha256((bundle.folder / MANIFEST).read_bytes() + engine.encode()).digest()
+        self._last: tuple[Path, Arrays] | None = None  # a voice speaks several times
 
     def load(self, ids: np.ndarray, voice: np.ndarray) -> Arrays | None:
-        """Rows of every cache by state, mapped; None where there are none, or none that are whole."""
+        """Rows of every cache by state; None where there are none, or none that are whole."""
         path = self._path(ids, voice)
+        if self._last and self._last[0] == path:
+            return self._last[1]
         try:
             with safe_open(path, framework="numpy") as file:
                 said = json.loads((file.metadata() or {}).get("sha256", "{}"))
@@ -44,11 +47,13 @@ class PrefixCache:
         if {name: _digest(array) for name, array in rows.items()} != said:
             log.warning("%s: damaged; the voice's rows are computed again", path)
             return None
+        self._last = path, rows
         return rows
 
     def keep(self, ids: np.ndarray, voice: np.ndarray, rows: Arrays) -> None:
         path = self._path(ids, voice)
         rows = {name: np.ascontiguousarray(array) for name, array in rows.items()}
+        self._last = path, rows
         said = json.dumps({name: _digest(array) for name, array in rows.items()})
         try:
             self._folder.mkdir(exist_ok=True)

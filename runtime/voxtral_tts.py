@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from runtime.bundle import Manifest, first_fault
-from runtime.engines.base import Stream
+from runtime.engines.base import Arrays, Stream
 from runtime.errors import IntegrityError, UsageError
 from runtime.prefix import PrefixCache
 
@@ -99,15 +99,14 @@ class Speaker:
         self._keep(outputs)
         return outputs["hidden"][:, : len(ids)]
 
-    def begin(self, ids: np.ndarray, voice: np.ndarray, kept: PrefixCache) -> None:
-        """The beginning of a prompt, which every utterance of the voice shares: its rows are taken from `kept`, or put there."""
-        rows = kept.load(ids, voice)
-        if rows is not None:
-            self.stream.load_rows(rows)
-            self._position = len(ids)
-        else:
-            self._read(ids, voice, [])
-            kept.keep(ids, voice, self.stream.save_rows(len(ids)))
+    def begin(self, ids: np.ndarray, voice: np.ndarray) -> None:
+        """Reads the beginning of a prompt, which every utterance of a voice shares."""
+        self._read(ids, voice, [])
+
+    def resume(self, rows: Arrays, count: int) -> None:
+        """The beginning of a prompt, from the `count` rows that it left in another stream's caches."""
+        self.stream.load_rows(rows)
+        self._position = count
 
     def _read(self, ids: np.ndarray, voice: np.ndarray, extra: list[int]) -> dict[str, np.ndarray]:
         places = ids == self.constants.audio_id
@@ -195,7 +194,12 @@ def speak(
     speaker = Speaker(stream, constants)
     generator = np.random.default_rng(seed)
     text = 1 + int(np.flatnonzero(ids == constants.audio_id)[-1]) + 1  # behind the voice and the marker that follows it
-    speaker.begin(ids[:text], voice, kept)
+    rows = kept.load(ids[:text], voice)
+    if rows is None:
+        speaker.begin(ids[:text], voice)
+        kept.keep(ids[:text], voice, stream.save_rows(text))
+    else:
+        speaker.resume(rows, text)
     speaker.prefill(ids[text:], voice[:0])
     waiting: list[np.ndarray] = []
     ended = False

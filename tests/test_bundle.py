@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import soundfile
 from conftest import QUANT
@@ -153,8 +154,17 @@ def test_dry_run_of_the_published_shapes_loads_no_weights(tmp_path, capsys):
     assert export(["--checkpoint", str(folder), "--target", "onnx", "--quant", "w4", "--dry-run", "--json", "--out", str(tmp_path / "out")]) == 0
     result = json.loads(capsys.readouterr().out)[0]
     assert sum(graph["weights"] for graph in result["graphs"].values()) == 4_002_353_392 - 3072 * 3072  # time_projection becomes constants
-    assert 2.2e9 < result["disk_bytes"] < 3.6e9
+    assert 2.2e9 < result["disk_bytes"] < 3.2e9
+    assert 6e9 < result["memory_bytes"] < 12e9 and result["seconds"] > 10
     assert not (tmp_path / "out").exists()
+
+
+def test_an_export_that_memory_does_not_hold_is_refused_before_it_starts(tmp_path, monkeypatch, capsys):
+    free = psutil.virtual_memory()._replace(available=2**20)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    assert export(["--target", "onnx", "--out", str(tmp_path / "out")]) == 3
+    error = capsys.readouterr().err
+    assert "needs about" in error and "0.0 GB are free" in error and not list(tmp_path.iterdir())
 
 
 VALUES = st.recursive(

@@ -26,7 +26,7 @@ class FaultyStream(Stream):
 
     def __init__(self, inner: Stream, fault: Fault):
         super().__init__(tuple(inner.components.values()), inner.cache_length)
-        self.inner, self.fault, self.calls = inner, fault, 0
+        self.inner, self.fault, self.calls, self.row_axis = inner, fault, 0, inner.row_axis
 
     def _run(self, entry, inputs: Arrays) -> Arrays:
         outputs = {name: array.copy() for name, array in self.inner.run(entry.name, inputs).items()}

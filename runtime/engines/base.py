@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -127,8 +129,14 @@ def check_inputs(entry: ComponentEntry, inputs: Arrays, cache_length: int) -> No
 
 
 def empty_states(components: dict[str, ComponentEntry]) -> Arrays:
-    """Zeros for every state that the components name."""
-    return {state.name: np.zeros(state.shape, state.dtype) for entry in components.values() for state in entry.states}
+    """Zeros for every state that the components name. Pages of a cache cost nothing before a row is written to them."""
+    return {state.name: _untouched(state.shape, state.dtype) for entry in components.values() for state in entry.states}
+
+
+def _untouched(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Zeros straight from the system: NumPy's may be a heap that is cleared at once, or huge pages, 0.4 GB for the published caches."""
+    count = math.prod(shape)
+    return np.frombuffer(mmap.mmap(-1, max(1, count * np.dtype(dtype).itemsize)), dtype, count).reshape(shape)
 
 
 def check_states(components: dict[str, ComponentEntry], states: Arrays) -> None:

@@ -114,11 +114,9 @@ class ExecuTorchStream(Stream):
         self._disown()
 
     def snapshot(self) -> Arrays:
-        self._save_owned()
-        states = empty_states(self.components)
+        states, current = empty_states(self.components), self._current()
         for name, array in states.items():
-            found = self._saved[name]
-            array[:, : found.shape[1]] = found
+            array[:, : current[name].shape[1]] = current[name]
         return states
 
     def restore(self, states: Arrays) -> None:
@@ -128,14 +126,13 @@ class ExecuTorchStream(Stream):
         self._disown()
 
     def save_rows(self, count: int) -> Arrays:
-        self._save_owned()
-        return {name: self._saved[name][:, :count].copy() for name in self._caches()}
+        current = self._current()
+        return {name: current[name][:, :count].copy() for name in self._caches()}
 
     def load_rows(self, rows: Arrays) -> None:
-        self._save_owned()
         found = {name: np.zeros((*shape[:1], rows[name].shape[1] if name in rows else 0, *shape[2:]), np.float32) for name, shape in self._caches().items()}
         self._put_rows(found, rows)
-        self._saved |= found
+        self._saved = self._current() | found
         self._rows = max((array.shape[1] for array in found.values()), default=0)
         self._disown()
 
@@ -143,33 +140,34 @@ class ExecuTorchStream(Stream):
         return (state.shape[0], rows, *state.shape[2:]) if state.is_cache else state.shape
 
     def _disown(self) -> None:
-        """The next call writes the states in."""
+        """What is saved counts; the next call writes it in."""
         for graph in self._graphs:
             if self._engine.owner.get(graph) is self:
                 del self._engine.owner[graph]
 
-    def _save_owned(self) -> None:
-        for graph in self._graphs:
-            if self._engine.owner.get(graph) is self:
-                self._save(graph)
+    def _current(self) -> Arrays:
+        """All states: what is saved, and of graphs whose program has this stream's states, those."""
+        owned = [self._read(graph) for graph in self._graphs if self._engine.owner.get(graph) is self]
+        return {name: array for states in (self._saved, *owned) for name, array in states.items()}
 
-    def _save(self, graph: str) -> None:
+    def _read(self, graph: str) -> Arrays:
         entry = self._graphs[graph]
         if entry.states[0].is_cache and not self._rows:
-            return
+            return {state.name: np.zeros(self._shape(state, 0), state.dtype) for state in entry.states}
         wanted = [np.zeros(self._rows, np.float32)] if entry.states[0].is_cache else []
-        found = self._engine.execute(entry.file, f"{graph}.read", wanted)
-        self._saved.update(zip((state.name for state in entry.states), found, strict=True))
+        return dict(zip((state.name for state in entry.states), self._engine.execute(entry.file, f"{graph}.read", wanted), strict=True))
 
     def _own(self, graph: str) -> None:
         owner = self._engine.owner.get(graph)
         if owner is self:
             return
         if owner:
-            owner._save(graph)
+            owner._saved |= owner._read(graph)
         entry = self._graphs[graph]
         if not entry.states[0].is_cache or self._rows:
             self._engine.execute(entry.file, f"{graph}.write", [self._saved[state.name] for state in entry.states])
+        for state in entry.states:  # the program has them from here on
+            del self._saved[state.name]
         self._engine.owner[graph] = self
 
     def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:

@@ -1,0 +1,104 @@
+"""The published weights in eager torch, timed as a bundle is: what `runtime bench --compare eager` stands beside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from export.eager import EagerEngine
+from export.lowering import EntryPoint
+from export.manifest import component_entry
+from export.source import Plan, Source
+from model.checkpoint import materialize
+from model.component import Component
+from model.layers.attention import CACHE_AXIS
+from runtime.bench import Subject, machine, measure
+from runtime.bundle import ComponentEntry
+from runtime.engines.base import Arrays, Stream
+from runtime.voxtral_tts import parse_constants
+
+LAYOUT = "BSHD"
+
+
+def bench_eager(source: Source, plan: Plan, voice_rows: int, threads: int | None, frames: int, prompt_tokens: int) -> dict[str, Any]:
+    """`measure` of the model in bfloat16, as its checkpoint holds it: 2 bytes a weight."""
+    components = source.describe(plan, LAYOUT)
+    constants = parse_constants(source.family.constants(source.config), source.family.switches(**plan.switches).model_dump())
+    weights = {component.name: _bytes_read(source, component.graph) for component in components}
+    voice = np.random.default_rng(0).standard_normal((voice_rows, constants.dim), dtype=np.float32)
+    if threads:
+        torch.set_num_threads(threads)
+    subject = Subject(lambda: BFloat16Engine(source, plan).stream, constants, plan.cache_length, weights, voice)
+    return {
+        "bundle": {"name": source.folder.resolve().name, "target": "eager", "recipe": "bfloat16", "bytes": source.checkpoint.path.stat().st_size},
+        "machine": machine(threads, "torch"),
+        **measure(subject, threads, frames, prompt_tokens),
+    }
+
+
+def _bytes_read(source: Source, graph: str) -> int:
+    """Of a call; of a table a few rows, counted as none."""
+    root, prefixes = source.root(), source.family.weights_of_graph[graph]
+    tables = {f"{path}.weight" for path, module in root.named_modules() if isinstance(module, nn.Embedding)}
+    return sum(2 * parameter.numel() for name, parameter in root.named_parameters() if name not in tables and name.startswith(prefixes))
+
+
+class BFloat16Engine(EagerEngine):
+    """Weights, activations and caches in bfloat16."""
+
+    def __init__(self, source: Source, plan: Plan):
+        root = source.root()
+        for prefixes in source.family.weights_of_graph.values():
+            materialize(root, source.checkpoint, prefixes, _as_stored)
+        root.to(torch.bfloat16)
+        with torch.no_grad(), _half():  # constants are derived here
+            components = source.family.components(root, source.config, source.family.switches(**plan.switches), plan.cache_length, LAYOUT)
+        for component in components:
+            component.module.to(torch.bfloat16)
+        super().__init__(components, plan.cache_length, LAYOUT)
+
+    def stream(self) -> BFloat16Stream:  # type: ignore[override]  # a stream whose states are torch's, because NumPy has no bfloat16
+        return BFloat16Stream(self, tuple(self._components.values()), self._cache_length)
+
+
+def _half() -> torch.autocast:
+    """For what a module computes in single precision by itself, like angles."""
+    return torch.autocast("cpu", torch.bfloat16)
+
+
+def _as_stored(path: str, module: nn.Module, weight: torch.Tensor) -> nn.Module:
+    module.weight = nn.Parameter(weight.to(torch.bfloat16), requires_grad=False)
+    return module
+
+
+class BFloat16Stream(Stream):
+    row_axis = CACHE_AXIS[LAYOUT]
+
+    def __init__(self, engine: BFloat16Engine, components: tuple[Component, ...], cache_length: int):
+        read = {"bits_per_weight": 16.0, "weight_bytes": 0}
+        super().__init__(tuple(component_entry(c, EntryPoint("eager", c.graph), "", read) for c in components), cache_length)
+        self._engine = engine
+        self.reset()
+
+    def reset(self) -> None:
+        states = (state for entry in self.components.values() for state in entry.states)
+        self._states = {state.name: torch.zeros(state.shape, dtype=torch.bfloat16) for state in states}
+
+    def snapshot(self) -> Arrays:
+        return {name: state.float().numpy() for name, state in self._states.items()}
+
+    def restore(self, states: Arrays) -> None:
+        for name, array in states.items():
+            self._states[name] = torch.from_numpy(array).to(torch.bfloat16)
+
+    def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
+        arguments = [torch.from_numpy(inputs[spec.name]) for spec in entry.inputs]
+        arguments = [argument.to(torch.bfloat16) if argument.is_floating_point() else argument for argument in arguments]
+        names = [state.name for state in entry.states]
+        with _half():
+            results = self._engine.call(entry.name, arguments, [self._states[name] for name in names])
+        self._states.update(zip(names, results[len(entry.outputs) :], strict=True))
+        return {spec.name: result.float().numpy() for spec, result in zip(entry.outputs, results, strict=False)}
