@@ -73,7 +73,7 @@ def _check_names(arguments: argparse.Namespace) -> None:
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="folder as published (default: the embedded tiny model with random weights)")
-    parser.add_argument("--quant", default="none", metavar="RECIPE", help="none, w8, w4, 8da4w, or for Core ML lut4 (default: none)")
+    parser.add_argument("--quant", default="none", metavar="RECIPE", help="none, w8, w4, w4g128, 8da4w, or for Core ML lut4 (default: none)")
     parser.add_argument("--quant-for", action="append", default=[], metavar="COMPONENT=RECIPE", help="another recipe for one component; may be repeated")
     parser.add_argument("--quant-rule", action="append", default=[], metavar="PATTERN=RECIPE", help="for module paths that match, asked before all else")
     parser.add_argument("--first-frame", choices=("audio_token", "prefill"), default="audio_token", help="where frame 0 comes from (default: audio_token)")

@@ -14,7 +14,8 @@ from model.synthetic import embedded_default
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
-QUANT = ["--quant", "w4", "--quant-for", "codec=w8"]  # groups of 32 and per channel in one bundle
+WIDE = "layers.0.attention.wo=w4g128"
+QUANT = ["--quant", "w4", "--quant-for", "codec=w8", "--quant-rule", WIDE]  # groups of 32 and of 128, and per channel, in one bundle
 
 
 @pytest.fixture(scope="session")

@@ -3,10 +3,12 @@
 import numpy as np
 import onnx
 import pytest
+from conftest import WIDE
 
 from export.onnx import unpack
 from export.source import Model, Plan, Source
 from quantize.linear import QuantizedEmbedding, QuantizedLinear
+from quantize.recipe import parse_rule
 
 pytestmark = pytest.mark.slow
 
@@ -15,7 +17,7 @@ pytestmark = pytest.mark.slow
 def linears(checkpoint) -> dict[str, list[QuantizedLinear]]:
     """Of every graph, as the quantiser made them, in order of use."""
     source = Source(checkpoint)
-    plan = Plan("w4", (("codec", "w8"),))
+    plan = Plan("w4", (("codec", "w8"),), (parse_rule(WIDE),))
     model = Model(source, plan, "BSHD")
     return {graph.name: [part for part in graph.widest.module.modules() if isinstance(part, QuantizedLinear)] for graph in model.graphs()}
 
