@@ -34,6 +34,7 @@ class Extent:
     steps: int = 1000
     streamed: int = 125  # frames through the codec
     spoken: int = 40  # frames of an utterance
+    replayed: int = 6  # steps of each of two utterances that are called again
 
     def __str__(self) -> str:
         return f"{len(self.seeds)} seeds, up to {max(self.sizes)} rows, {self.steps} decode steps, {self.streamed} frames of the codec, {self.spoken} of speech"
@@ -41,7 +42,7 @@ class Extent:
 
 WHOLE = Extent()
 # Of a model of billions of weights, whose reference takes seconds for each step in eager torch.
-SAMPLE = Extent(seeds=(1,), sizes=(2, LONG), steps=4, streamed=8, spoken=3)
+SAMPLE = Extent(seeds=(1,), sizes=(2, LONG), steps=4, streamed=8, spoken=3, replayed=1)
 
 
 class Context:
@@ -246,7 +247,7 @@ def replay(context: Context) -> Iterable[Fact]:
 def _calls(context: Context, seed: int) -> list[tuple[str, Arrays]]:
     by_name = context.components
     calls = [("prefill", by_name["prefill"].example(seed, S=LONG // 2))]
-    for index in range(6):
+    for index in range(context.extent.replayed):
         calls.append(("decode_step", _at(by_name["decode_step"].example(seed + index), LONG // 2 + index)))
         calls.append(("codec_step", _at(by_name["codec_step"].example(seed + index), index)))
     return calls

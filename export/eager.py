@@ -23,6 +23,7 @@ class EagerEngine(Engine):
         self, components: list[Component], cache_length: int, layout: str, product: Product = float_activations, find: Callable[[str], Component] | None = None
     ):
         """`find(name)` gives a component with its weights in place; by default those of `components`, which then need them."""
+        super().__init__()
         self._components = {component.name: component for component in components}
         self._find = find or self._components.__getitem__
         self._cache_length, self._attention, self._product = cache_length, ReferenceAttention(layout), product
@@ -54,7 +55,7 @@ def reordered(product: Product, dtype: torch.dtype = torch.float32) -> Product:
 
 class EagerStream(Stream):
     def __init__(self, entries: tuple[ComponentEntry, ...], cache_length: int, engine: EagerEngine):
-        super().__init__(entries, cache_length)
+        super().__init__(entries, cache_length, engine)
         self._engine, self.row_axis = engine, CACHE_AXIS[engine.layout]
         self.reset()
 

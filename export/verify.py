@@ -41,13 +41,13 @@ def verify(
 ) -> dict[str, Any]:
     """Runs every check that the target allows. The result says `status`, `rows`, `reports`; nothing is raised for a miss.
 
-    `precisions` (by default the target's) say in what the artifact is run: the long run is shorter in all but the first.
+    `precisions` (by default the target's, of a large model the first) say in what the artifact is run: the long run is shorter in all but the first.
     `compute_units` are for Core ML itself.
     """
     model = model or Model(source, plan, lowering.layout, lowering.halves)
     results: list[Comparison | Fact] = [fact for graph in model.graphs() for fact in _structure(graph, bundle, lowering)]
     reports: Reports = {}
-    for index, precision in enumerate(precisions or lowering.precisions):
+    for index, precision in enumerate(precisions or lowering.precisions[: 1 if source.is_large else None]):
         options = EngineOptions(compute_precision=precision, compute_units=compute_units if precision is None else None)
         found = _run(bundle, source, plan, lowering, model, options, steps if index == 0 else min(steps, OTHER_STEPS))
         results += [replace(result, check=f"{result.check}, {precision}") if precision else result for result in found[0]]

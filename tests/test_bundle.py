@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,20 @@ def test_two_utterances_at_once_do_not_touch(bundles):
         for pair, first, second in zip(mixed, *alone, strict=False):
             np.testing.assert_array_equal(pair[0], first)
             np.testing.assert_array_equal(pair[1], second)
+
+
+@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
+def test_two_threads_speak_as_each_would_alone(bundles, target):
+    """From one bundle, whose weights they share; each starts while the other is speaking."""
+    synthesizer = Synthesizer(bundles / target)
+
+    def spoken(seed: int) -> np.ndarray:
+        return np.concatenate(list(synthesizer.speak(TEXT, seed=seed, chunk_frames=1, max_frames=4)))
+
+    alone = [spoken(seed) for seed in (1, 2, 3)]
+    with ThreadPoolExecutor(3) as pool:
+        for together, expected in zip(pool.map(spoken, (1, 2, 3)), alone, strict=True):
+            np.testing.assert_array_equal(together, expected)
 
 
 def test_the_frame_limit_is_kept_and_said(bundles, caplog):

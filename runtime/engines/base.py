@@ -6,6 +6,7 @@ import math
 import mmap
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from threading import RLock
 
 import numpy as np
 
@@ -25,9 +26,15 @@ class EngineOptions:
 
 
 class Engine(ABC):
-    """Holds what streams share: compiled code and weights. `identity` names what decides its numbers besides the bundle."""
+    """Holds what streams share: compiled code and weights. `identity` names what decides its numbers besides the bundle.
+
+    Calls of several threads follow one another: each takes all of the engine's threads anyway.
+    """
 
     identity: str
+
+    def __init__(self) -> None:
+        self.lock = RLock()
 
     @abstractmethod
     def stream(self) -> Stream:
@@ -42,9 +49,11 @@ class Stream(ABC):
 
     row_axis: int
 
-    def __init__(self, components: tuple[ComponentEntry, ...], cache_length: int):
+    def __init__(self, components: tuple[ComponentEntry, ...], cache_length: int, engine: Engine | None = None):
+        """`engine` is what other streams share, if any."""
         self.components = {entry.name: entry for entry in components}
         self.cache_length = cache_length
+        self.lock = engine.lock if engine else RLock()
 
     def run(self, component: str, inputs: Arrays) -> Arrays:
         """Calls a component, updates its states, and returns its outputs. Raises UsageError on inputs that do not fit."""
@@ -52,7 +61,8 @@ class Stream(ABC):
             raise UsageError(f"no component {component!r}; there are {', '.join(self.components)}")
         entry = self.components[component]
         check_inputs(entry, inputs, self.cache_length)
-        return self._run(entry, inputs)
+        with self.lock:
+            return self._run(entry, inputs)
 
     @abstractmethod
     def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays: ...

@@ -46,6 +46,7 @@ class ReferenceEngine(Engine):
     """The MIL reference executor. Functions are read on first use, and weights held once for all streams."""
 
     def __init__(self, bundle: Bundle, precision: str = "float16"):
+        super().__init__()
         if precision not in PRECISIONS:
             raise UsageError(f"--compute-precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
         self.bundle, self._precision, self.identity = bundle, precision, f"executor, {precision}"
@@ -91,7 +92,7 @@ class ReferenceStream(Stream):
     row_axis = 2
 
     def __init__(self, engine: ReferenceEngine):
-        super().__init__(engine.bundle.manifest.components, engine.bundle.manifest.cache_length)
+        super().__init__(engine.bundle.manifest.components, engine.bundle.manifest.cache_length, engine)
         self._engine = engine
         self.reset()
 
@@ -142,6 +143,7 @@ class CoreMLEngine(Engine):
     """Core ML on macOS 15 or newer. Models load and are compiled for this machine on first use."""
 
     def __init__(self, bundle: Bundle, compute_units: str):
+        super().__init__()
         import coremltools
 
         self.bundle, self.identity = bundle, f"Core ML {platform.mac_ver()[0]}, {compute_units}"
@@ -169,7 +171,7 @@ class CoreMLStream(Stream):
     row_axis = 2
 
     def __init__(self, engine: CoreMLEngine):
-        super().__init__(engine.bundle.manifest.components, engine.bundle.manifest.cache_length)
+        super().__init__(engine.bundle.manifest.components, engine.bundle.manifest.cache_length, engine)
         self._engine = engine
         self.reset()
 

@@ -42,6 +42,7 @@ class ExecuTorchEngine(Engine):
     """A program per graph. Programs and methods load on first use."""
 
     def __init__(self, bundle: Bundle, threads: int | None = None):
+        super().__init__()
         with warnings.catch_warnings(), _stderr_kept():
             warnings.simplefilter("ignore")
             import torch
@@ -102,39 +103,45 @@ class ExecuTorchStream(Stream):
     row_axis = 1
 
     def __init__(self, engine: ExecuTorchEngine):
-        super().__init__(engine.bundle.manifest.components, engine.bundle.manifest.cache_length)
+        super().__init__(engine.bundle.manifest.components, engine.bundle.manifest.cache_length, engine)
         self._engine = engine
         self._graphs = {entry.graph: entry for entry in self.components.values() if entry.states}
         self.reset()
 
     def reset(self) -> None:
         """Nothing is written into the caches: what lies beyond the last row is never read."""
-        self._saved = {state.name: np.zeros(self._shape(state, 0), state.dtype) for entry in self._graphs.values() for state in entry.states}
-        self._rows = 0
-        self._disown()
+        with self.lock:
+            self._saved = {state.name: np.zeros(self._shape(state, 0), state.dtype) for entry in self._graphs.values() for state in entry.states}
+            self._rows = 0
+            self._disown()
 
     def snapshot(self) -> Arrays:
-        states, current = empty_states(self.components), self._current()
+        states = empty_states(self.components)
+        with self.lock:
+            current = self._current()
         for name, array in states.items():
             array[:, : current[name].shape[1]] = current[name]
         return states
 
     def restore(self, states: Arrays) -> None:
         check_states(self.components, states)
-        self._saved = {name: np.array(array) for name, array in states.items()}
-        self._rows = self.cache_length
-        self._disown()
+        saved = {name: np.array(array) for name, array in states.items()}
+        with self.lock:
+            self._saved, self._rows = saved, self.cache_length
+            self._disown()
 
     def save_rows(self, count: int) -> Arrays:
-        current = self._current()
+        with self.lock:
+            current = self._current()
         return {name: current[name][:, :count].copy() for name in self._caches()}
 
     def load_rows(self, rows: Arrays) -> None:
         found = {name: np.zeros((*shape[:1], rows[name].shape[1] if name in rows else 0, *shape[2:]), np.float32) for name, shape in self._caches().items()}
         self._put_rows(found, rows)
-        self._saved = self._current() | found
-        self._rows = max((array.shape[1] for array in found.values()), default=0)
-        self._disown()
+        with self.lock:
+            self._saved = self._current() | found
+            self._rows = max((array.shape[1] for array in found.values()), default=0)
+            self._disown()
 
     def _shape(self, state: State, rows: int) -> tuple[int, ...]:
         return (state.shape[0], rows, *state.shape[2:]) if state.is_cache else state.shape

@@ -18,6 +18,7 @@ class OnnxEngine(Engine):
     """Sessions open on first use, so that a component nobody calls costs nothing."""
 
     def __init__(self, bundle: Bundle, threads: int | None = None):
+        super().__init__()
         self.bundle, self.identity = bundle, f"onnxruntime {ort.__version__}"
         self._threads = threads or os.cpu_count() or 1
         self._sessions: dict[str, ort.InferenceSession] = {}
@@ -45,7 +46,7 @@ class OnnxStream(Stream):
     row_axis = 2
 
     def __init__(self, engine: OnnxEngine):
-        super().__init__(engine.bundle.manifest.components, engine.bundle.manifest.cache_length)
+        super().__init__(engine.bundle.manifest.components, engine.bundle.manifest.cache_length, engine)
         self._engine = engine
         self.reset()
 

@@ -21,6 +21,7 @@ from runtime.mil.types import TensorType
 
 PRECISIONS = ("float16", "float32")
 SMALL = 1024  # values
+LARGE, MOST_HELD = 2**20, 2**29  # of a weight, and of all weights of a function that are held decompressed: 2 GB
 HALF_OVERFLOWS, SMALLEST_HALF = 65520, 2.0**-14  # what rounds to infinity; the smallest normal
 # Give values that they take, which are halves already where the result is: types agree.
 MOVES = {"read_state", "reshape", "transpose", "expand_dims", "squeeze", "concat", "stack", "split", "slice_by_index", "slice_by_size", "gather"}
@@ -41,7 +42,8 @@ class Executor:
         self._rounds = precision == "float16"
         check_operations(function)
         self._constants: Values = {}
-        self._body = self._fold(function.body)
+        self._large: dict[str, Operation] = {}  # weights that are decompressed whenever they are used, and let go
+        self._body = self._fold(function.body, _weights(function.body) > MOST_HELD)
 
     def new_states(self) -> dict[str, np.ndarray]:
         """Zeros for every state of the function."""
@@ -80,12 +82,14 @@ class Executor:
                 wanted = f"{kind.scalar.name}{sizes}" if sizes else kind
                 raise CallError(f"function {self.function.name}: {what} {name} is {array.dtype}{list(array.shape)}, expected {wanted}")
 
-    def _fold(self, block: Block) -> Block:
-        """Runs what depends on constants alone, once: weights are decompressed here."""
+    def _fold(self, block: Block, only_small: bool) -> Block:
+        """Runs what depends on constants alone, once: weights are decompressed here, or `only_small` ones."""
         kept = []
         for operation in block.operations:
             known = all(isinstance(value, Constant) or value.name in self._constants for values in operation.inputs.values() for value in values)
-            if known and not operation.blocks and (operation.type == "const" or operation.type.startswith("constexpr_")):
+            if only_small and known and _decompressed(operation) > LARGE:
+                self._large |= {named.name: operation for named in operation.outputs}
+            elif known and not operation.blocks and (operation.type == "const" or operation.type.startswith("constexpr_")):
                 self._prepare(operation)
             else:
                 kept.append(operation)
@@ -134,6 +138,10 @@ class Executor:
             return _widened(value.value)
         if value.name in self.function.states:
             return value.name
+        if value.name in self._large:
+            found = dict(self._constants)
+            self._operation(self._large[value.name], found, {})
+            return found[value.name]
         return values[value.name]
 
     def _results(self, operation: Operation, given: dict[str, tuple], values: Values, states: dict[str, np.ndarray]) -> list[Any]:
@@ -192,6 +200,16 @@ class Executor:
         if found.dtype != array.dtype and not np.array_equal(found, array):
             raise MilError(f"{operation.where}: gives {array.dtype} beyond {kind}")
         return found
+
+
+def _decompressed(operation: Operation) -> int:
+    """Values of a compressed weight, of all its outputs."""
+    shapes = [named.type.fixed for named in operation.outputs] if operation.type.startswith("constexpr_") else []
+    return sum(prod(shape) for shape in shapes if shape is not None)
+
+
+def _weights(block: Block) -> int:
+    return sum(map(_decompressed, block.operations))
 
 
 def _widened(value: Any) -> Any:

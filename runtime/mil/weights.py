@@ -17,6 +17,8 @@ import numpy as np
 from runtime.mil.errors import PackageError
 from runtime.mil.types import Scalar, TensorType
 
+LOW_HIGH = np.stack((np.arange(256) & 15, np.arange(256) >> 4), axis=-1).astype(np.int8)  # the two numbers of a byte
+NIBBLES = {False: LOW_HIGH, True: (LOW_HIGH - 16 * (LOW_HIGH > 7)).astype(np.int8)}
 HEADER = struct.Struct("<II")
 ENTRY = struct.Struct("<IIQQQ")
 MARK, VERSION = 0xDEADBEEF, 2
@@ -82,6 +84,8 @@ def unpack(data: memoryview | bytes, count: int, scalar: Scalar) -> np.ndarray:
     """`count` values of a scalar type from little-endian bytes; narrower ones than a byte lie packed, the lowest bits first."""
     if scalar.bits >= 8:
         return np.frombuffer(data, np.dtype(scalar.held).newbyteorder("<"), count)
+    if scalar.bits == 4:
+        return NIBBLES[scalar.signed][np.frombuffer(data, np.uint8)].reshape(-1)[:count].astype(scalar.held, copy=False)
     values = unpack_bits(data, count, scalar.bits)
     if scalar.signed:
         values = values.astype(np.int16) - ((values >> (scalar.bits - 1)).astype(np.int16) << scalar.bits)

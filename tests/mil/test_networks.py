@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from runtime.mil import CallError, Executor, Package
+from runtime.mil import CallError, Executor, Package, executor
 
 logging.getLogger("coremltools").setLevel(logging.ERROR)
 ct = pytest.importorskip("coremltools")
@@ -185,6 +185,22 @@ def test_a_network_that_nobody_designed_for_this(network, form, tmp_path):
                 assert np.abs(y - expected).max() <= bar * np.abs(expected).max(), precision
     finally:
         network.load_state_dict(weights)
+
+
+@pytest.mark.parametrize("form", ["int8", "int4", "palettised"])
+def test_weights_beyond_memory_are_decompressed_whenever_they_are_used(form, tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    network, path = TransformerBlock().eval(), tmp_path / "network.mlpackage"
+    convert(network, form, path)
+    x = np.random.default_rng(0).standard_normal(network.shape, dtype=np.float32)
+    held = Executor(Package(path).function())
+    monkeypatch.setattr(executor, "MOST_HELD", 0)
+    monkeypatch.setattr(executor, "LARGE", 0)
+    large = Executor(Package(path).function())
+    weights = {named.name for op in large.function.operations() if op.type.startswith("constexpr_") for named in op.outputs}
+    assert weights and weights <= held._constants.keys() and not weights & large._constants.keys()
+    for _ in range(2):
+        np.testing.assert_array_equal(large.run({"x": x})["y"], held.run({"x": x})["y"])
 
 
 @pytest.mark.parametrize("target", [ct.target.iOS16, ct.target.iOS17])

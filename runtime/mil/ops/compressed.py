@@ -24,10 +24,20 @@ def _spread(values: Array, shape: tuple[int, ...]) -> Array:
 
 def constexpr_blockwise_shift_scale(data: Array, scale: Array, offset: Array | None = None) -> Array:
     """scale · (data - offset), one of each per block."""
-    shifted = data.astype(np.float32)
+    blocks = _blocks(scale, data.shape)
+    result = data.astype(np.float32).reshape([size for pair in blocks for size in pair])
     if offset is not None:
-        shifted = shifted - _spread(offset.astype(np.float32), data.shape)
-    return shifted * _spread(scale, data.shape)
+        _blocks(offset, data.shape)
+        result -= offset.astype(np.float32).reshape([size for count in offset.shape for size in (count, 1)])
+    result *= scale.astype(np.float32).reshape([size for count in scale.shape for size in (count, 1)])
+    return result.reshape(data.shape)
+
+
+def _blocks(values: Array, shape: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Number and size of the blocks along every axis, of each of which `values` has one. Raises MilError where they do not divide it."""
+    if values.ndim != len(shape) or any(not count or size % count for size, count in zip(shape, values.shape, strict=True)):
+        raise MilError(f"blocks of shape {list(values.shape)} over {list(shape)}")
+    return [(count, size // count) for size, count in zip(shape, values.shape, strict=True)]
 
 
 def constexpr_affine_dequantize(quantized_data: Array, zero_point: Array, scale: Array, axis: int) -> Array:
