@@ -101,7 +101,9 @@ def _lower(source: Source, lowering: Lowering, model: Model, wanted: dict[str, A
 
 
 def _lower_graph(lowering: Lowering, model: Model, name: str, folder: Path) -> tuple[dict[str, EntryPoint], dict[str, float]]:
-    return lowering.lower(model.graph(name), folder), model.reports[name]
+    graph = model.graph(name)
+    _free_memory()
+    return lowering.lower(graph, folder), model.reports[name]
 
 
 def _told(part: Part) -> str:
@@ -110,7 +112,7 @@ def _told(part: Part) -> str:
 
 
 def _free_memory() -> None:
-    """What a lowering leaves: traced programs hold themselves, and weights; and the C library keeps what it was given back."""
+    """What loading and lowering leave: the C library keeps what it was given back, and traced programs hold themselves, and weights."""
     gc.collect()
     with suppress(AttributeError, OSError):  # glibc alone
         ctypes.CDLL(None).malloc_trim(0)

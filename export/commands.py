@@ -121,8 +121,8 @@ def verify_command(arguments: argparse.Namespace) -> int:
     plan = plan_of(manifest, source)
     lowering = open_target(manifest.target, manifest.compute_precision if manifest.target in HALVES else None)
     check_claims(bundle, source, plan, lowering)
-    precisions = (arguments.compute_precision,) if arguments.compute_precision else lowering.precisions
-    if arguments.compute_units not in (None, "all") and None not in precisions:
+    precisions = (arguments.compute_precision,) if arguments.compute_precision else None
+    if arguments.compute_units not in (None, "all") and None not in (precisions or lowering.precisions):
         raise UsageError(f"--compute-units {arguments.compute_units}: for Core ML itself, which does not run here; leave it out")
     result = verify_bundle(bundle, source, plan, lowering, arguments.steps, precisions=precisions, compute_units=arguments.compute_units)
     try:
