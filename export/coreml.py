@@ -166,15 +166,14 @@ def _write_package(graph: Graph, path: Path, compute_precision: str) -> None:
     use_product(graph.widest.module, spell_product)
     use_attention(graph.widest.module, OneHotAttention())
     _tell_palettes(graph.widest.module)
-    functions, programs = MultiFunctionDescriptor(), {}
+    functions, parts = MultiFunctionDescriptor(), {}
     with TemporaryDirectory(dir=path.parent, prefix=".coreml") as temporary:
         for component in graph.components:
             bounds = str((component.inputs, component.dims))
-            if bounds not in programs:  # components of the same bounds are one program under two names
-                programs[bounds] = _convert(component, compute_precision)
-            part = f"{temporary}/{component.name}.mlpackage"
-            programs[bounds].save(part)
-            functions.add_function(part, "main", component.name)
+            if bounds not in parts:  # components of the same bounds are one program under two names
+                parts[bounds] = f"{temporary}/{component.name}.mlpackage"
+                _convert(component, compute_precision).save(parts[bounds])
+            functions.add_function(parts[bounds], "main", component.name)
         functions.default_function_name = graph.widest.name
         save_multifunction(functions, str(path))
     _normalise(path)

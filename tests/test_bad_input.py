@@ -4,10 +4,8 @@ import io
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +17,6 @@ from safetensors.numpy import load_file, save_file
 from export.__main__ import main as export
 from export.staging import staging
 from runtime.__main__ import main as runtime
-from runtime.bundle import Bundle
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
@@ -292,59 +289,6 @@ def test_disk_full(tmp_path):
     done = subprocess.run([sys.executable, "-c", code, "--target", "onnx", "--out", str(tmp_path / "out")], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 3, done.stderr
     assert "space" in done.stderr and not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_export_leaves_nothing_that_looks_finished(tmp_path, how):
-    child = started(tmp_path / "new" / "out", how)
-    assert next(line for line in child.stderr if "lowering" in line)  # before any graph is finished
-    assert (tmp_path / "new" / ".out.partial").exists()
-    child.send_signal(how)
-    assert child.wait(timeout=60) == 130
-    child.stderr.close()
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_an_export_goes_on_from_the_graphs_that_were_finished(tmp_path, how, capfd):
-    """Killed behind the third graph; one of the three is damaged meanwhile, and something half-written lies about."""
-    child = started(tmp_path / "out", signal.SIGINT)
-    assert next(line for line in child.stderr if "backbone:" in line)
-    child.send_signal(how)
-    assert child.wait(timeout=60) == (130 if how == signal.SIGINT else -signal.SIGKILL)
-    child.stderr.close()
-    left = tmp_path / ".out.partial"
-    assert [path.name for path in tmp_path.iterdir()] == [left.name]
-    weights = left / "embed_text.onnx.data"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
-    (left / "half.onnx").write_text("half")
-    written = (left / "backbone.onnx.data").stat().st_mtime_ns
-    assert export(["--target", "onnx", "--no-verify", "--out", str(tmp_path / "out")]) == 0
-    told = {line.split("]")[1].split(":")[0].strip(): "kept from an earlier run" in line for line in capfd.readouterr().err.splitlines() if " MB" in line}
-    assert told == {"embed_text": False, "embed_codes": True, "backbone": True, "acoustic_step": False, "codec": False}
-    assert (tmp_path / "out" / "backbone.onnx.data").stat().st_mtime_ns == written
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert not {"half.onnx", "parts.json"} & {path.name for path in (tmp_path / "out").iterdir()}
-    Bundle(tmp_path / "out").check_hashes()
-
-
-def test_parts_of_another_plan_are_not_used(tmp_path, capfd):
-    left = tmp_path / ".out.partial"
-    child = started(tmp_path / "out", signal.SIGINT)
-    assert next(line for line in child.stderr if "embed_codes:" in line)
-    child.kill()
-    child.wait()
-    child.stderr.close()
-    assert (left / "parts.json").exists()
-    assert export(["--target", "onnx", "--quant", "w8", "--no-verify", "--out", str(tmp_path / "out")]) == 0
-    assert "kept from an earlier run" not in capfd.readouterr().err
-
-
-def started(out: Path, heard: signal.Signals) -> subprocess.Popen:
-    """An export in the background."""
-    command = [sys.executable, "-m", "export", "--target", "onnx", "--out", str(out)]
-    listen = partial(signal.signal, heard, signal.SIG_DFL)  # what a shell starts in the background ignores SIGINT
-    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=listen)
 
 
 def test_a_file_that_hides_a_package_is_named(tmp_path):
