@@ -1,7 +1,7 @@
 """What an export would take, from shapes alone: memory, time and disk.
 
-The constants were measured on two cores with AVX-512 on the three sizes of synthetic checkpoints; `speed` brings the times
-to the machine that asks.
+The constants are of ONNX and ExecuTorch exports of the published size and of the tiny one, on two cores with AVX-512; `speed`
+brings the times to the machine that asks. Those of Core ML are a guess: nobody has exported the published size for it yet.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Source:
 
     @property
     def is_large(self) -> bool:
-        """Whether its weights are held graph by graph, because memory would not take them all at once."""
+        """Whether it is checked by a sample and not against full precision, which memory would not hold beside it."""
         return 4 * sum(parameter.numel() for parameter in self._root.parameters()) > HELD_BYTES
 
     @cached_property

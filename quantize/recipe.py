@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 GROUP = 32  # weights per scale of a 4-bit scheme: the smallest block that all three targets' kernels take
-WIDE_GROUP = 128  # a quarter of the scales, 6 % fewer bytes, and more weights a second in the kernels of ONNX Runtime
+WIDE_GROUP = 128  # a quarter of the scales
 PALETTE_CHANNELS = 16  # rows per palette: a fair of Core ML's sizes (4 to 32); 16 values of 16 bits cost nothing beside them
 # What an output must keep of its correlation with full precision, by the bits of the coarsest weight on its way. A floor for
 # sanity, not a promise of quality: rounding to 8 bits moves a weight by 0.7 %, to 4 by 9 %, and some ten products follow each other.
