@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from executorch.backends.xnnpack.partition.config.gemm_configs import AddmmConfig, LinearConfig, MMConfig
 from executorch.backends.xnnpack.partition.config.generic_node_configs import SigmoidConfig
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir import EdgeCompileConfig, EdgeProgramManager, ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec
+from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  registers torch.ops.llama
 from torch import nn
@@ -116,6 +117,7 @@ class ExecuTorchLowering(Lowering):
         name = f"{graph.name}.pte"
         with (folder / name).open("wb") as file:
             program.write_to_file(file)
+        _let_go(edge)
         return {component.name: EntryPoint(name, graph.name, component.dims) for component in graph.components}
 
     def _trace(self, graph: Graph) -> dict[str, torch.export.ExportedProgram]:
@@ -172,6 +174,14 @@ def _movers(component: Component) -> dict[str, torch.export.ExportedProgram]:
 def _shell(component: Component) -> Component:
     """The component's states without its weights."""
     return Component(component.name, component.graph, nn.Module(), component.inputs, component.outputs, component.example, component.states)
+
+
+def _let_go(edge: EdgeProgramManager) -> None:
+    """The packed weights of what was delegated: caches of torch hold lowered modules for as long as the process runs."""
+    for method in edge.methods:
+        for part in edge.exported_program(method).graph_module.modules():
+            if isinstance(part, LoweredBackendModule):
+                part.named_data_store_output.buffers.clear()
 
 
 @contextmanager
