@@ -31,7 +31,7 @@ def bench_eager(source: Source, plan: Plan, voice_rows: int, threads: int | None
     voice = np.random.default_rng(0).standard_normal((voice_rows, constants.dim), dtype=np.float32)
     if threads:
         torch.set_num_threads(threads)
-    subject = Subject(lambda: BFloat16Engine(source, plan).stream, constants, plan.cache_length, weights, voice)
+    subject = Subject(lambda: BFloat16Engine(source, plan), constants, plan.cache_length, weights, voice)
     return {
         "bundle": {"name": source.folder.resolve().name, "target": "eager", "recipe": "bfloat16", "bytes": source.checkpoint.path.stat().st_size},
         "machine": machine(threads, "torch"),

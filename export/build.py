@@ -190,7 +190,7 @@ def _manifest(source: Source, lowering: Lowering, request: Request, lowered: dic
         graph, recipe = component.graph, recipes[component.graph]
         weights = graph_weights(root, family.weights_of_graph[graph], recipe, family.constant, 2 if lowering.halves else 4)
         report = {"bits_per_weight": round(8 * weights.held / weights.count, 2), "weight_bytes": int(weights.read), **lowered[graph].report}
-        components.append(component_entry(component, lowered[graph].entries[component.name], recipe.name, report))
+        components.append(component_entry(component, lowered[graph].entries[component.name], recipe.name, report, lowering.most_streams))
     return Manifest(
         **{key: value for key, value in wanted.items() if key not in ("source", "recipe")},
         source=SourceEntry.model_validate(wanted["source"]),

@@ -22,6 +22,7 @@ LONG = 24
 SHORTEST_CACHE = 64  # rows: what the checks below write, 2 · LONG and one utterance of `agreement`
 SAME_STATES = 25  # steps of a long run after which both sides go on from the same states, where ties may flip
 WITH_TIES = 4  # in one of so many of these stretches eager is compared with itself as well
+APART = 6  # rows between the streams of one call
 GROWTH = 7  # of errors in a long run: at most with the number of rows, 7 times as many in the last quarter as in the first
 
 
@@ -60,14 +61,15 @@ class Context:
         bars: dict[str, float] | None = None,
         float_bar: float = FLOAT_BAR,
         extent: Extent = WHOLE,
+        together: Callable[[int], Stream] | None = None,
     ):
         """`integer_graphs` have quantised products with integer activations; `bars` are for the quantisation error, by graph.
-        `float_bar` is for the lowering error where no tie decides.
+        `float_bar` is for the lowering error where no tie decides. `together` gives a stream of the artifact's of so many callers.
         """
         self.float_bar, self.extent = float_bar, extent
         self.components = {component.name: component for component in components}
-        self.artifact, self.eager, self.reordered, self.full = artifact, eager, reordered, full
-        self._cache_axis, self._integer, self._bars = CACHE_AXIS[layout], integer_graphs, bars or {}
+        self.artifact, self.eager, self.reordered, self.full, self.together = artifact, eager, reordered, full, together
+        self.cache_axis, self._integer, self._bars = CACHE_AXIS[layout], integer_graphs, bars or {}
 
     def comparison(self, component: str, output: str, check: str) -> Comparison:
         return Comparison(component, output, check, self.is_integer(component), self.float_bar)
@@ -84,7 +86,7 @@ class Context:
 
     def beyond(self, cache: np.ndarray, rows: int) -> np.ndarray:
         """A cache without its first rows."""
-        return np.split(cache, [rows], axis=self._cache_axis)[1]
+        return np.split(cache, [rows], axis=self.cache_axis)[1]
 
 
 def each_component(context: Context) -> Iterable[Comparison | Fact]:
@@ -216,7 +218,10 @@ def last_position(context: Context, length: int) -> Iterable[Comparison | Fact]:
     streams = context.streams("decode_step")
     filled = {name: 0.5 * generator.standard_normal(array.shape, dtype=np.float32) for name, array in streams[1].snapshot().items()}
     for seed in context.extent.seeds:
-        results = _run_from(filled, streams, "decode_step", _at(step.example(seed), length - 1))
+        results = []
+        for stream in streams:
+            results += _run_from(filled, [stream], "decode_step", _at(step.example(seed), length - 1))
+            stream.reset()  # full caches, of one stream at a time
         compared.add(*(result["hidden"] for result in results))
     yield compared
     try:
@@ -242,6 +247,47 @@ def replay(context: Context) -> Iterable[Fact]:
         for which, call in enumerate(together):
             mixed[which].append(pair[which].run(*call))
     yield Fact("two interleaved streams", all(_same(a, b) for a, b in zip(alone, mixed, strict=True)), "compared bit for bit with each alone")
+
+
+def at_once(context: Context) -> Iterable[Comparison]:
+    """What a call for several streams gives each is what eager gives it alone, whatever the others are and wherever they stand."""
+    most = {name: entry.most_streams for name, entry in context.artifact().components.items()}
+    for component in context.components.values():
+        count = most[component.name]
+        if count > 1 and context.together:
+            yield from _together(context, component, context.together(count))
+
+
+def _together(context: Context, component: Component, stream: Stream) -> Iterable[Comparison]:
+    has_cache, check = any(state.is_cache for state in component.states), f"{stream.count} at once"
+    positions = [LONG - APART * index if has_cache else 0 for index in range(stream.count)]
+    calls = [_at(component.example(seed), position) for seed, position in enumerate(positions)]
+    rows = [_rows_at(context, component, position) for position in positions] if has_cache else []
+    for index, kept in enumerate(rows):
+        stream.alone(index).load_rows(kept)
+    found = stream.run(component.name, {name: np.concatenate([call[name] for call in calls]) for name in calls[0]})
+    compared = {spec.name: context.comparison(component.name, spec.name, check) for spec in component.outputs}
+    caches = context.comparison(component.name, "states", check)
+    for index, call in enumerate(calls):
+        references = context.streams(component.name)[1:]
+        for reference, kept in zip(references, rows[index : index + 1] * len(references), strict=False):
+            reference.load_rows(kept)
+        results = [reference.run(component.name, call) for reference in references]
+        for name, comparison in compared.items():
+            comparison.add(found[name][index : index + 1], *(result[name] for result in results))
+        if has_cache:
+            written = [each.save_rows(positions[index] + 1) for each in (stream.alone(index), *references)]
+            for name in written[0]:
+                caches.add(*(rows[name] for rows in written))
+    yield from compared.values()
+    if has_cache:
+        yield caches
+
+
+def _rows_at(context: Context, component: Component, position: int) -> Arrays:
+    """So many rows of eager's caches after a longer call."""
+    states = _states_at(context, component, position, position)
+    return {state.name: np.take(states[state.name], range(position), context.cache_axis) for state in component.states}
 
 
 def _calls(context: Context, seed: int) -> list[tuple[str, Arrays]]:

@@ -76,6 +76,7 @@ def check_claims(bundle: Bundle, source: Source, plan: Plan, lowering: Lowering)
             EntryPoint(found.file, found.entry_point, found.dims),
             found.recipe,
             {"bits_per_weight": found.bits_per_weight, "weight_bytes": found.weight_bytes},
+            lowering.most_streams,
         )
         measured = {"weight_error": None, "weight_error_min_max": None}
         claims.append((f"component {component.name}", found.model_copy(update=measured), expected))

@@ -13,7 +13,7 @@ from model.component import Component
 from model.layers.attention import CACHE_AXIS, ReferenceAttention, use_attention
 from quantize.linear import Product, QuantizedLinear, float_activations, use_product
 from runtime.bundle import ComponentEntry
-from runtime.engines.base import Arrays, Engine, Stream, check_states, empty_states
+from runtime.engines.base import Arrays, Engine, Stream, check_states, copied, empty_states
 
 
 class EagerEngine(Engine):
@@ -63,14 +63,14 @@ class EagerStream(Stream):
         self._states = empty_states(self.components)
 
     def snapshot(self) -> Arrays:
-        return {name: array.copy() for name, array in self._states.items()}
+        return copied(self._states)
 
     def save_rows(self, count: int) -> Arrays:
         return {name: np.take(self._states[name], range(count), self.row_axis) for name in self._caches()}
 
     def restore(self, states: Arrays) -> None:
         check_states(self.components, states)
-        self._states = {name: np.array(array) for name, array in states.items()}
+        self._states = copied(states)
 
     def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
         arguments = [torch.from_numpy(np.array(inputs[spec.name])) for spec in entry.inputs]

@@ -29,6 +29,10 @@ class Graph:
     def widest(self) -> Component:
         return self.components[0]
 
+    @property
+    def batched(self) -> bool:
+        return any(component.batched for component in self.components)
+
     def trace_inputs(self) -> dict[str, torch.Tensor]:
         return example_inputs(self.widest, {dim: min(TRACE_ROWS, high) for dim, (_, high) in self.widest.dims.items()})
 
@@ -45,7 +49,7 @@ class EntryPoint:
 class Lowering(Protocol):
     """One target. `layout` and `product` say what its artifacts compute, for the eager reference to do the same.
 
-    `integer_kernels`: quantised products round their activations whatever the scheme asks.
+    `most_streams`: how many one call of a batched component may serve. `integer_kernels`: quantised products round their activations whatever the scheme asks.
     `runners` are what may run the artifacts, the one of this machine first; `precisions` those in which it does to verify them,
     the first at full length. `compute_precision` is what floats are held in.
     """
@@ -53,6 +57,7 @@ class Lowering(Protocol):
     target: str
     layout: str
     product: Product
+    most_streams: int = 1
     runners: tuple[str, ...]
     precisions: tuple[str | None, ...] = (None,)
     compute_precision: str = "float32"

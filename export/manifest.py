@@ -22,8 +22,8 @@ LICENCE = {
 }
 
 
-def component_entry(component: Component, where: EntryPoint, recipe: str, report: dict[str, Any]) -> ComponentEntry:
-    """The component as a manifest tells of it."""
+def component_entry(component: Component, where: EntryPoint, recipe: str, report: dict[str, Any], most_streams: int = 1) -> ComponentEntry:
+    """The component as a manifest tells of it; `most_streams` is the target's."""
 
     def tensors(specs: tuple[TensorSpec, ...]) -> tuple[Tensor, ...]:
         return tuple(Tensor(name=spec.name, dtype=spec.dtype, shape=spec.shape, kind=spec.kind.value) for spec in specs)
@@ -38,6 +38,7 @@ def component_entry(component: Component, where: EntryPoint, recipe: str, report
         outputs=tensors(component.outputs),
         states=tuple(State(name=s.name, dtype=s.dtype, shape=s.shape, is_cache=s.is_cache) for s in component.states),
         dims=dict(component.dims if where.dims is None else where.dims),
+        most_streams=most_streams if component.batched else 1,
         recipe=recipe,
         **report,
     )

@@ -22,6 +22,7 @@ from runtime.errors import first_line
 
 OPSET = 23
 INLINE_BELOW = 1024  # bytes; smaller constants stay in the graph
+TRACE_STREAMS = 3
 ALIGNMENT = 4096  # a page, so that a runtime may map each weight
 
 
@@ -50,7 +51,7 @@ def group_query_attention(
     heads: int,
     kv_heads: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """q [1, S, H·D], k and v [1, S, H_kv·D], caches [1, H_kv, L, D], last and total int32 [1], cos and sin [L, D/2]. Traced, never run."""
+    """q [B, S, H·D], k and v [B, S, H_kv·D], caches [B, H_kv, L, D], last int32 [B], total int32 [1], cos and sin [L, D/2]. Traced, never run."""
     raise ExportError("group_query_attention stands for an ONNX operator; eager runs ReferenceAttention")
 
 
@@ -68,15 +69,16 @@ def spell_product(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
 
 
 class SharedBufferAttention(AttentionKernel):
-    """Caches [1, H_kv, L, D] that the runtime binds as past and present at once, so that only new rows are written.
+    """Caches [B, H_kv, L, D] that the runtime binds as past and present at once, so that only new rows are written.
     The operator rotates queries and keys by itself, from the whole table."""
 
     layout = "BHSD"
 
     def cached(self, q, k, v, rotation, k_cache, v_cache, position):
-        total = (position + q.shape[1]).to(torch.int32)
+        last = (position + (q.shape[1] - 1)).to(torch.int32)
+        total = last.max().reshape(1) + 1
         flat = (part.flatten(-2) for part in (q, k, v))
-        out, k_cache, v_cache = group_query_attention(*flat, k_cache, v_cache, total - 1, total, rotation.table.cos, rotation.table.sin, q.shape[2], k.shape[2])
+        out, k_cache, v_cache = group_query_attention(*flat, k_cache, v_cache, last, total, rotation.table.cos, rotation.table.sin, q.shape[2], k.shape[2])
         return out.reshape(q.shape), k_cache, v_cache
 
 
@@ -111,6 +113,7 @@ class OnnxLowering(Lowering):
     layout = SharedBufferAttention.layout
     product = staticmethod(int8_per_block)
     runners = ("ONNX Runtime",)
+    most_streams = 4
     integer_kernels = True
     packages = ("torch", "torchao", "onnx", "onnxscript", "onnxruntime")
 
@@ -126,14 +129,20 @@ class OnnxLowering(Lowering):
         component = graph.widest
         use_product(component.module, spell_product)
         use_attention(component.module, SharedBufferAttention())
-        states = zero_states(component)
+        inputs, states = [*graph.trace_inputs().values()], zero_states(component)
         dynamic = dynamic_shapes(component)
+        if graph.batched:
+            streams = torch.export.Dim("B", min=1, max=self.most_streams)
+            inputs, states = ([tensor.expand(TRACE_STREAMS, *tensor.shape[1:]).clone() for tensor in tensors] for tensors in (inputs, states))
+            dynamic = [{0: streams, **axes} for axes in dynamic] + [{0: streams}] * len(states)
+        else:
+            dynamic += [{}] * len(states)
         try:
             with warnings.catch_warnings(), quiet_logs("torch.onnx", "onnxscript"):
                 warnings.simplefilter("ignore")
-                arguments = (*graph.trace_inputs().values(), *states)
+                arguments = (*inputs, *states)
                 # strict: no; the graphs take their states as *args, which strict tracing renames
-                program = torch.export.export(component.module, arguments, dynamic_shapes=_nest(component.module, dynamic, len(states)), strict=False)
+                program = torch.export.export(component.module, arguments, dynamic_shapes=_nest(dynamic, len(states)), strict=False)
                 names = [state.name for state in component.states]
                 onnx_program = torch.onnx.export(
                     program,
@@ -157,11 +166,10 @@ class OnnxLowering(Lowering):
         return model
 
 
-def _nest(module: torch.nn.Module, dynamic: list[dict], n_states: int) -> Any:
+def _nest(dynamic: list[dict], n_states: int) -> Any:
     """dynamic_shapes as torch.export wants them for `forward(a, b, *states)`."""
-    if not n_states:
-        return tuple(shapes or None for shapes in dynamic)
-    return (*(shapes or None for shapes in dynamic), (None,) * n_states)
+    shapes = tuple(axes or None for axes in dynamic)
+    return (*shapes[:-n_states], shapes[-n_states:]) if n_states else shapes
 
 
 def _pack_weights(model: ir.Model) -> None:

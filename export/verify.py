@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from export.agreement import Reports, agreement, end_to_end
-from export.checks import SAMPLE, WHOLE, Context, each_component, guarded, long_run, replay, streaming
+from export.checks import SAMPLE, WHOLE, Context, at_once, each_component, guarded, long_run, replay, streaming
 from export.compare import FLOAT_BAR, HALF_BAR, Comparison, Fact, distance_at
 from export.eager import EagerEngine, reordered
 from export.errors import ExportError
@@ -74,9 +74,10 @@ def _run(
     plain = OneGraph(source, Plan("none", switches=plan.switches, cache_length=length), layout)
     extent = WHOLE if plain.holds_all else SAMPLE
     rounded = plain.holds_all and (any(model.quantized.values()) or lowering.halves)
+    engine = open_engine(bundle, options)
     context = Context(
         components,
-        artifact=open_engine(bundle, options).stream,
+        artifact=engine.stream,
         eager=EagerEngine(components, length, layout, lowering.product).stream,
         reordered=EagerEngine(components, length, layout, reordered(lowering.product, torch.float16 if half else torch.float32)).stream,
         full=EagerEngine(components, length, layout, find=plain).stream if rounded else None,
@@ -85,6 +86,7 @@ def _run(
         bars=_quantisation_bars(components),
         float_bar=HALF_BAR if half else FLOAT_BAR,
         extent=extent,
+        together=engine.together,
     )
     constants = read_constants(bundle.manifest)
     reports: Reports = {}
@@ -92,6 +94,7 @@ def _run(
         "components": each_component(context),
         "long run": long_run(context, min(steps, extent.steps)),
         "replay": replay(context),
+        "at once": at_once(context),
         "streaming": streaming(context),
         "codes": agreement(context, constants, reports),
         "free run": end_to_end(context, constants, reports, plain.holds_all),

@@ -52,6 +52,7 @@ class Component:
     `module` is pure: `forward(*inputs, *states) -> (*outputs, *states)`, so that each target may keep states its own way.
     `graph` names what is lowered: two components of one graph are two entry points of it, and share weights and states.
     `example(seed, **dims)` gives inputs with the named dimensions fixed.
+    `batched`: axis 0 of every input, output and state, here 1, may count streams that one call serves; they do not touch each other.
     """
 
     name: str
@@ -63,3 +64,4 @@ class Component:
     states: tuple[StateSpec, ...] = ()
     dims: dict[str, tuple[int, int]] = field(default_factory=dict)
     purpose: str = ""
+    batched: bool = False

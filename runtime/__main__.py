@@ -92,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--frames", type=int, default=50, metavar="N", help="frames of 80 ms that are timed (default: 50)")
     bench.add_argument("--prompt-tokens", type=int, default=20, metavar="N", help="text ids of the prompt (default: 20)")
     _add_engine(bench)
+    bench.add_argument("--streams", type=_counts, default=(), metavar="N,...", help="speak so many utterances at once as well, in one pass over the weights (ONNX, up to 4)")
     bench.add_argument("--compare", choices=("eager",), help="time the published weights in eager torch, in bfloat16, behind it; needs the extra [export]")
     bench.add_argument("--checkpoint", type=Path, metavar="DIR", help="of --compare: what the bundle was made from (default: the embedded tiny model)")
     bench.add_argument("--json", action="store_true", help="all figures as JSON on stdout")
@@ -119,6 +120,13 @@ def _options(arguments: argparse.Namespace) -> EngineOptions:
     from runtime.engines.base import EngineOptions
 
     return EngineOptions(arguments.threads, arguments.compute_precision, arguments.compute_units)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """`1,2,4` -> its numbers."""
+    if not all(part.isascii() and part.isdecimal() for part in text.split(",")):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected numbers like 1,2,4")
+    return tuple(int(part) for part in text.split(","))
 
 
 def _say(arguments: argparse.Namespace) -> int:
@@ -232,7 +240,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         raise UsageError("bench: --checkpoint is for --compare; leave it out")
     if arguments.compare:
         check_eager(arguments.checkpoint)
-    result = bench(arguments.bundle, _options(arguments), arguments.frames, arguments.prompt_tokens)
+    result = bench(arguments.bundle, _options(arguments), arguments.frames, arguments.prompt_tokens, arguments.streams)
     if arguments.compare:
         result["eager"] = bench_eager(arguments.checkpoint, result, arguments.threads)
     print(json.dumps(result, indent=1) if arguments.json else bench_text(result))

@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -20,10 +20,10 @@ import numpy as np
 
 from runtime.bundle import Bundle
 from runtime.engines import open_engine
-from runtime.engines.base import Arrays, EngineOptions, Stream
+from runtime.engines.base import Arrays, Engine, EngineOptions, Stream
 from runtime.errors import RuntimeFault, UsageError
 from runtime.voices import choose_voice
-from runtime.voxtral_tts import FIRST_CODE, Constants, Speaker, read_constants
+from runtime.voxtral_tts import BATCHED, FIRST_CODE, Choir, Constants, Speaker, read_constants
 
 FRAME_MS = 80.0
 PROBE_BYTES = 2**29  # far beyond any cache
@@ -37,7 +37,7 @@ class TimedStream:
 
     def __init__(self, stream: Stream):
         self._stream = stream
-        self.components, self.cache_length, self.load_rows = stream.components, stream.cache_length, stream.load_rows
+        self.components, self.cache_length, self.load_rows, self.count = stream.components, stream.cache_length, stream.load_rows, stream.count
         self.seconds: dict[str, list[float]] = {}
 
     def run(self, component: str, inputs: Arrays) -> Arrays:
@@ -49,48 +49,51 @@ class TimedStream:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured: `open` gives a maker of streams, `weight_bytes` what a call of each component reads."""
+    """What is measured: `open` gives an engine, `weight_bytes` what a call of each component reads."""
 
-    open: Callable[[], Callable[[], Stream]]
+    open: Callable[[], Engine]
     constants: Constants
     cache_length: int
     weight_bytes: dict[str, int]
     voice: np.ndarray  # float32 [rows, dim]
 
 
-def bench(folder: Path, options: EngineOptions, frames: int = 50, prompt_tokens: int = 20) -> dict[str, Any]:
-    """`measure` of a bundle, and what it was measured on. Times in ms, sizes in bytes.
+def bench(folder: Path, options: EngineOptions, frames: int = 50, prompt_tokens: int = 20, streams: Sequence[int] = ()) -> dict[str, Any]:
+    """`measure` of a bundle, and what it was measured on. Times in ms, sizes in bytes. `streams` are numbers of callers at once.
 
-    Raises UsageError where prompt and frames do not fit the bundle's cache.
+    Raises UsageError where prompt and frames do not fit the bundle's cache, or one call does not serve so many.
     """
     bundle = Bundle(folder)
+    most = min(bundle.component(name).most_streams for name in BATCHED)
+    if not all(1 <= count <= most for count in streams):
+        raise UsageError(f"bench: --streams {','.join(map(str, streams))}: a call of this bundle serves 1 to {most}")
     manifest = bundle.manifest
     constants = read_constants(manifest)
     voice = choose_voice(bundle, None, constants.dim) if manifest.voices else np.zeros((0, constants.dim), np.float32)
     weights = {entry.name: entry.weight_bytes for entry in manifest.components}
-    subject = Subject(lambda: open_engine(bundle, options).stream, constants, manifest.cache_length, weights, voice)
+    subject = Subject(lambda: open_engine(bundle, options), constants, manifest.cache_length, weights, voice)
     return {
         "bundle": {"name": manifest.source.name, "target": manifest.target, "recipe": manifest.recipe.name, "bytes": _size(bundle)},
         "machine": machine(options.threads, PACKAGES[manifest.target]),
-        **measure(subject, options.threads, frames, prompt_tokens),
+        **measure(subject, options.threads, frames, prompt_tokens, streams),
     }
 
 
-def measure(subject: Subject, threads: int | None, frames: int, prompt_tokens: int) -> dict[str, Any]:
-    """Speaks `frames` frames after a voice and `prompt_tokens` random ids, every code fed back."""
+def measure(subject: Subject, threads: int | None, frames: int, prompt_tokens: int, streams: Sequence[int] = ()) -> dict[str, Any]:
+    """Speaks `frames` frames after a voice and `prompt_tokens` random ids, every code fed back; then with as many callers as `streams` say."""
     constants, rows = subject.constants, len(subject.voice) + prompt_tokens + frames + WARM_UP + 6
     if rows > subject.cache_length:
         raise UsageError(f"bench: a voice, {prompt_tokens} ids and {frames} frames need {rows} rows, the cache has {subject.cache_length}")
     bandwidth = measure_bandwidth(threads)
     started = time.perf_counter()
-    make = subject.open()
-    stream = make()
+    engine = subject.open()
+    stream = engine.stream()
     Speaker(stream, constants).begin(*_voice_prompt(subject))
     known = stream.save_rows(3 + len(subject.voice))
     _speak(TimedStream(stream), subject, known, prompt_tokens, 1)
     load = time.perf_counter() - started
-    first_sound = _first_sound(make, subject, known, prompt_tokens)
-    timed = TimedStream(make())
+    first_sound = _first_sound(engine, subject, known, prompt_tokens)
+    timed = TimedStream(engine.stream())
     whole, loop = _speak(timed, subject, known, prompt_tokens, frames)
     components = {name: _component(seconds, subject.weight_bytes[name], name in ONCE) for name, seconds in timed.seconds.items()}
     read = sum(subject.weight_bytes[name] * calls for name, calls in _calls(constants).items())
@@ -112,6 +115,7 @@ def measure(subject: Subject, threads: int | None, frames: int, prompt_tokens: i
         },
         "rtf": frame / FRAME_MS,
         "first_sound_s": first_sound,
+        "streams": [_together(engine.together(count), subject, known, prompt_tokens, frames) for count in streams],
         "prompt_tokens": prompt_tokens,
         "voice_rows": len(subject.voice),
     }
@@ -176,17 +180,42 @@ def _speak(stream: TimedStream, subject: Subject, known: Arrays, tokens: int, fr
     return whole, outside
 
 
+def _together(stream: Stream, subject: Subject, known: Arrays, tokens: int, frames: int) -> dict[str, Any]:
+    """Frames of all callers a second, each frame of them one pass through the graphs but the codec's; medians in ms."""
+    constants, count = subject.constants, stream.count
+    timed = TimedStream(stream)
+    choir = Choir(timed, constants)  # type: ignore[arg-type]  # all that a choir asks of a stream
+    for index in range(count):
+        choir.singers[index] = singer = Speaker(stream.alone(index), constants)
+        singer.resume(known, len(_voice_prompt(subject)[0]))
+        singer.prefill(_text(constants, tokens), subject.voice[:0])
+    noise = np.random.default_rng(1).standard_normal((frames + WARM_UP, count, constants.n_codebooks - 1), dtype=np.float32)
+    whole = []
+    for index in range(frames + WARM_UP):
+        started = time.perf_counter()
+        codes = choir.frame(noise[index])
+        codes[:, 0] = np.maximum(codes[:, 0], FIRST_CODE)
+        for singer, row in zip(choir.singers, codes, strict=True):
+            if singer:
+                singer.decode(row[None])
+        choir.step(codes)
+        whole.append(time.perf_counter() - started)
+    pass_s = float(np.median(whole[WARM_UP:]))
+    calls = {name: float(np.median(seconds[WARM_UP:])) * 1e3 for name, seconds in timed.seconds.items()}
+    return {"streams": count, "frames_per_s": count / pass_s, "pass_ms": pass_s * 1e3, "median_ms": calls}
+
+
 def _total(stream: TimedStream) -> float:
     return sum(sum(seconds) for seconds in stream.seconds.values())
 
 
-def _first_sound(make: Callable[[], Stream], subject: Subject, known: Arrays, tokens: int, runs: int = 3) -> float:
+def _first_sound(engine: Engine, subject: Subject, known: Arrays, tokens: int, runs: int = 3) -> float:
     """Seconds from a text to the samples of its first frame, in a new stream of a voice whose rows are known; median of `runs`."""
     constants = subject.constants
     noise, seconds = np.zeros((1, constants.n_codebooks - 1), np.float32), []
     for _ in range(runs):
         started = time.perf_counter()
-        speaker = Speaker(make(), constants)
+        speaker = Speaker(engine.stream(), constants)
         speaker.resume(known, len(_voice_prompt(subject)[0]))
         speaker.prefill(_text(constants, tokens), subject.voice[:0])
         codes = speaker.frame(noise)
@@ -275,6 +304,9 @@ def _text_of(result: dict[str, Any]) -> str:
         rate = f"{row['gb_s']:.1f} GB/s" if row["weight_bytes"] else "-"
         lines.append(f"{name:<16} {row['calls']:>6} {row['median_ms']:>7.2f} ms {row['p90_ms']:>7.2f} ms {row['weight_bytes'] / 1e6:>7.0f} MB {rate:>10}")
     resident = "" if result["resident_bytes"] is None else f", resident {result['resident_bytes'] / 1e9:.2f} GB"
+    lines += [
+        f"{row['streams']} at once: {row['frames_per_s']:.1f} frames/s, {row['pass_ms']:.0f} ms for one of each" for row in result["streams"]
+    ]
     lines += [
         f"frame {frame['median_ms']:.1f} ms (90 %: {frame['p90_ms']:.1f}), outside the graphs {frame['outside_ms']:.2f} ms, RTF {result['rtf']:.2f}",
         f"floor {frame['floor_ms']:.1f} ms for {frame['weight_bytes'] / 1e9:.2f} GB: {frame['share_of_floor']:.0%} of what memory allows",

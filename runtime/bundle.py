@@ -62,7 +62,8 @@ class State(_Record):
 
 
 class ComponentEntry(_Record):
-    """How one component is called: `entry_point` of `file`."""
+    """How one component is called: `entry_point` of `file`. Axis 0 of its inputs, outputs and states, 1 in their shapes, may
+    be as many streams as `most_streams`."""
 
     name: str
     graph: str
@@ -73,6 +74,7 @@ class ComponentEntry(_Record):
     outputs: tuple[Tensor, ...]
     states: tuple[State, ...]
     dims: dict[str, Bounds]
+    most_streams: Annotated[int, Field(ge=1, le=2**10)] = 1
     recipe: str
     bits_per_weight: float
     weight_bytes: Annotated[int, Field(ge=0)] = 0
@@ -219,6 +221,9 @@ class Bundle:
         for name, entry in self.manifest.files.items():
             if file_entry(self.folder / name) != entry:
                 raise IntegrityError(f"{self.folder / name}: its bytes differ from the manifest's hash; fetch or export the bundle again")
+
+    def component(self, name: str) -> ComponentEntry:
+        return next(entry for entry in self.manifest.components if entry.name == name)
 
     @property
     def is_verified(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from runtime.prefix import PrefixCache
 from runtime.text import check_text, clean_text
 from runtime.tokenizer import SpeechTokenizer
 from runtime.voices import choose_voice
-from runtime.voxtral_tts import read_constants, speak
+from runtime.voxtral_tts import BATCHED, Script, check_length, read_constants, speak, speak_together
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,28 @@ class Synthesizer:
         self, text: str, voice: str | None = None, seed: int = 0, max_frames: int = 2048, chunk_frames: int = 5, clean: bool = False
     ) -> Generator[np.ndarray, None, bool]:
         """Yields float32 samples [n] in order, and returns whether the model itself ended the speech. Raises UsageError before the first sound."""
+        script = self._script(text, voice, seed, max_frames, chunk_frames, clean)
+        return (yield from speak(self._engine.stream(), self.constants, script, self._kept))
+
+    def speak_all(
+        self, texts: Sequence[str], voice: str | None = None, seed: int = 0, max_frames: int = 2048, chunk_frames: int = 5, clean: bool = False, at_once: int = 4
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """Yields (index of a text, float32 samples [n]), each text's in order. Up to `at_once` texts are spoken in one pass over the
+        weights where the engine can (ONNX), one after another where it cannot; a text's sound is that of `speak`, up to the
+        order of sums. Raises UsageError before the first sound.
+        """
+        scripts = [self._script(text, voice, seed, max_frames, chunk_frames, clean) for text in texts]
+        count = min(at_once, len(scripts), *(self.bundle.component(name).most_streams for name in BATCHED))
+        if count < 1:
+            raise UsageError(f"speak_all: {len(scripts)} texts, {at_once} at once; expected at least one")
+        if count > 1:
+            yield from speak_together(self._engine.together(count), self.constants, scripts, self._kept)
+            return
+        for index, script in enumerate(scripts):
+            for samples in speak(self._engine.stream(), self.constants, script, self._kept):
+                yield index, samples
+
+    def _script(self, text: str, voice: str | None, seed: int, max_frames: int, chunk_frames: int, clean: bool) -> Script:
         text = check_text(clean_text(text) if clean else text)
         rows = choose_voice(self.bundle, voice, self.constants.dim)
         ids = np.array(self._tokenizer.encode(text, len(rows)), dtype=np.int64)
@@ -54,4 +76,5 @@ class Synthesizer:
             raise UsageError(
                 f"{self.bundle.folder}: the tokenizer gives id {ids.max()}, the model has {self.constants.vocab_size}; they do not belong together"
             )
-        return (yield from speak(self._engine.stream(), self.constants, ids, rows, seed, max_frames, chunk_frames, self._kept))
+        check_length(len(ids), self.constants, self.bundle.manifest.cache_length)
+        return Script(ids, rows, seed, max_frames, chunk_frames)

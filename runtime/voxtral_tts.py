@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -28,6 +28,8 @@ CALLS = {  # component: its inputs, its outputs
     "acoustic_step": ({"x", "step", "condition"}, {"next_x", "velocity"}),
     "codec_step": ({"codes", "position"}, {"audio"}),
 }
+
+BATCHED = ("embed_codes", "decode_step", "acoustic_step")  # are called for several utterances at once where an engine can
 
 
 class Constants(BaseModel):
@@ -84,7 +86,7 @@ class Speaker:
 
     def __init__(self, stream: Stream, constants: Constants):
         self.stream, self.constants = stream, constants
-        self._position = 0
+        self.position = 0
         self._decoded = 0
 
     def prefill(self, ids: np.ndarray, voice: np.ndarray) -> np.ndarray:
@@ -106,28 +108,24 @@ class Speaker:
     def resume(self, rows: Arrays, count: int) -> None:
         """The beginning of a prompt, from the `count` rows that it left in another stream's caches."""
         self.stream.load_rows(rows)
-        self._position = count
+        self.position = count
 
     def _read(self, ids: np.ndarray, voice: np.ndarray, extra: list[int]) -> dict[str, np.ndarray]:
         places = ids == self.constants.audio_id
         if places.sum() != voice.shape[0]:
             raise UsageError(f"prompt: {places.sum()} [AUDIO] ids for a voice of {voice.shape[0]} rows; expected as many")
-        rows = self._position + len(ids) + len(extra)
-        if rows >= self.stream.cache_length:
-            raise UsageError(
-                f"text: its prompt of {rows} rows leaves no room in a cache of {self.stream.cache_length};"
-                " shorten the text or export with a larger --cache-length"
-            )
+        rows = self.position + len(ids) + len(extra)
+        _check_room(rows, self.stream.cache_length)
         embeddings = self.stream.run("embed_text", {"ids": np.array([[*ids, *extra]], dtype=np.int64)})["embeddings"].copy()
         embeddings[0, : len(ids)][places] = voice
-        outputs = self.stream.run("prefill", {"embeddings": embeddings, "position": np.array([self._position])})
-        self._position = rows
+        outputs = self.stream.run("prefill", {"embeddings": embeddings, "position": np.array([self.position])})
+        self.position = rows
         return outputs
 
     def frame(self, noise: np.ndarray, outlook: Outlook | None = None) -> np.ndarray:
         """noise float32 [1, K - 1] -> codes int64 [1, K] from an outlook, by default the last; the first may be END_AUDIO."""
         outlook = outlook or self.outlook
-        return np.concatenate(([[self._semantic_code(outlook)]], self._acoustic_codes(noise, outlook)), axis=1)
+        return np.concatenate(([[self.semantic_code(outlook)]], acoustic_codes(self.stream, self.constants, noise, outlook.condition)), axis=1)
 
     def embed(self, codes: np.ndarray) -> np.ndarray:
         """codes int64 [1, K] of a frame -> float32 [1, 1, dim], the next input of the backbone."""
@@ -135,17 +133,21 @@ class Speaker:
 
     def step(self, embeddings: np.ndarray) -> None:
         """Feeds a frame's embedding back: the next outlook."""
-        self._keep(self.stream.run("decode_step", {"embeddings": embeddings, "position": np.array([self._position])}))
-        self._position += 1
+        self.advance(self.stream.run("decode_step", {"embeddings": embeddings, "position": np.array([self.position])}))
+
+    def advance(self, outputs: Arrays) -> None:
+        """What `decode_step` gave for this utterance."""
+        self._keep(outputs)
+        self.position += 1
 
     @property
     def has_room(self) -> bool:
         """Whether the cache holds another step."""
-        return self._position < self.stream.cache_length
+        return self.position < self.stream.cache_length
 
     def velocity(self, x: np.ndarray, step: int, condition: np.ndarray) -> np.ndarray:
         """x float32 [1, K - 1], condition [1, acoustic dim] -> float32 [2, K - 1]: guided and unguided velocity at a step."""
-        return self.stream.run("acoustic_step", {"x": x, "step": np.array([step]), "condition": condition})["velocity"]
+        return self.stream.run("acoustic_step", {"x": x, "step": np.array([step]), "condition": condition})["velocity"][0]
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
         """codes int64 [T, K] of the next frames -> float32 [T · samples_per_frame]."""
@@ -160,16 +162,56 @@ class Speaker:
     def _keep(self, outputs: dict[str, np.ndarray]) -> None:
         self.outlook = Outlook(outputs["hidden"][0, -1], outputs["semantic_logits"][0], outputs["condition"])
 
-    def _semantic_code(self, outlook: Outlook) -> int:
-        speakable = outlook.semantic_logits[: FIRST_CODE + self.constants.semantic_codes].copy()  # rows beyond are padding
+    def semantic_code(self, outlook: Outlook | None = None) -> int:
+        """The code of an outlook, by default the last; it may be END_AUDIO."""
+        speakable = (outlook or self.outlook).semantic_logits[: FIRST_CODE + self.constants.semantic_codes].copy()  # rows beyond are padding
         speakable[EMPTY_AUDIO] = -np.inf
         return int(speakable.argmax())
 
-    def _acoustic_codes(self, noise: np.ndarray, outlook: Outlook) -> np.ndarray:
-        x = noise
-        for step in range(self.constants.euler_steps):
-            x = self.stream.run("acoustic_step", {"x": x, "step": np.array([step]), "condition": outlook.condition})["next_x"]
-        return quantize_levels(x, self.constants.acoustic_levels) + FIRST_CODE
+
+class Choir:
+    """Several utterances on one stream, a frame of each at a time: weights are read once for all of them.
+
+    Each singer is a `Speaker` on `stream.alone(index)`; where there is None, nothing that is computed is kept.
+    """
+
+    def __init__(self, stream: Stream, constants: Constants):
+        self.stream, self.constants = stream, constants
+        self.singers: list[Speaker | None] = [None] * stream.count
+
+    def frame(self, noise: np.ndarray) -> np.ndarray:
+        """noise float32 [count, K - 1] -> codes int64 [count, K]."""
+        silence = np.zeros((1, self.stream.components["acoustic_step"].inputs[2].shape[1]), np.float32)
+        conditions = np.concatenate([singer.outlook.condition if singer else silence for singer in self.singers])
+        semantic = [[singer.semantic_code() if singer else EMPTY_AUDIO] for singer in self.singers]
+        return np.concatenate((semantic, acoustic_codes(self.stream, self.constants, noise, conditions)), axis=1)
+
+    def step(self, codes: np.ndarray) -> None:
+        """Feeds codes [count, K] back: the next outlook of each."""
+        embeddings = self.stream.run("embed_codes", {"codes": codes})["embeddings"]
+        positions = np.array([singer.position if singer else 0 for singer in self.singers])
+        outputs = self.stream.run("decode_step", {"embeddings": embeddings, "position": positions})
+        for index, singer in enumerate(self.singers):
+            if singer:
+                singer.advance({name: array[index : index + 1] for name, array in outputs.items()})
+
+
+def acoustic_codes(stream: Stream, constants: Constants, noise: np.ndarray, condition: np.ndarray) -> np.ndarray:
+    """noise float32 [B, K - 1], condition [B, acoustic dim] -> codes int64 [B, K - 1], in all Euler steps."""
+    x = noise
+    for step in range(constants.euler_steps):
+        x = stream.run("acoustic_step", {"x": x, "step": np.full(len(x), step), "condition": condition})["next_x"]
+    return quantize_levels(x, constants.acoustic_levels) + FIRST_CODE
+
+
+def check_length(ids: int, constants: Constants, cache_length: int) -> None:
+    """Of a whole prompt. Raises UsageError where no frame would have room behind it."""
+    _check_room(ids + (constants.first_frame == "audio_token"), cache_length)
+
+
+def _check_room(rows: int, cache_length: int) -> None:
+    if rows >= cache_length:
+        raise UsageError(f"text: its prompt of {rows} rows leaves no room in a cache of {cache_length}; shorten the text or export with a larger --cache-length")
 
 
 def quantize_levels(x: np.ndarray, levels: int) -> np.ndarray:
@@ -177,52 +219,101 @@ def quantize_levels(x: np.ndarray, levels: int) -> np.ndarray:
     return np.round((np.clip(x, -1, 1) + 1) / 2 * (levels - 1)).astype(np.int64)
 
 
-def speak(
-    stream: Stream,
-    constants: Constants,
-    ids: np.ndarray,
-    voice: np.ndarray,
-    seed: int,
-    max_frames: int,
-    chunk_frames: int,
-    kept: PrefixCache,
-) -> Generator[np.ndarray, None, bool]:
-    """Yields float32 samples, `chunk_frames` frames at a time; returns whether the model itself ended the speech.
+@dataclass(frozen=True)
+class Script:
+    """A text to be spoken: ids int64 [P], voice float32 [N, dim] for the N [AUDIO] ids; the seed's noise is the same on every target."""
 
-    The seed's noise is the same on every target.
-    """
-    speaker = Speaker(stream, constants)
-    generator = np.random.default_rng(seed)
-    text = 1 + int(np.flatnonzero(ids == constants.audio_id)[-1]) + 1  # behind the voice and the marker that follows it
-    rows = kept.load(ids[:text], voice)
-    if rows is None:
-        speaker.begin(ids[:text], voice)
-        kept.keep(ids[:text], voice, stream.save_rows(text))
-    else:
-        speaker.resume(rows, text)
-    speaker.prefill(ids[text:], voice[:0])
-    waiting: list[np.ndarray] = []
-    ended = False
-    for count in range(max_frames):
-        codes = speaker.frame(generator.standard_normal((1, constants.n_codebooks - 1), dtype=np.float32))
+    ids: np.ndarray
+    voice: np.ndarray
+    seed: int
+    max_frames: int
+    chunk_frames: int
+
+
+class Utterance:
+    """A script being spoken: its prompt is read, then frame after frame is asked for and told."""
+
+    def __init__(self, stream: Stream, constants: Constants, script: Script, kept: PrefixCache):
+        self.speaker, self._script, self._constants = Speaker(stream, constants), script, constants
+        self._generator = np.random.default_rng(script.seed)
+        self._waiting: list[np.ndarray] = []
+        self._count = 0
+        self.goes_on, self.ended = script.max_frames > 0, False  # ended: by the model itself
+        ids, voice = script.ids, script.voice
+        text = 1 + int(np.flatnonzero(ids == constants.audio_id)[-1]) + 1  # behind the voice and the marker that follows it
+        rows = kept.load(ids[:text], voice)
+        if rows is None:
+            self.speaker.begin(ids[:text], voice)
+            kept.keep(ids[:text], voice, stream.save_rows(text))
+        else:
+            self.speaker.resume(rows, text)
+        self.speaker.prefill(ids[text:], voice[:0])
+
+    def noise(self) -> np.ndarray:
+        """Of the next frame: float32 [1, K - 1]."""
+        return self._generator.standard_normal((1, self._constants.n_codebooks - 1), dtype=np.float32)
+
+    def tell(self, codes: np.ndarray) -> Iterator[np.ndarray]:
+        """Takes the codes [1, K] of a frame; yields samples where a chunk is full or the speech is over."""
         if codes[0, 0] == END_AUDIO:
-            ended = True
-            break
-        waiting.append(codes[0])
-        if len(waiting) == chunk_frames:
-            yield speaker.decode(np.stack(waiting))
-            waiting = []
-        if not speaker.has_room:
-            log.warning("stopped after %d frames: the cache of %d rows is full, the sentence may be cut off", count + 1, stream.cache_length)
-            break
-        if count + 1 < max_frames:
+            self.goes_on, self.ended = False, True
+        else:
+            self._waiting.append(codes[0])
+            self._count += 1
+        if self._waiting and (len(self._waiting) == self._script.chunk_frames or not self.goes_on):
+            yield self._decoded()
+        if self.goes_on and self._must_stop():
+            self.goes_on = False
+            if self._waiting:
+                yield self._decoded()
+
+    def _decoded(self) -> np.ndarray:
+        codes, self._waiting = np.stack(self._waiting), []
+        return self.speaker.decode(codes)
+
+    def _must_stop(self) -> bool:
+        if not self.speaker.has_room:
+            log.warning("stopped after %d frames: the cache of %d rows is full, the sentence may be cut off", self._count, self.speaker.stream.cache_length)
+        elif self._count == self._script.max_frames:
+            seconds = self._count * self._constants.samples_per_frame / self._constants.sample_rate
+            log.warning("stopped at the limit of %d frames (%.1f s): the sentence may be cut off", self._count, seconds)
+        else:
+            return False
+        return True
+
+
+def speak(stream: Stream, constants: Constants, script: Script, kept: PrefixCache) -> Generator[np.ndarray, None, bool]:
+    """Yields float32 samples, `chunk_frames` frames at a time; returns whether the model itself ended the speech."""
+    utterance = Utterance(stream, constants, script, kept)
+    speaker = utterance.speaker
+    while utterance.goes_on:
+        codes = speaker.frame(utterance.noise())
+        yield from utterance.tell(codes)
+        if utterance.goes_on:
             speaker.step(speaker.embed(codes))
-    else:
-        log.warning(
-            "stopped at the limit of %d frames (%.1f s): the sentence may be cut off",
-            max_frames,
-            max_frames * constants.samples_per_frame / constants.sample_rate,
-        )
-    if waiting:
-        yield speaker.decode(np.stack(waiting))
-    return ended
+    return utterance.ended
+
+
+def speak_together(stream: Stream, constants: Constants, scripts: Sequence[Script], kept: PrefixCache) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields (index of a script, float32 samples), as many scripts at a time as the stream has callers; who is done makes room for the next."""
+    choir, waiting = Choir(stream, constants), iter(enumerate(scripts))
+    singing: list[tuple[int, Utterance] | None] = [None] * stream.count
+    quiet = np.zeros((1, constants.n_codebooks - 1), np.float32)
+    while True:
+        for place, now in enumerate(singing):
+            if now is None and (following := next(waiting, None)):
+                index, script = following
+                singing[place] = index, (utterance := Utterance(stream.alone(place), constants, script, kept))
+                choir.singers[place] = utterance.speaker
+        if not any(singing):
+            return
+        codes = choir.frame(np.concatenate([now[1].noise() if now else quiet for now in singing]))
+        for place, now in enumerate(singing):
+            if now:
+                index, utterance = now
+                for samples in utterance.tell(codes[place : place + 1]):
+                    yield index, samples
+                if not utterance.goes_on:
+                    singing[place] = choir.singers[place] = None
+        if any(singing):
+            choir.step(codes)

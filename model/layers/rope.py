@@ -25,12 +25,12 @@ class RotaryTable(nn.Module):
         self.register_buffer("sin", angle.sin().float(), persistent=False)
 
     def forward(self, positions: torch.Tensor) -> Rotation:
-        """`positions` int64 [S]."""
+        """`positions` int64 [B, S]."""
         return Rotation(self.cos[positions], self.sin[positions], self)
 
 
 class Rotation(NamedTuple):
-    """Angles of S rows: cosines and sines [S, head_dim/2], and the table that they were read from, for a kernel that reads it itself."""
+    """Angles of rows: cosines and sines [B, S, head_dim/2], and the table that they were read from, for a kernel that reads it itself."""
 
     cos: torch.Tensor
     sin: torch.Tensor
@@ -39,5 +39,5 @@ class Rotation(NamedTuple):
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Rotates the pairs of `x` [B, S, H, head_dim]."""
         even, odd = x.float().reshape(*x.shape[:-1], x.shape[-1] // 2, 2).unbind(-1)  # [B, S, H, head_dim/2]
-        cos, sin = self.cos[:, None, :], self.sin[:, None, :]
+        cos, sin = self.cos[:, :, None], self.sin[:, :, None]
         return torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2).to(x.dtype)

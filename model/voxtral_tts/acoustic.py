@@ -30,7 +30,7 @@ class BidirectionalBlock(nn.Module):
         return self.attention.project(self.attention_norm(x), queries)
 
     def forward(self, x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """x [2, Q, dim], its queries, keys and values of all tokens -> [2, Q, dim]."""
+        """x [2B, Q, dim], its queries, keys and values of all tokens -> [2B, Q, dim]."""
         x = x + self.attention.wo(self.attention.kernel.among(q, k, v).flatten(-2))
         return x + self.feed_forward(self.ffn_norm(x))
 
@@ -59,10 +59,10 @@ class AcousticTransformer(nn.Module):
 
 
 class AcousticStepGraph(nn.Module):
-    """One Euler step, guided and unguided velocity in one batch of 2.
+    """One Euler step, guided and unguided velocity in one batch of 2 for each stream.
 
-    x [1, A], step int64 [1] (0 … steps - 1), condition [1, dim] -> x after the step [1, A], velocity [2, A].
-    Row 0 of velocity is conditional, row 1 unconditional (a zero condition).
+    x [B, A], step int64 [B] (0 … steps - 1), condition [B, dim] -> x after the step [B, A], velocity [B, 2, A].
+    The first of two velocities is conditional, the second unconditional (a zero condition).
 
     Nothing is computed that is known: in the first layer the state is the same in both rows, the time token is one of a few
     constants, and a zero condition has zero queries, keys and values (no bias anywhere); of the last layer only the state is read.
@@ -85,22 +85,22 @@ class AcousticStepGraph(nn.Module):
             self.register_buffer(name, part[0].clone(memory_format=torch.contiguous_format), persistent=False)  # [steps, heads, D], each a tensor of its own
 
     def forward(self, x: torch.Tensor, step: torch.Tensor, condition: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        state = self.input_projection(x)  # [1, dim]
-        tokens = torch.stack((state, self.time_tokens[step], condition), dim=1)  # [1, 3, dim]
+        state = self.input_projection(x)  # [B, dim]
+        tokens = torch.stack((state, self.time_tokens[step], condition), dim=1)  # [B, 3, dim]
         without = torch.cat((tokens[:, :2], torch.zeros_like(tokens[:, 2:])), dim=1)
         known = zip(self.layers[0].project(tokens[:, ::2]), (self.time_q, self.time_k, self.time_v), strict=True)
-        projected = [_both(part[:, :1], time[step][None], part[:, 1:]) for part, time in known]
-        tokens = torch.cat((tokens, without), dim=0)  # [2, 3, dim]
+        projected = [_both(part[:, :1], time[step][:, None], part[:, 1:]) for part, time in known]
+        tokens = torch.cat((tokens, without), dim=0)  # [2B, 3, dim]
         for index, block in enumerate(self.layers):
             is_last = block is self.layers[-1]
             q, k, v = projected if index == 0 else block.project(tokens, 1 if is_last else None)
             tokens = block(tokens[:, :1] if is_last else tokens, q[:, :1] if is_last and index == 0 else q, k, v)
-        velocity = self.output(self.norm(tokens[:, 0]))  # [2, A]
-        guided = CFG_ALPHA * velocity[:1] + (1 - CFG_ALPHA) * velocity[1:]
-        return x + guided * self.dt, velocity
+        conditional, unconditional = self.output(self.norm(tokens[:, 0])).unflatten(0, (2, -1)).unbind()  # [B, A] each
+        guided = CFG_ALPHA * conditional + (1 - CFG_ALPHA) * unconditional
+        return x + guided * self.dt, torch.stack((conditional, unconditional), dim=1)
 
 
 def _both(state: torch.Tensor, time: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
-    """Three tokens [1, 1, heads, D] -> [2, 3, heads, D]: with the condition, and with none."""
+    """Three tokens [B, 1, heads, D] -> [2B, 3, heads, D]: with the condition, and with none."""
     shared = torch.cat((state, time), dim=1)
     return torch.cat((torch.cat((shared, condition), dim=1), torch.cat((shared, torch.zeros_like(condition)), dim=1)), dim=0)

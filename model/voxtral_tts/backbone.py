@@ -40,8 +40,8 @@ class Embeddings(nn.Module):
 class BackboneGraph(nn.Module):
     """What is lowered as one graph for `prefill` and `decode_step`.
 
-    embeddings [1, S, dim], position int64 [1], then k and v cache of every layer
-    -> hidden [1, S, dim] (final-normed), semantic_logits [1, rows] and condition [1, dim] of the last row, then the caches.
+    embeddings [B, S, dim], position int64 [B] of each first row, then k and v cache of every layer
+    -> hidden [B, S, dim] (final-normed), semantic_logits [B, rows] and condition [B, dim] of the last row, then the caches.
     `condition` is llm_projection(hidden): the acoustic head needs it once per frame.
     """
 
@@ -51,13 +51,13 @@ class BackboneGraph(nn.Module):
         self.semantic_head, self.llm_projection = semantic_head, llm_projection
 
     def forward(self, embeddings: torch.Tensor, position: torch.Tensor, *caches: torch.Tensor):
-        rotation = self.rotary(position + torch.arange(embeddings.shape[1]))
+        rotation = self.rotary(position[:, None] + torch.arange(embeddings.shape[1]))
         x, written = embeddings, []
         for index, block in enumerate(self.layers):
             x, k_cache, v_cache = block(x, rotation, caches[2 * index], caches[2 * index + 1], position)
             written += [k_cache, v_cache]
         hidden = self.norm(x)
-        last = hidden[:, -1]  # [1, dim]
+        last = hidden[:, -1]  # [B, dim]
         return hidden, self.semantic_head(last), self.llm_projection(last), *written
 
 
@@ -73,7 +73,7 @@ class TextEmbeddingGraph(nn.Module):
 
 
 class CodeEmbeddingGraph(nn.Module):
-    """codes int64 [1, K] of one frame -> embedding [1, 1, dim]: the plain sum of one table row per code book.
+    """codes int64 [B, K] of one frame -> embedding [B, 1, dim]: the plain sum of one table row per code book.
 
     `addressed` is the number of rows that codes can name. A shorter table (see `config.short_code_table_rows`) reads as
     zero beyond its end.

@@ -139,6 +139,7 @@ def _embed_codes(root: VoxtralTTS, config: VoxtralTTSConfig) -> Component:
         outputs=(TensorSpec("embeddings", "float32", (1, 1, config.dim), Kind.EMBEDDING),),
         example=example,
         purpose="codes of one frame, specials counted, to the next input of decode_step",
+        batched=True,
     )
 
 
@@ -179,6 +180,7 @@ def _backbone(root: VoxtralTTS, config: VoxtralTTSConfig, cache_length: int, lay
             states=states,
             dims={"S": (1, cache_length)} if rows == "S" else {},
             purpose=purpose,
+            batched=rows == 1,
         )
 
     return [
@@ -210,10 +212,11 @@ def _acoustic_step(root: VoxtralTTS, config: VoxtralTTSConfig) -> Component:
         ),
         outputs=(
             TensorSpec("next_x", "float32", (1, books), Kind.LATENT),
-            TensorSpec("velocity", "float32", (2, books), Kind.LATENT),
+            TensorSpec("velocity", "float32", (1, 2, books), Kind.LATENT),
         ),
         example=example,
         purpose=f"one of {steps} Euler steps from noise to the acoustic values of a frame",
+        batched=True,
     )
 
 

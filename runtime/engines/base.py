@@ -14,6 +14,7 @@ from runtime.bundle import ComponentEntry
 from runtime.errors import UsageError
 
 Arrays = dict[str, np.ndarray]
+PAGE = 1024  # values
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,24 @@ class Engine(ABC):
     def stream(self) -> Stream:
         """A new caller, with states of its own, empty."""
 
+    def together(self, count: int) -> Stream:
+        """A stream of `count` callers, whose batched components are called for all of them at once: see `Stream.alone`.
+
+        Raises UsageError where the engine's calls serve one.
+        """
+        if count == 1:
+            return self.stream()
+        raise UsageError(f"{self.identity}: one call serves one stream, not {count}")
+
 
 class Stream(ABC):
     """One utterance's states and the calls that change them. Two streams of one engine never see each other's states.
 
-    `row_axis` is the axis of a cache's rows.
+    `row_axis` is the axis of a cache's rows; `count` how many callers it has, of whom axis 0 of inputs, outputs and states tells.
     """
 
     row_axis: int
+    count = 1
 
     def __init__(self, components: tuple[ComponentEntry, ...], cache_length: int, engine: Engine | None = None):
         """`engine` is what other streams share, if any."""
@@ -60,12 +71,16 @@ class Stream(ABC):
         if component not in self.components:
             raise UsageError(f"no component {component!r}; there are {', '.join(self.components)}")
         entry = self.components[component]
-        check_inputs(entry, inputs, self.cache_length)
+        check_inputs(entry, inputs, self.cache_length, self.count)
         with self.lock:
             return self._run(entry, inputs)
 
     @abstractmethod
     def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays: ...
+
+    def alone(self, index: int) -> Stream:
+        """One of a stream's callers, for the components that are not batched. Its states are the same memory."""
+        return self
 
     @abstractmethod
     def reset(self) -> None:
@@ -111,8 +126,10 @@ class Stream(ABC):
             states[name][(slice(None),) * self.row_axis + (slice(found.shape[self.row_axis]),)] = found
 
 
-def check_inputs(entry: ComponentEntry, inputs: Arrays, cache_length: int) -> None:
+def check_inputs(entry: ComponentEntry, inputs: Arrays, cache_length: int, count: int = 1) -> None:
     """Names, dtypes, shapes and bounds; engines check less than this, and one of them aborts on a negative position."""
+    if count > entry.most_streams:
+        raise UsageError(f"{entry.name}: one call serves at most {entry.most_streams} streams, not {count}")
     if inputs.keys() != {spec.name for spec in entry.inputs}:
         raise UsageError(f"{entry.name}: inputs {', '.join(sorted(inputs))}; expected {', '.join(spec.name for spec in entry.inputs)}")
     sizes: dict[str, int] = {}
@@ -122,7 +139,7 @@ def check_inputs(entry: ComponentEntry, inputs: Arrays, cache_length: int) -> No
             raise UsageError(f"{entry.name}: input {spec.name} is {array.dtype}, expected {spec.dtype}")
         if array.ndim != len(spec.shape):
             raise UsageError(f"{entry.name}: input {spec.name} has shape {list(array.shape)}, expected {list(spec.shape)}")
-        for size, expected in zip(array.shape, spec.shape, strict=True):
+        for size, expected in zip(array.shape, (count, *spec.shape[1:]) if count > 1 else spec.shape, strict=True):
             if isinstance(expected, str):
                 low, high = entry.dims[expected]
                 fits = low <= size <= high and sizes.setdefault(expected, size) == size
@@ -132,15 +149,28 @@ def check_inputs(entry: ComponentEntry, inputs: Arrays, cache_length: int) -> No
                 bounds = ", ".join(f"{name} from {low} to {high}" for name, (low, high) in entry.dims.items())
                 raise UsageError(f"{entry.name}: input {spec.name} has shape {list(array.shape)}, expected {list(spec.shape)} {bounds}".rstrip())
     if "position" in inputs:
-        position = int(inputs["position"][0])
         rows = inputs["embeddings"].shape[1] if "embeddings" in inputs else 0
-        if position < 0 or (any(state.is_cache for state in entry.states) and position + rows > cache_length):
-            raise UsageError(f"{entry.name}: position {position} with {rows} rows lies outside the cache of {cache_length}")
+        for position in inputs["position"].tolist():
+            if position < 0 or (any(state.is_cache for state in entry.states) and position + rows > cache_length):
+                raise UsageError(f"{entry.name}: position {position} with {rows} rows lies outside the cache of {cache_length}")
 
 
-def empty_states(components: dict[str, ComponentEntry]) -> Arrays:
-    """Zeros for every state that the components name. Pages of a cache cost nothing before a row is written to them."""
-    return {state.name: _untouched(state.shape, state.dtype) for entry in components.values() for state in entry.states}
+def empty_states(components: dict[str, ComponentEntry], count: int = 1) -> Arrays:
+    """Zeros for every state that the components name, of `count` streams. Pages of a cache cost nothing before a row is written to them."""
+    return {state.name: _untouched((count, *state.shape[1:]), state.dtype) for entry in components.values() for state in entry.states}
+
+
+def copied(states: Arrays) -> Arrays:
+    """Copies. Pages of zeros, as the rest of a cache has, take no memory."""
+    copies = {}
+    for name, array in states.items():
+        copy = copies[name] = _untouched(array.shape, array.dtype.name)
+        target, source = copy.reshape(-1), np.ascontiguousarray(array).reshape(-1)
+        pages = source.size // PAGE
+        used = source[: pages * PAGE].reshape(pages, PAGE)
+        np.copyto(target[: pages * PAGE].reshape(pages, PAGE), used, where=used.any(axis=1, keepdims=True))
+        target[pages * PAGE :] = source[pages * PAGE :]
+    return copies
 
 
 def _untouched(shape: tuple[int, ...], dtype: str) -> np.ndarray:

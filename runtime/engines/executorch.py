@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from runtime.bundle import Bundle, ComponentEntry, State
-from runtime.engines.base import Arrays, Engine, Stream, check_states, empty_states
+from runtime.engines.base import Arrays, Engine, Stream, check_states, copied, empty_states
 from runtime.errors import RuntimeFault, first_line
 
 
@@ -125,7 +125,7 @@ class ExecuTorchStream(Stream):
 
     def restore(self, states: Arrays) -> None:
         check_states(self.components, states)
-        saved = {name: np.array(array) for name, array in states.items()}
+        saved = copied(states)
         with self.lock:
             self._saved, self._rows = saved, self.cache_length
             self._disown()

@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime as ort
 
 from runtime.bundle import Bundle, ComponentEntry
-from runtime.engines.base import Arrays, Engine, Stream, check_states, empty_states
+from runtime.engines.base import Arrays, Engine, Stream, check_states, copied, empty_states
 from runtime.errors import RuntimeFault, first_line
 
 PAST, PRESENT = "past.", "present."  # a state's input and output bear its name behind these
@@ -41,21 +41,32 @@ class OnnxEngine(Engine):
     def stream(self) -> OnnxStream:
         return OnnxStream(self)
 
+    def together(self, count: int) -> OnnxStream:
+        return OnnxStream(self, count)
+
 
 class OnnxStream(Stream):
     row_axis = 2
 
-    def __init__(self, engine: OnnxEngine):
+    def __init__(self, engine: OnnxEngine, count: int = 1, shared: Arrays | None = None):
+        """`shared` are states in another stream's memory."""
         super().__init__(engine.bundle.manifest.components, engine.bundle.manifest.cache_length, engine)
-        self._engine = engine
-        self.reset()
+        self._engine, self.count, self._is_part = engine, count, shared is not None
+        self._bindings: dict[str, _Binding] = {}
+        self._states = empty_states(self.components, count) if shared is None else shared
 
     def reset(self) -> None:
-        self._bindings: dict[str, _Binding] = {}
-        self._states = empty_states(self.components)
+        if self._is_part:  # in place: the memory is that of the whole
+            for array in self._states.values():
+                array[:] = 0
+        else:
+            self._bindings, self._states = {}, empty_states(self.components, self.count)
+
+    def alone(self, index: int) -> OnnxStream:
+        return OnnxStream(self._engine, shared={name: array[index : index + 1] for name, array in self._states.items()})
 
     def snapshot(self) -> Arrays:
-        return {name: array.copy() for name, array in self._states.items()}
+        return copied(self._states)
 
     def restore(self, states: Arrays) -> None:
         check_states(self.components, states)
