@@ -92,7 +92,9 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--frames", type=int, default=50, metavar="N", help="frames of 80 ms that are timed (default: 50)")
     bench.add_argument("--prompt-tokens", type=int, default=20, metavar="N", help="text ids of the prompt (default: 20)")
     _add_engine(bench)
-    bench.add_argument("--streams", type=_counts, default=(), metavar="N,...", help="speak so many utterances at once as well, in one pass over the weights (ONNX, up to 4)")
+    bench.add_argument(
+        "--streams", type=_counts, default=(), metavar="N,...", help="speak so many utterances at once as well, in one pass over the weights (ONNX, up to 4)"
+    )
     bench.add_argument("--compare", choices=("eager",), help="time the published weights in eager torch, in bfloat16, behind it; needs the extra [export]")
     bench.add_argument("--checkpoint", type=Path, metavar="DIR", help="of --compare: what the bundle was made from (default: the embedded tiny model)")
     bench.add_argument("--json", action="store_true", help="all figures as JSON on stdout")

@@ -185,19 +185,19 @@ def _together(stream: Stream, subject: Subject, known: Arrays, tokens: int, fram
     constants, count = subject.constants, stream.count
     timed = TimedStream(stream)
     choir = Choir(timed, constants)  # type: ignore[arg-type]  # all that a choir asks of a stream
-    for index in range(count):
-        choir.singers[index] = singer = Speaker(stream.alone(index), constants)
+    singers = [Speaker(stream.alone(index), constants) for index in range(count)]
+    for singer in singers:
         singer.resume(known, len(_voice_prompt(subject)[0]))
         singer.prefill(_text(constants, tokens), subject.voice[:0])
+    choir.singers[:] = singers
     noise = np.random.default_rng(1).standard_normal((frames + WARM_UP, count, constants.n_codebooks - 1), dtype=np.float32)
     whole = []
     for index in range(frames + WARM_UP):
         started = time.perf_counter()
         codes = choir.frame(noise[index])
         codes[:, 0] = np.maximum(codes[:, 0], FIRST_CODE)
-        for singer, row in zip(choir.singers, codes, strict=True):
-            if singer:
-                singer.decode(row[None])
+        for singer, row in zip(singers, codes, strict=True):
+            singer.decode(row[None])
         choir.step(codes)
         whole.append(time.perf_counter() - started)
     pass_s = float(np.median(whole[WARM_UP:]))
@@ -304,9 +304,7 @@ def _text_of(result: dict[str, Any]) -> str:
         rate = f"{row['gb_s']:.1f} GB/s" if row["weight_bytes"] else "-"
         lines.append(f"{name:<16} {row['calls']:>6} {row['median_ms']:>7.2f} ms {row['p90_ms']:>7.2f} ms {row['weight_bytes'] / 1e6:>7.0f} MB {rate:>10}")
     resident = "" if result["resident_bytes"] is None else f", resident {result['resident_bytes'] / 1e9:.2f} GB"
-    lines += [
-        f"{row['streams']} at once: {row['frames_per_s']:.1f} frames/s, {row['pass_ms']:.0f} ms for one of each" for row in result["streams"]
-    ]
+    lines += [f"{row['streams']} at once: {row['frames_per_s']:.1f} frames/s, {row['pass_ms']:.0f} ms for one of each" for row in result["streams"]]
     lines += [
         f"frame {frame['median_ms']:.1f} ms (90 %: {frame['p90_ms']:.1f}), outside the graphs {frame['outside_ms']:.2f} ms, RTF {result['rtf']:.2f}",
         f"floor {frame['floor_ms']:.1f} ms for {frame['weight_bytes'] / 1e9:.2f} GB: {frame['share_of_floor']:.0%} of what memory allows",

@@ -51,7 +51,14 @@ class Synthesizer:
         return (yield from speak(self._engine.stream(), self.constants, script, self._kept))
 
     def speak_all(
-        self, texts: Sequence[str], voice: str | None = None, seed: int = 0, max_frames: int = 2048, chunk_frames: int = 5, clean: bool = False, at_once: int = 4
+        self,
+        texts: Sequence[str],
+        voice: str | None = None,
+        seed: int = 0,
+        max_frames: int = 2048,
+        chunk_frames: int = 5,
+        clean: bool = False,
+        at_once: int = 4,
     ) -> Iterator[tuple[int, np.ndarray]]:
         """Yields (index of a text, float32 samples [n]), each text's in order. Up to `at_once` texts are spoken in one pass over the
         weights where the engine can (ONNX), one after another where it cannot; a text's sound is that of `speak`, up to the
@@ -61,12 +68,7 @@ class Synthesizer:
         count = min(at_once, len(scripts), *(self.bundle.component(name).most_streams for name in BATCHED))
         if count < 1:
             raise UsageError(f"speak_all: {len(scripts)} texts, {at_once} at once; expected at least one")
-        if count > 1:
-            yield from speak_together(self._engine.together(count), self.constants, scripts, self._kept)
-            return
-        for index, script in enumerate(scripts):
-            for samples in speak(self._engine.stream(), self.constants, script, self._kept):
-                yield index, samples
+        yield from speak_together(self._engine.together(count), self.constants, scripts, self._kept)
 
     def _script(self, text: str, voice: str | None, seed: int, max_frames: int, chunk_frames: int, clean: bool) -> Script:
         text = check_text(clean_text(text) if clean else text)

@@ -172,7 +172,8 @@ class Speaker:
 class Choir:
     """Several utterances on one stream, a frame of each at a time: weights are read once for all of them.
 
-    Each singer is a `Speaker` on `stream.alone(index)`; where there is None, nothing that is computed is kept.
+    Each singer, of whom there is one at least, is a `Speaker` on `stream.alone(index)`; where there is None, nothing that is
+    computed is kept.
     """
 
     def __init__(self, stream: Stream, constants: Constants):
@@ -181,8 +182,8 @@ class Choir:
 
     def frame(self, noise: np.ndarray) -> np.ndarray:
         """noise float32 [count, K - 1] -> codes int64 [count, K]."""
-        silence = np.zeros((1, self.stream.components["acoustic_step"].inputs[2].shape[1]), np.float32)
-        conditions = np.concatenate([singer.outlook.condition if singer else silence for singer in self.singers])
+        someone = next(filter(None, self.singers))
+        conditions = np.concatenate([(singer or someone).outlook.condition for singer in self.singers])
         semantic = [[singer.semantic_code() if singer else EMPTY_AUDIO] for singer in self.singers]
         return np.concatenate((semantic, acoustic_codes(self.stream, self.constants, noise, conditions)), axis=1)
 
@@ -211,7 +212,9 @@ def check_length(ids: int, constants: Constants, cache_length: int) -> None:
 
 def _check_room(rows: int, cache_length: int) -> None:
     if rows >= cache_length:
-        raise UsageError(f"text: its prompt of {rows} rows leaves no room in a cache of {cache_length}; shorten the text or export with a larger --cache-length")
+        raise UsageError(
+            f"text: its prompt of {rows} rows leaves no room in a cache of {cache_length}; shorten the text or export with a larger --cache-length"
+        )
 
 
 def quantize_levels(x: np.ndarray, levels: int) -> np.ndarray:

@@ -41,6 +41,18 @@ def test_figures_agree_with_each_other(bundles, target, capsys):
     assert "RTF" in capsys.readouterr().out
 
 
+def test_several_streams_are_timed_in_one_pass(bundles, capsys):
+    assert runtime(["bench", str(bundles / "onnx"), "--frames", "3", "--prompt-tokens", "3", "--threads", "1", "--streams", "1,3", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["streams"]
+    assert [row["streams"] for row in rows] == [1, 3]
+    for row in rows:
+        assert row["frames_per_s"] == pytest.approx(row["streams"] / row["pass_ms"] * 1e3)
+        assert row["median_ms"].keys() == {"embed_codes", "decode_step", "acoustic_step"}
+    for target, asked, most in (("onnx", "5", 4), ("onnx", "0", 4), ("executorch", "2", 1)):
+        assert runtime(["bench", str(bundles / target), "--streams", asked]) == 2
+        assert f"serves 1 to {most}" in capsys.readouterr().err
+
+
 def test_bad_numbers_are_told(bundles, capsys):
     for arguments, message in ((["--frames", "0"], "--frames 0: expected at least 1"), (["--frames", "5000"], "the cache has 2048")):
         assert runtime(["bench", str(bundles / "onnx"), *arguments]) == 2

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from export.__main__ import main as export
 from runtime.__main__ import main as runtime
 from runtime.bundle import read_manifest
-from runtime.errors import IntegrityError
+from runtime.errors import IntegrityError, UsageError
 from runtime.synthesis import Synthesizer
 
 pytestmark = pytest.mark.slow
@@ -105,6 +105,57 @@ def test_two_utterances_at_once_do_not_touch(bundles):
         for pair, first, second in zip(mixed, *alone, strict=False):
             np.testing.assert_array_equal(pair[0], first)
             np.testing.assert_array_equal(pair[1], second)
+
+
+TEXTS = ["Hello there.", "Another one, and a longer one at that.", "A third.", "Four of them now.", "And a fifth waits until one is done."]
+
+
+def spoken_together(pieces, count: int) -> list[np.ndarray]:
+    found: list[list[np.ndarray]] = [[] for _ in range(count)]
+    for index, samples in pieces:
+        found[index].append(samples)
+    return [np.concatenate(each) for each in found]
+
+
+def test_texts_in_one_pass_over_the_weights_sound_as_each_alone(bundles):
+    synthesizer = Synthesizer(bundles / "onnx")
+    alone = [np.concatenate(list(synthesizer.speak(text, seed=4, max_frames=3))) for text in TEXTS]
+    together = spoken_together(synthesizer.speak_all(TEXTS, seed=4, max_frames=3), len(TEXTS))
+    assert [len(samples) for samples in together] == [len(samples) for samples in alone]
+    # Sums in another order may turn a code; the first frame has no history yet, and is told from those of the other texts.
+    likeness = np.corrcoef([samples[:1920] for samples in (*together, *alone)])[: len(TEXTS), len(TEXTS) :]
+    assert (likeness.argmax(axis=1) == range(len(TEXTS))).all() and (likeness.diagonal() > 0.9).all()
+
+
+@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
+def test_texts_one_after_another_are_those_alone_to_the_bit(bundles, target):
+    """Of an engine whose calls serve one stream, or where one place is given: the place is taken over from who is done."""
+    synthesizer = Synthesizer(bundles / target)
+    alone = [np.concatenate(list(synthesizer.speak(text, seed=4, max_frames=2))) for text in TEXTS[:3]]
+    found = spoken_together(synthesizer.speak_all(TEXTS[:3], seed=4, max_frames=2, at_once=1 if target == "onnx" else 4), 3)
+    for together, expected in zip(found, alone, strict=True):
+        np.testing.assert_array_equal(together, expected)
+
+
+def test_a_stream_of_several_keeps_them_apart(bundles):
+    stream = Synthesizer(bundles / "onnx")._engine.together(3)
+    rows = {name: np.full((1, *shape[1:2], 4, *shape[3:]), 2.0, np.float32) for name, shape in stream._caches().items()}
+    for index in range(3):
+        stream.alone(index).load_rows(rows)
+    stream.alone(1).reset()
+    kept = [max(float(array.max()) for array in stream.alone(index).save_rows(4).values()) for index in range(3)]
+    assert kept == [2.0, 0.0, 2.0]
+    with pytest.raises(UsageError, match="prefill: one call serves at most 1 streams, not 3"):
+        stream.run("prefill", {})
+
+
+def test_texts_that_nobody_can_speak_are_refused_before_the_first_sound(bundles):
+    synthesizer = Synthesizer(bundles / "onnx")
+    for texts, message in (([], "0 texts"), (["Fine.", " "], "text"), (["Fine.", "long " * 3000], "leaves no room")):
+        with pytest.raises(UsageError, match=message):
+            next(iter(synthesizer.speak_all(texts)))
+    with pytest.raises(UsageError, match="0 at once"):
+        next(iter(synthesizer.speak_all(["Fine."], at_once=0)))
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from export.agreement import agreement, end_to_end
-from export.checks import LONG, Context, each_component, guarded, last_position, long_run, replay, streaming
+from export.checks import LONG, Context, at_once, each_component, guarded, last_position, long_run, replay, streaming
 from export.compare import FLOAT_BAR, Comparison, Fact
 from export.eager import EagerEngine, reordered
 from export.source import Model, Plan, Source
@@ -49,6 +49,33 @@ class FaultyStream(Stream):
         self.inner.restore(states)
 
 
+class SeveralStreams(Stream):
+    """Streams of eager, called one after another, as an engine's that are called together; a fault may change inputs and outputs."""
+
+    def __init__(self, make: Callable[[], Stream], count: int, fault: Fault):
+        self.parts = [make() for _ in range(count)]
+        entries = (entry.model_copy(update={"most_streams": count}) for entry in self.parts[0].components.values())
+        super().__init__(tuple(entries), self.parts[0].cache_length)
+        self.count, self.fault, self.row_axis = count, fault, self.parts[0].row_axis
+
+    def alone(self, index: int) -> Stream:
+        return self.parts[index]
+
+    def _run(self, entry, inputs: Arrays) -> Arrays:
+        self.fault(self, entry.name, inputs, {})
+        results = [part.run(entry.name, {name: array[index : index + 1] for name, array in inputs.items()}) for index, part in enumerate(self.parts)]
+        outputs = {name: np.concatenate([result[name] for result in results]) for name in results[0]}
+        self.fault(self, entry.name, inputs, outputs)
+        return outputs
+
+    def reset(self) -> None: ...
+
+    def snapshot(self) -> Arrays:
+        return {}
+
+    def restore(self, states: Arrays) -> None: ...
+
+
 class Engines:
     """One model, and contexts of it with a fault in the artifact's place."""
 
@@ -67,6 +94,18 @@ class Engines:
 
         eager = faulty if eager_too else self.eager.stream
         return Context(self.components, faulty, eager, self.reordered.stream, full, "BSHD", self.integer, bars)
+
+    def several(self, fault: Fault) -> Context:
+        """The fault is in what is called for three at once."""
+
+        def artifact() -> Stream:
+            stream = self.eager.stream()
+            batched = {component.name for component in self.components if component.batched}
+            stream.components = {name: entry.model_copy(update={"most_streams": 3 if name in batched else 1}) for name, entry in stream.components.items()}
+            return stream
+
+        together = lambda count: SeveralStreams(self.eager.stream, count, fault)
+        return Context(self.components, artifact, self.eager.stream, self.reordered.stream, None, "BSHD", self.integer, together=together)
 
 
 @pytest.fixture(scope="module", params=["none", "w8"])
@@ -102,6 +141,47 @@ def test_an_output_off_by_ten_bars(engines, component, output):
             outputs[output] += 10 * FLOAT_BAR * np.abs(outputs[output]).max()
 
     assert failed(each_component(engines.context(fault))) == [f"{component}.{output}"]
+
+
+def test_without_a_fault_several_at_once_pass(engines):
+    assert failed(at_once(engines.several(no_fault))) == []
+    assert {result.component for result in at_once(engines.several(no_fault))} == {"embed_codes", "decode_step", "acoustic_step"}
+
+
+def one_position_for_all(stream, name, inputs, outputs):
+    if name == "decode_step" and not outputs:
+        inputs["position"][:] = inputs["position"][0]
+
+
+def streams_change_places(stream, name, inputs, outputs):
+    for array in outputs.values() if name == "embed_codes" else ():
+        array[:] = array[[0, 2, 1]]
+
+
+def guidance_of_another_stream(stream, name, inputs, outputs):
+    if name == "acoustic_step" and outputs:
+        outputs["velocity"][:, 1] = outputs["velocity"][[1, 2, 0], 1]
+
+
+def a_row_of_another_stream(stream, name, inputs, outputs):
+    if name == "decode_step" and outputs:
+        row = int(inputs["position"][2])
+        states = stream.parts[2].snapshot()
+        states["v_cache_1"][:, row] = stream.parts[0].snapshot()["v_cache_1"][:, row]
+        stream.parts[2].restore(states)
+
+
+@pytest.mark.parametrize(
+    ("fault", "found"),
+    [
+        (one_position_for_all, {"decode_step.hidden", "decode_step.states"}),
+        (streams_change_places, {"embed_codes.embeddings"}),
+        (guidance_of_another_stream, {"acoustic_step.velocity"}),
+        (a_row_of_another_stream, {"decode_step.states"}),
+    ],
+)
+def test_streams_of_one_call_that_touch(engines, fault, found):
+    assert found <= set(failed(at_once(engines.several(fault))))
 
 
 def test_numbers_that_are_none_on_both_sides(engines):
