@@ -36,14 +36,21 @@ class Extent:
     streamed: int = 125  # frames through the codec
     spoken: int = 40  # frames of an utterance
     replayed: int = 6  # steps of each of two utterances that are called again
+    freely: bool = True  # whether an utterance is spoken on its own codes as well
 
     def __str__(self) -> str:
-        return f"{len(self.seeds)} seeds, up to {max(self.sizes)} rows, {self.steps} decode steps, {self.streamed} frames of the codec, {self.spoken} of speech"
+        sizes = (
+            f"{len(self.seeds)} seeds, up to {max(self.sizes)} rows, {self.steps} decode steps, {self.streamed} frames of the codec, {self.spoken} of speech"
+        )
+        left_out = [what for what, done in (("no replay", self.replayed), ("no free run", self.freely)) if not done]
+        return ", ".join([sizes, *left_out])
 
 
 WHOLE = Extent()
 # Of a model of billions of weights, whose reference takes seconds for each step in eager torch.
 SAMPLE = Extent(seeds=(1,), sizes=(2, LONG), steps=4, streamed=8, spoken=3, replayed=1)
+# And where each call of the artifact takes ten.
+SKETCH = Extent(seeds=(1,), sizes=(LONG,), steps=2, streamed=8, spoken=2, replayed=0, freely=False)
 
 
 class Context:

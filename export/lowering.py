@@ -49,7 +49,8 @@ class EntryPoint:
 class Lowering(Protocol):
     """One target. `layout` and `product` say what its artifacts compute, for the eager reference to do the same.
 
-    `most_streams`: how many one call of a batched component may serve. `integer_kernels`: quantised products round their activations whatever the scheme asks.
+    `most_streams`: how many one call of a batched component may serve. `is_slow`: large artifacts run here at seconds a call.
+    `integer_kernels`: quantised products round their activations whatever the scheme asks.
     `runners` are what may run the artifacts, the one of this machine first; `precisions` those in which it does to verify them,
     the first at full length. `compute_precision` is what floats are held in.
     """
@@ -58,6 +59,7 @@ class Lowering(Protocol):
     layout: str
     product: Product
     most_streams: int = 1
+    is_slow: bool = False
     runners: tuple[str, ...]
     precisions: tuple[str | None, ...] = (None,)
     compute_precision: str = "float32"

@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from export.coreml import CoreMLLowering, OneHotAttention, _read, _rms_norm, check_package, read_quantized_weights, spell_product
+from export.coreml import CoreMLLowering, OneHotAttention, _rms_norm, spell_product
+from export.coreml_package import _read, check_package, read_quantized_weights
 from export.errors import ExportError
 from export.lowering import Graph
 from export.source import Model, Plan, Source
@@ -53,12 +54,11 @@ def contents(package: Path) -> dict[str, bytes]:
 def test_there_is_one_package_per_graph_and_one_function_per_component(packages, w4):
     assert sorted(path.name for path in packages.iterdir()) == sorted(f"{name}.mlpackage" for name in w4)
     for name, graph in w4.items():
-        _, program = _read(packages / f"{name}.mlpackage")
-        assert set(program.functions) == {component.name for component in graph.components}
+        assert set(Package(packages / f"{name}.mlpackage").function_names) == {component.name for component in graph.components}
 
 
 def test_functions_take_exactly_the_sizes_of_their_component(packages):
-    spec, _ = _read(packages / "backbone.mlpackage")
+    spec, _ = _read(packages / "backbone.mlpackage", "prefill")
     sizes = {f.name: [(r.lowerBound, r.upperBound) for r in f.input[0].type.multiArrayType.shapeRange.sizeRanges][1:2] for f in spec.description.functions}
     assert sizes == {"prefill": [(1, CACHE)], "decode_step": []}
 
@@ -149,7 +149,7 @@ def test_one_hot_attention_is_the_reference(start, rows):
     torch.manual_seed(0)
     q, k, v = torch.randn(1, rows, 6, 16), torch.randn(1, rows, 2, 16), torch.randn(1, rows, 2, 16)
     caches = [torch.randn(1, 2, 8, 16) for _ in range(2)]
-    rotation = RotaryTable(16, 10000.0, 8)(torch.arange(start, start + rows))
+    rotation = RotaryTable(16, 10000.0, 8)(torch.arange(start, start + rows)[None])
     arguments = (rotation, *caches, torch.tensor([start]))
     expected = ReferenceAttention("BHSD").cached(q, k, v, rotation, *(cache.clone() for cache in caches), arguments[-1])
     for found, wanted in zip(OneHotAttention().cached(q, k, v, *arguments), expected, strict=True):
@@ -169,7 +169,7 @@ def test_products_are_the_shared_arithmetic():
 
 def test_dynamic_activations_are_spelled_out_in_the_graph(checkpoint, tmp_path):
     lower(graphs(checkpoint, "8da4w", "acoustic_step"), tmp_path)
-    _, program = _read(tmp_path / "acoustic_step.mlpackage")
+    _, program = _read(tmp_path / "acoustic_step.mlpackage", "acoustic_step")
     products = len(read_quantized_weights(tmp_path / "acoustic_step.mlpackage", "acoustic_step"))
     assert len(program.functions["acoustic_step"].find_ops(op_type="round")) >= products
 

@@ -59,7 +59,7 @@ def test_executorch_holds_them(bundles, linears):
 
 
 def test_tables_are_the_same_in_all_three(bundles, tables):
-    from export.coreml import read_quantized_weights
+    from export.coreml_package import read_quantized_weights
 
     for graph, module in tables.items():
         program = (bundles / "executorch" / f"{graph}.pte").read_bytes()
@@ -72,7 +72,7 @@ def test_tables_are_the_same_in_all_three(bundles, tables):
 
 
 def test_coreml_holds_them(bundles, linears):
-    from export.coreml import read_quantized_weights
+    from export.coreml_package import read_quantized_weights
 
     functions = {"backbone": ("prefill", "decode_step"), "codec": ("codec", "codec_step"), "acoustic_step": ("acoustic_step",)}
     for graph, names in functions.items():

@@ -22,7 +22,9 @@ from runtime.mil.types import TensorType
 PRECISIONS = ("float16", "float32")
 SMALL = 1024  # values
 LARGE, MOST_HELD = 2**20, 2**29  # of a weight, and of all weights of a function that are held decompressed: 2 GB
+PIECE = 2**14  # values
 HALF_OVERFLOWS, SMALLEST_HALF = 65520, 2.0**-14  # what rounds to infinity; the smallest normal
+SUBNORMALS = 2.0**24  # below which, so many to 1
 # Give values that they take, which are halves already where the result is: types agree.
 MOVES = {"read_state", "reshape", "transpose", "expand_dims", "squeeze", "concat", "stack", "split", "slice_by_index", "slice_by_size", "gather"}
 MOVES |= {"slice_update", "gather_along_axis", "gather_nd", "tile", "reverse", "identity", "abs", "relu", "maximum", "minimum", "select"}
@@ -219,19 +221,27 @@ def _widened(value: Any) -> Any:
 def round_to_half(array: np.ndarray) -> np.ndarray:
     """float32 values rounded to half, half to even.
 
-    NumPy converts value by value; of many, the 13 bits that a half lacks are rounded off all at once, 4 times as fast.
+    NumPy's own conversion takes 14 times as long for what is smaller than a normal half. Piece by piece, because a piece stays
+    in the processor's cache.
     """
-    size = np.abs(array)
-    if array.size < SMALL or array.dtype != np.float32 or not size.max() < HALF_OVERFLOWS:  # nor is what is no number
-        return array.astype(np.float16).astype(np.float32)
-    bits = np.ascontiguousarray(array).view(np.uint32)
-    rounded = bits >> np.uint32(13)
-    rounded &= np.uint32(1)
-    rounded += np.uint32(0xFFF)
-    rounded += bits
-    rounded &= np.uint32(0xFFFFE000)
-    result = rounded.view(np.float32)
-    few = (size < SMALLEST_HALF) & (size > 0)  # have fewer bits still
-    if few.any():
-        result[few] = array[few].astype(np.float16)
-    return result
+    values = np.ascontiguousarray(array, np.float32).reshape(-1)
+    rounded = np.empty_like(values)
+    for start in range(0, values.size, PIECE):
+        _round_piece(values[start : start + PIECE], rounded[start : start + PIECE])
+    return rounded.reshape(array.shape)
+
+
+def _round_piece(values: np.ndarray, rounded: np.ndarray) -> None:
+    size = np.abs(values)
+    if not size.max() < HALF_OVERFLOWS:  # or there is what is no number
+        rounded[:] = values.astype(np.float16)
+        return
+    bits, found = values.view(np.uint32), rounded.view(np.uint32)
+    np.right_shift(bits, 13, out=found)  # a half lacks the lowest 13 bits
+    found &= np.uint32(1)
+    found += np.uint32(0xFFF)
+    found += bits
+    found &= np.uint32(0xFFFFE000)
+    small = size < SMALLEST_HALF
+    if small.any():
+        np.copyto(rounded, np.rint(values * SUBNORMALS) / np.float32(SUBNORMALS), where=small)
