@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import json
 import logging
-import resource
 import shutil
-import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +16,7 @@ from export.describe import bundle_readme
 from export.errors import VerificationError
 from export.lowering import EntryPoint, Lowering
 from export.manifest import NOT_RUN, TOKENIZER, component_entry, recipe_entry, source_files, tool_versions
+from export.memory import free_memory, peak_memory
 from export.parts import RECORD, Part, Parts, key_of
 from export.source import Model, Plan, Source, graph_weights
 from export.staging import staging
@@ -95,32 +91,20 @@ def _lower(source: Source, lowering: Lowering, model: Model, wanted: dict[str, A
         key = key_of({**wanted, "recipe": recipe, "graph": name})
         found = parts.find(name, key)
         lowered[name] = found or parts.make(name, key, partial(_lower_graph, lowering, model, name))
-        _free_memory()
-        log.info("  %s: %s, %s", name, _told(lowered[name]), "kept from an earlier run" if found else f"{_peak_memory():.1f} GB of memory at the peak")
+        free_memory()
+        log.info("  %s: %s, %s", name, _told(lowered[name]), "kept from an earlier run" if found else f"{peak_memory():.1f} GB of memory at the peak")
     return lowered
 
 
 def _lower_graph(lowering: Lowering, model: Model, name: str, folder: Path) -> tuple[dict[str, EntryPoint], dict[str, float]]:
     graph = model.graph(name)
-    _free_memory()
+    free_memory()
     return lowering.lower(graph, folder), model.reports[name]
 
 
 def _told(part: Part) -> str:
     size = f"{part.size / 1e6:.1f} MB"
     return f"{size}, weight error {part.report['weight_error']:.3%} (min-max: {part.report['weight_error_min_max']:.3%})" if part.report else size
-
-
-def _free_memory() -> None:
-    """What loading and lowering leave: the C library keeps what it was given back, and traced programs hold themselves, and weights."""
-    gc.collect()
-    with suppress(AttributeError, OSError):  # glibc alone
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def _peak_memory() -> float:
-    """Of this process since it began, in GB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
 
 
 def _identity(source: Source, lowering: Lowering, request: Request) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from export.checks import SHORTEST_CACHE
 from export.claims import LONGEST_CACHE, check_claims, check_source, plan_of
 from export.eager import EagerEngine
 from export.errors import VerificationError
-from export.estimate import check_memory, estimate
+from export.estimate import estimate
 from export.manifest import LICENCE, TOKENIZER
+from export.memory import check_memory
 from export.source import Model, Plan, Source
 from export.targets import HALVES, TARGETS, check_recipes, compute_precision, open_target, parse_targets
 from export.verify import failures, table

@@ -5,7 +5,6 @@ What a package is on disk stands in `export.coreml_package`.
 
 from __future__ import annotations
 
-import gc
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +18,7 @@ from torch import nn
 from export.coreml_package import OPSET, bounds_of, check_package, merge, normalise, quiet
 from export.errors import ExportError
 from export.lowering import EntryPoint, Graph, Lowering, Stateful, dynamic_shapes, quiet_logs
+from export.memory import free_memory
 from model.component import Component, Kind, TensorSpec
 from model.layers.attention import AttentionKernel, ReferenceAttention, use_attention
 from quantize.linear import QuantizedLinear, use_product
@@ -158,7 +158,7 @@ def _write_package(graph: Graph, path: Path, compute_precision: str) -> None:
             if bounds not in converted:  # components of the same bounds are one program under two names
                 converted[bounds] = Path(temporary, f"{component.name}.mlpackage")
                 _convert(component, compute_precision).save(str(converted[bounds]))
-                gc.collect()  # a program holds itself, and its weights
+                free_memory()
             parts[component.name] = converted[bounds]
         merge(parts, graph.widest.name, path)
     normalise(path)

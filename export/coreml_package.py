@@ -23,6 +23,7 @@ import torch
 
 from export.errors import ExportError
 from export.lowering import Graph, example_inputs, quiet_logs, zero_states
+from export.memory import free_memory
 from model.component import Component, TensorSpec
 from quantize.linear import QuantizedEmbedding, QuantizedLinear, float_activations, use_product
 from quantize.palettes import PalettizedLinear
@@ -156,6 +157,7 @@ def check_package(path: Path, graph: Graph, compute_precision: str = "float16") 
     """Reads a saved package and compares its functions with the components. Raises ExportError that names the first difference."""
     for component in graph.components:
         where = f"{path.name}: function {component.name}"
+        free_memory()  # the program before
         try:
             spec, program = _read(path, component.name)
         except Exception as error:

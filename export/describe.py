@@ -70,9 +70,10 @@ def bundle_readme(manifest: Manifest) -> str:
 
 def _component(entry: ComponentEntry, target: str) -> str:
     on_coreml = target == "coreml"  # where a package has names and types of its own
+    together = f" Axis 0 of everything may be up to {entry.most_streams} streams." if entry.most_streams > 1 else ""
     lines = [
         f"### {entry.name}\n",
-        f"`{entry.entry_point}` of `{entry.file}`: {entry.purpose}. Recipe {entry.recipe}, {entry.bits_per_weight} bits per weight.\n",
+        f"`{entry.entry_point}` of `{entry.file}`: {entry.purpose}. Recipe {entry.recipe}, {entry.bits_per_weight} bits per weight.{together}\n",
     ]
     lines += ["| | name | dtype | shape |", "|---|---|---|---|"]
     for what, tensors in (("in", entry.inputs), ("out", entry.outputs)):

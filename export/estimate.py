@@ -10,11 +10,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
 import torch
 from torch import nn
 
-from export.errors import ExportError
 from export.source import Plan, Source, graph_weights
 from export.targets import float_bytes
 from model.checkpoint import is_below
@@ -86,16 +84,6 @@ def speed(rounds: int = 3) -> float:
         search_scales(weight, scheme, "probe")
         best = min(best, time.perf_counter() - started)
     return PROBE / QUANTISED / best
-
-
-def check_memory(needed: int, what: str) -> None:
-    """Raises ExportError where the machine has less free memory than an export is estimated to take."""
-    free = psutil.virtual_memory().available
-    if needed > free:
-        raise ExportError(
-            f"{what}: needs about {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free;"
-            " end other programs or take a larger machine, or a recipe of fewer bits; --no-verify needs less"
-        )
 
 
 def _source_bytes(source: Source) -> int:

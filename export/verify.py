@@ -15,6 +15,7 @@ from export.compare import FLOAT_BAR, HALF_BAR, Comparison, Fact, distance_at
 from export.eager import EagerEngine, reordered
 from export.errors import ExportError
 from export.lowering import Graph, Lowering
+from export.memory import free_memory
 from export.source import Model, OneGraph, Plan, Source
 from model.component import Component
 from quantize.linear import QuantizedEmbedding, QuantizedLinear
@@ -46,6 +47,7 @@ def verify(
     """
     model = model or Model(source, plan, lowering.layout, lowering.halves)
     results: list[Comparison | Fact] = [fact for graph in model.graphs() for fact in _structure(graph, bundle, lowering)]
+    free_memory()
     reports: Reports = {}
     for index, precision in enumerate(precisions or lowering.precisions[: 1 if source.is_large else None]):
         options = EngineOptions(compute_precision=precision, compute_units=compute_units if precision is None else None)

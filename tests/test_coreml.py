@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from export.coreml import CoreMLLowering, OneHotAttention, _rms_norm, spell_product
-from export.coreml_package import _read, check_package, read_quantized_weights
+from export.coreml_package import WEIGHTS, _read, check_package, merge, read_quantized_weights
 from export.errors import ExportError
 from export.lowering import Graph
 from export.source import Model, Plan, Source
@@ -98,6 +98,31 @@ def test_reading_leaves_a_package_as_it_is(packages, w4):
 def test_conversion_is_silent(checkpoint, tmp_path, capfd):
     lower(graphs(checkpoint, "w8", "embed_codes"), tmp_path)
     assert capfd.readouterr() == ("", "")
+
+
+def test_merged_functions_are_those_that_coremltools_merges(w4, tmp_path, monkeypatch):
+    from coremltools.models.utils import MultiFunctionDescriptor, load_spec, save_multifunction
+
+    def both(parts: dict[str, Path], default: str, path: Path) -> None:
+        functions = MultiFunctionDescriptor()
+        for name, part in parts.items():
+            functions.add_function(str(part), "main", name)
+        functions.default_function_name = default
+        save_multifunction(functions, str(tmp_path / "theirs.mlpackage"))
+        merge(parts, default, path)
+
+    monkeypatch.setattr("export.coreml.merge", both)
+    lower({"backbone": w4["backbone"]}, tmp_path)
+    ours, theirs = tmp_path / "backbone.mlpackage", tmp_path / "theirs.mlpackage"
+    described = [load_spec(str(path)).description for path in (ours, theirs)]
+    assert described[0].defaultFunctionName == described[1].defaultFunctionName == "prefill"
+    assert [f.SerializeToString() for f in described[0].functions] == [f.SerializeToString() for f in described[1].functions]
+    assert (ours / WEIGHTS).stat().st_size <= (theirs / WEIGHTS).stat().st_size
+    for component in w4["backbone"].components:
+        inputs = {name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in component.example(0).items()}
+        executors = [Executor(Package(path).function(component.name)) for path in (ours, theirs)]
+        found, expected = (executor.run(inputs, executor.new_states()) for executor in executors)
+        assert found.keys() == expected.keys() and all(np.array_equal(found[name], expected[name]) for name in found)
 
 
 def test_check_sees_a_changed_integer(packages, w4):

@@ -9,6 +9,7 @@ import numpy as np
 
 from runtime.mil.package import Package
 from runtime.mil.program import Constant, Function, Operation
+from runtime.mil.weights import Packed
 
 COMPRESSED = "constexpr_"
 INTEGERS = ("data", "quantized_data", "indices", "nonzero_data", "source_val")  # the input of a constexpr that holds the most
@@ -33,7 +34,7 @@ def _describe(function: Function) -> dict[str, Any]:
     for operation in function.operations():
         if operation.type == "const":
             value = operation.inputs["val"][0]
-            if isinstance(value, Constant) and isinstance(value.value, np.ndarray) and value.value.ndim:
+            if isinstance(value, Constant) and isinstance(value.value, np.ndarray | Packed) and value.kind.fixed:
                 _add(weights, f"{operation.outputs[0].type.scalar.name}, plain", value.value)
             continue
         counts[operation.type] += 1
@@ -52,7 +53,7 @@ def _describe(function: Function) -> dict[str, Any]:
     }
 
 
-def _add(weights: dict[str, list[int]], kind: str, array: np.ndarray) -> None:
+def _add(weights: dict[str, list[int]], kind: str, array: np.ndarray | Packed) -> None:
     entry = weights.setdefault(kind, [0, 0])
     entry[0] += 1
     entry[1] += array.size
@@ -63,7 +64,7 @@ def _add_compressed(weights: dict[str, list[int]], operation: Operation) -> str:
     found = ""
     for name in INTEGERS:
         for value in operation.inputs.get(name, ()):
-            if isinstance(value, Constant) and isinstance(value.value, np.ndarray):
+            if isinstance(value, Constant) and isinstance(value.value, np.ndarray | Packed):
                 found = f"{value.kind.scalar.name}, {operation.type}"
                 _add(weights, found, value.value)
     return found

@@ -18,6 +18,7 @@ from runtime.mil.errors import CallError, MilError, PackageError
 from runtime.mil.ops import OPERATIONS, SIGNATURES
 from runtime.mil.program import Block, Constant, Function, Name, Operation
 from runtime.mil.types import TensorType
+from runtime.mil.weights import Packed
 
 PRECISIONS = ("float16", "float32")
 SMALL = 1024  # values
@@ -28,6 +29,7 @@ SUBNORMALS = 2.0**24  # below which, so many to 1
 # Give values that they take, which are halves already where the result is: types agree.
 MOVES = {"read_state", "reshape", "transpose", "expand_dims", "squeeze", "concat", "stack", "split", "slice_by_index", "slice_by_size", "gather"}
 MOVES |= {"slice_update", "gather_along_axis", "gather_nd", "tile", "reverse", "identity", "abs", "relu", "maximum", "minimum", "select"}
+FRESH = {"constexpr_blockwise_shift_scale"}  # gives a large array that nobody else has
 MOST_ITERATIONS = 100_000  # of all loops of one call: a damaged condition must end
 LARGEST_STATE = 2**30  # values; a cache of the published model has 2 million
 Values = dict[str, Any]
@@ -111,6 +113,8 @@ class Executor:
     def _identity(self, value: Name | Constant) -> Any:
         """Large arrays are objects that the package keeps; small ones are told by their content."""
         held = self._constants[value.name] if isinstance(value, Name) else value.value
+        if isinstance(held, Packed):
+            return id(held)
         if not isinstance(held, np.ndarray):
             return str(held)
         return id(held) if held.size > SMALL else (held.dtype.str, held.shape, held.tobytes())
@@ -137,7 +141,7 @@ class Executor:
 
     def _value(self, value: Name | Constant, values: Values) -> Any:
         if isinstance(value, Constant):
-            return _widened(value.value)
+            return value.value.unpack() if isinstance(value.value, Packed) else _widened(value.value)
         if value.name in self.function.states:
             return value.name
         if value.name in self._large:
@@ -195,7 +199,8 @@ class Executor:
         if kind.scalar.is_float:
             if array.dtype.kind != "f":
                 raise MilError(f"{operation.where}: gives {array.dtype}, the program declares {kind}")
-            return round_to_half(array) if kind.scalar.name == "fp16" and self._rounds and operation.type not in MOVES else array
+            rounds = kind.scalar.name == "fp16" and self._rounds and operation.type not in MOVES
+            return round_to_half(array, operation.type in FRESH) if rounds else array
         if array.dtype.kind == "f" or (kind.scalar.name == "bool") != (array.dtype.kind == "b"):
             raise MilError(f"{operation.where}: gives {array.dtype}, the program declares {kind}")
         found = array.astype(kind.scalar.held, copy=False)
@@ -218,16 +223,17 @@ def _widened(value: Any) -> Any:
     return value.astype(np.float32) if isinstance(value, np.ndarray) and value.dtype == np.float16 else value
 
 
-def round_to_half(array: np.ndarray) -> np.ndarray:
+def round_to_half(array: np.ndarray, in_place: bool = False) -> np.ndarray:
     """float32 values rounded to half, half to even.
 
     NumPy's own conversion takes 14 times as long for what is smaller than a normal half. Piece by piece, because a piece stays
     in the processor's cache.
     """
     values = np.ascontiguousarray(array, np.float32).reshape(-1)
-    rounded = np.empty_like(values)
+    rounded = values if in_place else np.empty_like(values)
     for start in range(0, values.size, PIECE):
-        _round_piece(values[start : start + PIECE], rounded[start : start + PIECE])
+        piece = values[start : start + PIECE]
+        _round_piece(piece.copy() if in_place else piece, rounded[start : start + PIECE])
     return rounded.reshape(array.shape)
 
 

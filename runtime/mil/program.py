@@ -12,7 +12,7 @@ import numpy as np
 from runtime.mil.errors import MilError, PackageError, UnsupportedError
 from runtime.mil.interface import VERSIONS, Sizes, read_sizes
 from runtime.mil.types import TensorType, tensor_type
-from runtime.mil.weights import WeightFile, unpack
+from runtime.mil.weights import Packed, WeightFile, unpack
 
 WEIGHTS_AT = "@model_path/"
 FIELDS = {"floats": "f", "doubles": "f", "ints": "iu", "longInts": "iu", "bools": "b"}  # of an immediate value, and the kinds they hold
@@ -27,7 +27,7 @@ class Name:
 
 @dataclass(frozen=True)
 class Constant:
-    """A value that stands in the program or in its weight file; strings as `str`, numbers as arrays (rank 0 for scalars)."""
+    """A value that stands in the program or in its weight file; strings as `str`, numbers as arrays (rank 0 for scalars) or `Packed`."""
 
     value: Any
     kind: TensorType
@@ -178,7 +178,7 @@ class Reader:
         except MilError as error:
             raise type(error)(f"{where}: {error}") from None
 
-    def _blob(self, proto: Any, kind: TensorType) -> np.ndarray:
+    def _blob(self, proto: Any, kind: TensorType) -> np.ndarray | Packed:
         if not proto.fileName.startswith(WEIGHTS_AT):
             raise PackageError(f"a weight file {proto.fileName!r} outside the package")
         weights: WeightFile = self._weight_files(proto.fileName.removeprefix(WEIGHTS_AT))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
@@ -17,8 +18,6 @@ import numpy as np
 from runtime.mil.errors import PackageError
 from runtime.mil.types import Scalar, TensorType
 
-LOW_HIGH = np.stack((np.arange(256) & 15, np.arange(256) >> 4), axis=-1).astype(np.int8)  # the two numbers of a byte
-NIBBLES = {False: LOW_HIGH, True: (LOW_HIGH - 16 * (LOW_HIGH > 7)).astype(np.int8)}
 HEADER = struct.Struct("<II")
 ENTRY = struct.Struct("<IIQQQ")
 MARK, VERSION = 0xDEADBEEF, 2
@@ -40,12 +39,27 @@ NAMES = {  # MILBlob's numbers of data types
 }
 
 
+@dataclass(frozen=True)
+class Packed:
+    """Numbers of less than a byte as a file holds them: unpacked whenever they are used, they take up to eight times as much."""
+
+    data: memoryview
+    kind: TensorType
+
+    @property
+    def size(self) -> int:
+        return prod(self.kind.fixed or ())
+
+    def unpack(self) -> np.ndarray:
+        return unpack(self.data, self.size, self.kind.scalar).reshape(self.kind.fixed or ())
+
+
 class WeightFile:
     """Mapped, never read whole. Raises PackageError where the file is missing, cut or something else."""
 
     def __init__(self, path: Path):
         self._path = path
-        self._tensors: dict[tuple[int, TensorType], np.ndarray] = {}  # functions that share a weight get one array
+        self._tensors: dict[tuple[int, TensorType], np.ndarray | Packed] = {}  # functions that share a weight get one
         try:
             with path.open("rb") as file:
                 size = path.stat().st_size
@@ -55,13 +69,13 @@ class WeightFile:
         if len(self._bytes) < 64 or HEADER.unpack_from(self._bytes)[1] != VERSION:
             raise PackageError(f"{path}: no weight file of version {VERSION}")
 
-    def tensor(self, offset: int, kind: TensorType) -> np.ndarray:
+    def tensor(self, offset: int, kind: TensorType) -> np.ndarray | Packed:
         """The blob described at `offset`, which must be what the program says of it."""
         if (offset, kind) not in self._tensors:
             self._tensors[offset, kind] = self._read(offset, kind)
         return self._tensors[offset, kind]
 
-    def _read(self, offset: int, kind: TensorType) -> np.ndarray:
+    def _read(self, offset: int, kind: TensorType) -> np.ndarray | Packed:
         where = f"{self._path}: blob at {offset}"
         if offset < 64 or offset + 64 > len(self._bytes):
             raise PackageError(f"{where}: lies outside the file of {len(self._bytes)} bytes")
@@ -77,7 +91,8 @@ class WeightFile:
         count, bits = prod(kind.fixed), kind.scalar.bits
         if size != -(-count * bits // 8) or padding != (size * 8 - count * bits if bits < 8 else 0):
             raise PackageError(f"{where}: has {size} bytes, the program says {kind}")
-        return unpack(memoryview(self._bytes)[start : start + size], count, kind.scalar).reshape(kind.fixed)
+        data = memoryview(self._bytes)[start : start + size]
+        return Packed(data, kind) if bits < 8 else unpack(data, count, kind.scalar).reshape(kind.fixed)
 
 
 def unpack(data: memoryview | bytes, count: int, scalar: Scalar) -> np.ndarray:
@@ -85,11 +100,23 @@ def unpack(data: memoryview | bytes, count: int, scalar: Scalar) -> np.ndarray:
     if scalar.bits >= 8:
         return np.frombuffer(data, np.dtype(scalar.held).newbyteorder("<"), count)
     if scalar.bits == 4:
-        return NIBBLES[scalar.signed][np.frombuffer(data, np.uint8)].reshape(-1)[:count].astype(scalar.held, copy=False)
+        return _nibbles(data, scalar.signed)[:count].astype(scalar.held, copy=False)
     values = unpack_bits(data, count, scalar.bits)
     if scalar.signed:
         values = values.astype(np.int16) - ((values >> (scalar.bits - 1)).astype(np.int16) << scalar.bits)
     return values.astype(scalar.held)
+
+
+def _nibbles(data: memoryview | bytes, signed: bool) -> np.ndarray:
+    """int8: two numbers a byte, the low one first."""
+    pairs = np.frombuffer(data, np.uint8).astype("<u2")
+    pairs |= pairs << 4
+    pairs &= 0x0F0F
+    values = pairs.view(np.int8)
+    if signed:
+        values ^= 8
+        values -= 8
+    return values
 
 
 def unpack_bits(data: memoryview | bytes, count: int, width: int) -> np.ndarray:
