@@ -39,9 +39,8 @@ class Extent:
     freely: bool = True  # whether an utterance is spoken on its own codes as well
 
     def __str__(self) -> str:
-        sizes = (
-            f"{len(self.seeds)} seeds, up to {max(self.sizes)} rows, {self.steps} decode steps, {self.streamed} frames of the codec, {self.spoken} of speech"
-        )
+        seeds, steps = (f"{count} {what}{'' if count == 1 else 's'}" for count, what in ((len(self.seeds), "seed"), (self.steps, "decode step")))
+        sizes = f"{seeds}, up to {max(self.sizes)} rows, {steps}, {self.streamed} frames of the codec, {self.spoken} of speech"
         left_out = [what for what, done in (("no replay", self.replayed), ("no free run", self.freely)) if not done]
         return ", ".join([sizes, *left_out])
 

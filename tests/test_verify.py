@@ -51,6 +51,28 @@ def test_a_wrong_second_output_fails(onnx_copy, capsys):
     assert "velocity" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("target", "sampled"),
+    [
+        ("onnx", "1 seed, up to 24 rows, 4 decode steps, 8 frames of the codec, 3 of speech"),
+        ("coreml", "1 seed, up to 24 rows, 1 decode step, 8 frames of the codec, 2 of speech, no replay, no free run"),
+    ],
+)
+def test_a_large_model_is_checked_by_a_sample_that_says_so(bundles, monkeypatch, capsys, target, sampled):
+    """As every model is where a reference may hold nothing."""
+    monkeypatch.setattr("export.source.HELD_BYTES", 0)
+    assert verify(bundles / target) == 0
+    out = capsys.readouterr().out
+    assert f"{sampled}; not compared with full precision" in out and ("replay" in out.split("a sample")[1]) == (target == "onnx")
+
+
+def test_a_fault_is_found_in_a_sample_too(onnx_copy, monkeypatch, capsys):
+    monkeypatch.setattr("export.source.HELD_BYTES", 0)
+    edit_graph(onnx_copy, "acoustic_step.onnx", lambda graph: offset_output(graph, "next_x", 0.05))
+    assert verify(onnx_copy) == 4
+    assert "next_x" in capsys.readouterr().err
+
+
 def test_swapped_caches_fail(onnx_copy, capsys):
     def swap(graph):
         for old, new in (("present.k_cache_0", "x"), ("present.v_cache_0", "present.k_cache_0"), ("x", "present.v_cache_0")):
