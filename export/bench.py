@@ -12,7 +12,7 @@ from export.eager import EagerEngine
 from export.lowering import EntryPoint
 from export.manifest import component_entry
 from export.source import Plan, Source
-from model.checkpoint import materialize
+from model.checkpoint import is_below, materialize
 from model.component import Component
 from model.layers.attention import CACHE_AXIS
 from runtime.bench import Subject, machine, measure
@@ -40,10 +40,10 @@ def bench_eager(source: Source, plan: Plan, voice_rows: int, threads: int | None
 
 
 def _bytes_read(source: Source, graph: str) -> int:
-    """Of a call; of a table a few rows, counted as none."""
+    """Of a call; of a table a few rows, counted as none; what is a constant at run time, neither."""
     root, prefixes = source.root(), source.family.weights_of_graph[graph]
-    tables = {f"{path}.weight" for path, module in root.named_modules() if isinstance(module, nn.Embedding)}
-    return sum(2 * parameter.numel() for name, parameter in root.named_parameters() if name not in tables and name.startswith(prefixes))
+    left_out = {f"{path}.weight" for path, module in root.named_modules() if isinstance(module, nn.Embedding) or path in source.family.constant}
+    return sum(2 * parameter.numel() for name, parameter in root.named_parameters() if name not in left_out and is_below(name, prefixes))
 
 
 class BFloat16Engine(EagerEngine):

@@ -16,7 +16,7 @@ from export.describe import bundle_readme
 from export.errors import VerificationError
 from export.lowering import EntryPoint, Lowering
 from export.manifest import NOT_RUN, TOKENIZER, component_entry, recipe_entry, source_files, tool_versions
-from export.memory import free_memory, peak_memory
+from export.memory import check_memory, free_memory, peak_memory
 from export.parts import RECORD, Part, Parts, key_of
 from export.source import Model, Plan, Source, graph_weights
 from export.staging import staging
@@ -33,7 +33,7 @@ NOT_PART = (MANIFEST, REPORT, RECORD)  # a bundle's files, less those that are w
 
 @dataclass(frozen=True)
 class Request:
-    """One bundle to make."""
+    """One bundle to make; `memory` is what it is estimated to take, in bytes."""
 
     name: str
     target: str
@@ -42,6 +42,7 @@ class Request:
     licence: str
     force: bool = False
     check: bool = True
+    memory: int = 0
 
 
 class OutputExists(UsageError):
@@ -57,10 +58,11 @@ def build(source: Source, lowering: Lowering, request: Request) -> tuple[Path, b
     wanted = _identity(source, lowering, request)
     if request.out.exists() and _is_current(request, wanted):
         return request.out, False
+    check_memory(request.memory, f"{request.name} for {request.target}", request.check)
     with staging(request.out) as folder:
         model = Model(source, request.plan, lowering.layout, lowering.halves)
         log.info("%s: lowering to %s", request.name, request.target)
-        lowered = _lower(source, lowering, model, wanted, Parts(folder))
+        lowered = _lower(lowering, model, wanted, Parts(folder), request.check)
         _write_parts(source, folder)
         manifest = _manifest(source, lowering, request, lowered, wanted, folder)
         (folder / "README.md").write_text(bundle_readme(manifest), encoding="utf-8")
@@ -84,13 +86,15 @@ def _check_tokenizer(source: Source) -> None:
         SpeechTokenizer(path)
 
 
-def _lower(source: Source, lowering: Lowering, model: Model, wanted: dict[str, Any], parts: Parts) -> dict[str, Part]:
-    """Every graph's artifact, those of an earlier run where they are still what would be made."""
+def _lower(lowering: Lowering, model: Model, wanted: dict[str, Any], parts: Parts, keep: bool) -> dict[str, Part]:
+    """Every graph's artifact, those of an earlier run where they are still what would be made. `keep` weights, for verification."""
     lowered = {}
     for name, recipe in wanted["recipe"]["graphs"].items():
         key = key_of({**wanted, "recipe": recipe, "graph": name})
         found = parts.find(name, key)
         lowered[name] = found or parts.make(name, key, partial(_lower_graph, lowering, model, name))
+        if not keep:
+            model.release(name)
         free_memory()
         log.info("  %s: %s, %s", name, _told(lowered[name]), "kept from an earlier run" if found else f"{peak_memory():.1f} GB of memory at the peak")
     return lowered

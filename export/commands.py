@@ -17,7 +17,6 @@ from export.eager import EagerEngine
 from export.errors import VerificationError
 from export.estimate import estimate
 from export.manifest import LICENCE, TOKENIZER
-from export.memory import check_memory
 from export.source import Model, Plan, Source
 from export.targets import HALVES, TARGETS, check_recipes, compute_precision, open_target, parse_targets
 from export.verify import failures, table
@@ -59,9 +58,8 @@ def build_command(arguments: argparse.Namespace) -> int:
         if arguments.dry_run:
             results.append({"target": target, "out": str(out), "exists": out.exists(), **expected})
             continue
-        check_memory(expected["memory_bytes"], f"{name} for {target}")
         licence = LICENCE["checkpoint" if arguments.checkpoint else "embedded"]
-        request = Request(name, target, out, plan, licence, arguments.force, not arguments.no_verify)
+        request = Request(name, target, out, plan, licence, arguments.force, not arguments.no_verify, expected["memory_bytes"])
         lowering = open_target(target, arguments.compute_precision)
         folder, made = build(source, lowering, request)
         manifest = Bundle(folder).manifest

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -73,8 +73,6 @@ class _WeightWriter:
         self._path, self._places = path, dict[bytes, int]()
 
     def __enter__(self) -> _WeightWriter:
-        self._path.unlink(missing_ok=True)
-        self._path.parent.mkdir(exist_ok=True)
         self._file = self._path.open("wb")
         self._file.write(bytes(ALIGNMENT))
         return self
@@ -83,12 +81,10 @@ class _WeightWriter:
         self._file.seek(0)
         self._file.write(HEADER.pack(len(self._places), VERSION))
         self._file.close()
-        if not self._places:
-            shutil.rmtree(self._path.parent)
 
     def move(self, message: Any, source: Path) -> None:
         """Copies what a program's function points at in `source`, and lets it point here."""
-        with source.open("rb") if source.exists() else io.BytesIO() as file:
+        with source.open("rb") as file:
             for value in _blob_values(message):
                 value.offset = self._place(file, value.offset)
 
@@ -118,7 +114,7 @@ def _blob_values(message: Any) -> Iterator[Any]:
         elif field.message_type.GetOptions().map_entry:
             yield from (blob for key in value if field.message_type.fields_by_name["value"].message_type for blob in _blob_values(value[key]))
         else:
-            yield from (blob for part in (value if field.is_repeated else [value]) for blob in _blob_values(part))
+            yield from (blob for part in (value if isinstance(value, Sequence) else [value]) for blob in _blob_values(part))
 
 
 def normalise(path: Path) -> None:
@@ -156,24 +152,28 @@ def read_quantized_weights(path: Path, function: str) -> list[tuple[np.ndarray, 
 def check_package(path: Path, graph: Graph, compute_precision: str = "float16") -> None:
     """Reads a saved package and compares its functions with the components. Raises ExportError that names the first difference."""
     for component in graph.components:
-        where = f"{path.name}: function {component.name}"
-        free_memory()  # the program before
-        try:
-            spec, program = _read(path, component.name)
-        except Exception as error:
-            raise ExportError(f"{path.name}: cannot be read back: {type(error).__name__}: {first_line(error)}") from error
-        described = {function.name: function for function in spec.description.functions}
-        if component.name not in described or component.name not in program.functions:
-            raise ExportError(f"{where}: missing; there are {', '.join(described) or 'none'}")
-        function, proto = program.functions[component.name], spec.mlProgram.functions[component.name]
-        _check_interface(where, described[component.name], function, component)
-        _compare(where, "opset", proto.opset, OPSET_NAME)
-        products = {ct.converters.mil.mil.types.builtin_to_string(op.outputs[0].dtype) for op in function.operations if op.op_type in ("linear", "matmul")}
-        if products:
-            _compare(where, "compute precision", "float16" if "fp16" in products else "float32", compute_precision)
-        foreign = {op.op_type for op in function.operations if OPSET not in SSAOpRegistry.core_ops.get(op.op_type, ())} - STATE_OPS
-        _compare(where, "operators outside iOS 18", sorted(foreign), [])
-        _check_weights(where, _quantized_weights(function), component)
+        _check_function(path, component, compute_precision)
+        free_memory()  # before the next one's program
+
+
+def _check_function(path: Path, component: Component, compute_precision: str) -> None:
+    where = f"{path.name}: function {component.name}"
+    try:
+        spec, program = _read(path, component.name)
+    except Exception as error:
+        raise ExportError(f"{path.name}: cannot be read back: {type(error).__name__}: {first_line(error)}") from error
+    described = {function.name: function for function in spec.description.functions}
+    if component.name not in described or component.name not in program.functions:
+        raise ExportError(f"{where}: missing; there are {', '.join(described) or 'none'}")
+    function, proto = program.functions[component.name], spec.mlProgram.functions[component.name]
+    _check_interface(where, described[component.name], function, component)
+    _compare(where, "opset", proto.opset, OPSET_NAME)
+    products = {ct.converters.mil.mil.types.builtin_to_string(op.outputs[0].dtype) for op in function.operations if op.op_type in ("linear", "matmul")}
+    if products:
+        _compare(where, "compute precision", "float16" if "fp16" in products else "float32", compute_precision)
+    foreign = {op.op_type for op in function.operations if OPSET not in SSAOpRegistry.core_ops.get(op.op_type, ())} - STATE_OPS
+    _compare(where, "operators outside iOS 18", sorted(foreign), [])
+    _check_weights(where, _quantized_weights(function), component)
 
 
 def _read(path: Path, function: str) -> tuple[Any, Any]:

@@ -48,14 +48,15 @@ COSTS = {
 def estimate(source: Source, plan: Plan, target: str, check: bool = True, precision: str | None = None) -> dict[str, Any]:
     """Weights and bytes of each graph; disk and peak memory in bytes, time in seconds. `check` counts verification in.
 
-    Weights stay loaded from lowering to verification, so the peak lies in one of three places: where a graph's largest tensor
-    is read, where its artifact is made, or where the whole runs beside its references.
+    For verification weights stay loaded, so the peak lies in one of three places: where a graph's largest tensor is read, where
+    its artifact is made, or where the whole runs beside its references.
     """
     root, cost = source.root(), COSTS[target]
     graphs: dict[str, dict[str, Any]] = {}
     loaded, peak, seconds = 0.0, 0.0, _source_bytes(source) / HASHED
     for graph, recipe in source.recipes(plan).items():
         prefixes = source.family.weights_of_graph[graph]
+        loaded = loaded if check else 0.0
         weights = graph_weights(root, prefixes, recipe, source.family.constant, float_bytes(target, precision))
         peak = max(peak, loaded + LOADING * _largest(root, prefixes))
         loaded += weights.loaded

@@ -7,20 +7,33 @@ import gc
 import resource
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
 from export.errors import ExportError
 
+CGROUP = Path("/sys/fs/cgroup")
 
-def check_memory(needed: int, what: str) -> None:
-    """Raises ExportError where the machine has less free memory than an export is estimated to take."""
-    free = psutil.virtual_memory().available
+
+def check_memory(needed: int, what: str, verifies: bool) -> None:
+    """Raises ExportError where less memory is free, on the machine or in the container, than an export is estimated to take."""
+    free = min(psutil.virtual_memory().available, _free_in_container())
     if needed > free:
         raise ExportError(
             f"{what}: needs about {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free;"
-            " end other programs or take a larger machine, or a recipe of fewer bits; --no-verify needs less"
+            f" end other programs or take a larger machine, or a recipe of fewer bits{'; --no-verify needs less' if verifies else ''}"
         )
+
+
+def _free_in_container() -> float:
+    """What the control group of this process may still take (Linux), files that can be read again left out; infinite without a limit."""
+    try:
+        most, taken = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        parts = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
+        return most - taken + int(parts["inactive_file"]) + int(parts["active_file"])
+    except (OSError, ValueError, KeyError):  # no such files, or "max"
+        return float("inf")
 
 
 def free_memory() -> None:

@@ -111,6 +111,10 @@ class Model:
             self.reports[graph], self.quantized[graph] = quantizer.report(), quantizer.quantized
         return self._loaded[graph]
 
+    def release(self, graph: str) -> None:
+        """Lets a graph's weights go; asked for again, they are loaded again."""
+        self._loaded.pop(graph, None)
+
     def graph(self, name: str) -> Graph:
         """What is lowered as one, with its weights."""
         return Graph(name, tuple(self.components(name)))

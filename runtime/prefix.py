@@ -36,8 +36,9 @@ class PrefixCache:
     def load(self, ids: np.ndarray, voice: np.ndarray) -> Arrays | None:
         """Rows of every cache by state; None where there are none, or none that are whole."""
         path = self._path(ids, voice)
-        if self._last and self._last[0] == path:
-            return self._last[1]
+        last = self._last  # read once: other threads put other voices here
+        if last and last[0] == path:
+            return last[1]
         try:
             with safe_open(path, framework="numpy") as file:
                 said = json.loads((file.metadata() or {}).get("sha256", "{}"))

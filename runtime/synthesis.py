@@ -78,5 +78,8 @@ class Synthesizer:
             raise UsageError(
                 f"{self.bundle.folder}: the tokenizer gives id {ids.max()}, the model has {self.constants.vocab_size}; they do not belong together"
             )
+        for what, value in (("max_frames", max_frames), ("chunk_frames", chunk_frames)):
+            if value < 1:
+                raise UsageError(f"{what} {value}: expected at least 1")
         check_length(len(ids), self.constants, self.bundle.manifest.cache_length)
         return Script(ids, rows, seed, max_frames, chunk_frames)

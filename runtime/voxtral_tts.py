@@ -241,7 +241,7 @@ class Utterance:
         self._generator = np.random.default_rng(script.seed)
         self._waiting: list[np.ndarray] = []
         self._count = 0
-        self.goes_on, self.ended = script.max_frames > 0, False  # ended: by the model itself
+        self.goes_on, self.ended = True, False  # ended: by the model itself
         ids, voice = script.ids, script.voice
         text = 1 + int(np.flatnonzero(ids == constants.audio_id)[-1]) + 1  # behind the voice and the marker that follows it
         rows = kept.load(ids[:text], voice)

@@ -102,7 +102,7 @@ def run_of(frame: float, recipe: str, **more) -> dict:
 def test_a_table_and_a_plot_from_runs(tmp_path):
     """Three runs of one bundle, of which the last has eager beside it: the median and the range; eager in a row of its own."""
     for index, frame in enumerate((160.0, 80.0, 100.0)):
-        more = {"eager": run_of(800.0, "bfloat16")} if index == 2 else {}
+        more = {"eager": run_of(800.0, "bfloat16")} if index == 2 else {"streams": [{"streams": 4, "frames_per_s": 8.0 + index}]}
         (tmp_path / f"{index}.json").write_text(json.dumps(run_of(frame, "w4", **more)))
     readme, plot = tmp_path / "README.md", tmp_path / "bars.svg"
     command = [sys.executable, "tools/bench_report.py", *map(str, sorted(tmp_path.glob("*.json"))), "--readme", str(readme), "--plot", str(plot)]
@@ -114,6 +114,7 @@ def test_a_table_and_a_plot_from_runs(tmp_path):
     text = readme.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
     assert "| onnx w4 | 100 ms (80-160) | 1.25 (1.00-2.00) | 50 ms (40-80) | 25 ms (20-40) | 12 ms (10-20) | 60 % (60-60) |" in text
+    assert "| utterances at once | 4 |\n|---|---|\n| onnx w4 | 8.5 frames/s (8.0-9.0) |\n" in text
     assert "| onnx bfloat16 | 800 ms | 10.00 |" in text and "3 runs" in text
     first = plot.read_bytes()
     subprocess.run(command, cwd=ROOT, check=True)

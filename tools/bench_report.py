@@ -53,7 +53,23 @@ def table(groups: dict[str, list[Run]]) -> str:
             _spread([run["resident_bytes"] / run["bundle"]["bytes"] for run in runs], "{:.2f}"),
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", conditions(groups)])
+    return "\n".join([*lines, *streams(groups), "", conditions(groups)])
+
+
+def streams(groups: dict[str, list[Run]]) -> list[str]:
+    """A second table, where runs spoke several utterances at once: frames of all of them a second."""
+    rates: dict[str, dict[int, list[float]]] = {}
+    for name, runs in groups.items():
+        for row in (row for run in runs for row in run.get("streams", ())):
+            rates.setdefault(name, {}).setdefault(row["streams"], []).append(row["frames_per_s"])
+    if not rates:
+        return []
+    counts = sorted({count for found in rates.values() for count in found})
+    lines = ["", "| utterances at once | " + " | ".join(map(str, counts)) + " |", "|---" * (1 + len(counts)) + "|"]
+    for name, found in rates.items():
+        cells = [_spread(found[count], "{:.1f} frames/s") if count in found else "-" for count in counts]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines
 
 
 def _spread(values: list[float], form: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import RLock
 
@@ -109,7 +110,7 @@ class Stream(ABC):
         return {state.name: state.shape for entry in self.components.values() for state in entry.states if state.is_cache}
 
     def _put_rows(self, states: Arrays, rows: Arrays) -> None:
-        caches = self._caches()
+        caches = {name: (self.count, *shape[1:]) for name, shape in self._caches().items()}
         for name in sorted(caches.keys() | rows.keys()):
             shape = list(caches.get(name, ()))
             found = rows.get(name, np.empty(0))
@@ -176,12 +177,18 @@ def copied(states: Arrays) -> Arrays:
 def _untouched(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Zeros straight from the system: NumPy's may be a heap that is cleared at once, or huge pages, 0.4 GB for the published caches."""
     count = math.prod(shape)
-    return np.frombuffer(mmap.mmap(-1, max(1, count * np.dtype(dtype).itemsize)), dtype, count).reshape(shape)
+    size = max(1, count * np.dtype(dtype).itemsize)
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}  # shared ones take memory when they are read
+    pages = mmap.mmap(-1, size, **private)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with suppress(OSError):  # a kernel without huge pages
+            pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(pages, dtype, count).reshape(shape)
 
 
-def check_states(components: dict[str, ComponentEntry], states: Arrays) -> None:
-    """A snapshot fits the components that it is restored into. Raises UsageError."""
-    expected = {state.name: (state.shape, state.dtype) for entry in components.values() for state in entry.states}
+def check_states(components: dict[str, ComponentEntry], states: Arrays, count: int = 1) -> None:
+    """A snapshot fits the components, of `count` streams, that it is restored into. Raises UsageError."""
+    expected = {state.name: ((count, *state.shape[1:]), state.dtype) for entry in components.values() for state in entry.states}
     found = {name: (array.shape, array.dtype) for name, array in states.items()}
     if found != expected:
         odd = next(name for name in sorted(expected.keys() | found.keys()) if found.get(name) != expected.get(name))

@@ -105,13 +105,15 @@ class ReferenceStream(Stream):
         return self._states[entry.graph]
 
     def snapshot(self) -> Arrays:
-        return {name: self._states_of(entry)[inside].astype(dtype) for name, (entry, inside, dtype) in _state_names(self.components).items()}
+        with self.lock:
+            return {name: self._states_of(entry)[inside].astype(dtype) for name, (entry, inside, dtype) in _state_names(self.components).items()}
 
     def restore(self, states: Arrays) -> None:
         check_states(self.components, states)
-        for name, (entry, inside, _) in _state_names(self.components).items():
-            held = self._states_of(entry)
-            held[inside] = states[name].astype(held[inside].dtype)
+        with self.lock:
+            for name, (entry, inside, _) in _state_names(self.components).items():
+                held = self._states_of(entry)
+                held[inside] = states[name].astype(held[inside].dtype)
 
     def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
         try:

@@ -11,9 +11,10 @@ import contextlib
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from importlib.metadata import version
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -55,7 +56,7 @@ class ExecuTorchEngine(Engine):
         self._torch, self._runtime = torch, Runtime.get()
         self._programs: dict[str, Any] = {}  # kept: methods point into them
         self._methods: dict[str, Any] = {}
-        self.owner: dict[str, ExecuTorchStream] = {}
+        self.owner: MutableMapping[str, ExecuTorchStream] = WeakValueDictionary()  # a stream that is gone needs its states no more
 
     def execute(self, file: str, method: str, inputs: list[np.ndarray]) -> list[np.ndarray]:
         loaded = self._methods.get(method) or self._load(file, method)

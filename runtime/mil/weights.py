@@ -41,9 +41,11 @@ NAMES = {  # MILBlob's numbers of data types
 
 @dataclass(frozen=True)
 class Packed:
-    """Numbers of less than a byte as a file holds them: unpacked whenever they are used, they take up to eight times as much."""
+    """Numbers of less than a byte as a mapped file holds them: unpacked whenever they are used, they take up to eight times as much."""
 
-    data: memoryview
+    file: mmap.mmap
+    start: int
+    size_in_bytes: int
     kind: TensorType
 
     @property
@@ -51,7 +53,12 @@ class Packed:
         return prod(self.kind.fixed or ())
 
     def unpack(self) -> np.ndarray:
-        return unpack(self.data, self.size, self.kind.scalar).reshape(self.kind.fixed or ())
+        end = self.start + self.size_in_bytes
+        values = unpack(memoryview(self.file)[self.start : end], self.size, self.kind.scalar).reshape(self.kind.fixed or ())
+        if hasattr(mmap, "MADV_DONTNEED"):  # the system may have its pages back
+            first = self.start // mmap.PAGESIZE * mmap.PAGESIZE
+            self.file.madvise(mmap.MADV_DONTNEED, first, end - first)
+        return values
 
 
 class WeightFile:
@@ -91,8 +98,9 @@ class WeightFile:
         count, bits = prod(kind.fixed), kind.scalar.bits
         if size != -(-count * bits // 8) or padding != (size * 8 - count * bits if bits < 8 else 0):
             raise PackageError(f"{where}: has {size} bytes, the program says {kind}")
-        data = memoryview(self._bytes)[start : start + size]
-        return Packed(data, kind) if bits < 8 else unpack(data, count, kind.scalar).reshape(kind.fixed)
+        if bits < 8 and isinstance(self._bytes, mmap.mmap):
+            return Packed(self._bytes, start, size, kind)
+        return unpack(memoryview(self._bytes)[start : start + size], count, kind.scalar).reshape(kind.fixed)
 
 
 def unpack(data: memoryview | bytes, count: int, scalar: Scalar) -> np.ndarray:
