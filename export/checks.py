@@ -22,7 +22,6 @@ LONG = 24
 SHORTEST_CACHE = 64  # rows: what the checks below write, 2 · LONG and one utterance of `agreement`
 SAME_STATES = 25  # steps of a long run after which both sides go on from the same states, where ties may flip
 WITH_TIES = 4  # in one of so many of these stretches eager is compared with itself as well
-APART = 6  # rows between the streams of one call
 GROWTH = 7  # of errors in a long run: at most with the number of rows, 7 times as many in the last quarter as in the first
 
 
@@ -259,14 +258,14 @@ def at_once(context: Context) -> Iterable[Comparison]:
     """What a call for several streams gives each is what eager gives it alone, whatever the others are and wherever they stand."""
     most = {name: entry.most_streams for name, entry in context.artifact().components.items()}
     for component in context.components.values():
-        count = most[component.name]
-        if count > 1 and context.together:
+        for count in sorted({2, most[component.name]}) if context.together and most[component.name] > 1 else []:
             yield from _together(context, component, context.together(count))
 
 
 def _together(context: Context, component: Component, stream: Stream) -> Iterable[Comparison]:
     has_cache, check = any(state.is_cache for state in component.states), f"{stream.count} at once"
-    positions = [LONG - APART * index if has_cache else 0 for index in range(stream.count)]
+    apart = LONG // max(stream.count - 1, 1)  # the last stands at the beginning
+    positions = [LONG - apart * index if has_cache else 0 for index in range(stream.count)]
     calls = [_at(component.example(seed), position) for seed, position in enumerate(positions)]
     rows = [_rows_at(context, component, position) for position in positions] if has_cache else []
     for index, kept in enumerate(rows):
@@ -276,8 +275,8 @@ def _together(context: Context, component: Component, stream: Stream) -> Iterabl
     caches = context.comparison(component.name, "states", check)
     for index, call in enumerate(calls):
         references = context.streams(component.name)[1:]
-        for reference, kept in zip(references, rows[index : index + 1] * len(references), strict=False):
-            reference.load_rows(kept)
+        for reference in references if has_cache else []:
+            reference.load_rows(rows[index])
         results = [reference.run(component.name, call) for reference in references]
         for name, comparison in compared.items():
             comparison.add(found[name][index : index + 1], *(result[name] for result in results))

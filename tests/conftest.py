@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from eager_streams import Engines
 from hypothesis import settings
 
 from export.__main__ import main as export
@@ -49,3 +50,9 @@ def vouch_for(bundle: Path, *names: str) -> None:
     from runtime.bundle import file_entry
 
     edit_manifest(bundle, lambda content: content["files"].update({name: file_entry(bundle / name).model_dump() for name in names}))
+
+
+@pytest.fixture(scope="module", params=["none", "w8"])
+def engines(request, checkpoint) -> Engines:
+    """Eager in the arithmetic of a target, with and without integers."""
+    return Engines(checkpoint, request.param)

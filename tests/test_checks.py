@@ -3,122 +3,16 @@
 `tests/test_verify.py` plants faults in files; here are those that a file would need a compiler for.
 """
 
-from collections.abc import Callable, Iterable
-
 import numpy as np
 import pytest
+from eager_streams import CACHE, FaultyStream, failed, no_fault
 
 from export.agreement import agreement, end_to_end
-from export.checks import LONG, Context, at_once, each_component, guarded, last_position, long_run, replay, streaming
-from export.compare import FLOAT_BAR, Comparison, Fact
-from export.eager import EagerEngine, reordered
-from export.source import Model, Plan, Source
-from quantize.linear import int8_per_block
+from export.checks import LONG, each_component, last_position, long_run, replay, streaming
+from export.compare import FLOAT_BAR
 from runtime.engines.base import Arrays, Stream
-from runtime.voxtral_tts import Constants, parse_constants
 
-CACHE, STEPS = 160, 100
-Fault = Callable[["FaultyStream", str, Arrays, Arrays], None]
-
-
-class FaultyStream(Stream):
-    """A stream whose outputs and states a fault may change after every call."""
-
-    def __init__(self, inner: Stream, fault: Fault):
-        super().__init__(tuple(inner.components.values()), inner.cache_length)
-        self.inner, self.fault, self.calls, self.row_axis = inner, fault, 0, inner.row_axis
-
-    def _run(self, entry, inputs: Arrays) -> Arrays:
-        outputs = {name: array.copy() for name, array in self.inner.run(entry.name, inputs).items()}
-        self.calls += 1
-        self.fault(self, entry.name, inputs, outputs)
-        return outputs
-
-    def change_states(self, change: Callable[[Arrays], None]) -> None:
-        states = self.inner.snapshot()
-        change(states)
-        self.inner.restore(states)
-
-    def reset(self) -> None:
-        self.inner.reset()
-
-    def snapshot(self) -> Arrays:
-        return self.inner.snapshot()
-
-    def restore(self, states: Arrays) -> None:
-        self.inner.restore(states)
-
-
-class SeveralStreams(Stream):
-    """Streams of eager, called one after another, as an engine's that are called together; a fault may change inputs and outputs."""
-
-    def __init__(self, make: Callable[[], Stream], count: int, fault: Fault):
-        self.parts = [make() for _ in range(count)]
-        entries = (entry.model_copy(update={"most_streams": count}) for entry in self.parts[0].components.values())
-        super().__init__(tuple(entries), self.parts[0].cache_length)
-        self.count, self.fault, self.row_axis = count, fault, self.parts[0].row_axis
-
-    def alone(self, index: int) -> Stream:
-        return self.parts[index]
-
-    def _run(self, entry, inputs: Arrays) -> Arrays:
-        self.fault(self, entry.name, inputs, {})
-        results = [part.run(entry.name, {name: array[index : index + 1] for name, array in inputs.items()}) for index, part in enumerate(self.parts)]
-        outputs = {name: np.concatenate([result[name] for result in results]) for name in results[0]}
-        self.fault(self, entry.name, inputs, outputs)
-        return outputs
-
-    def reset(self) -> None: ...
-
-    def snapshot(self) -> Arrays:
-        return {}
-
-    def restore(self, states: Arrays) -> None: ...
-
-
-class Engines:
-    """One model, and contexts of it with a fault in the artifact's place."""
-
-    def __init__(self, checkpoint, quant: str):
-        self.source, self.plan = Source(checkpoint), Plan(quant, cache_length=CACHE)
-        model = Model(self.source, self.plan, "BSHD")
-        self.components = model.all_components()
-        self.eager = EagerEngine(self.components, CACHE, "BSHD", int8_per_block)
-        self.reordered = EagerEngine(self.components, CACHE, "BSHD", reordered(int8_per_block))
-        self.integer = [graph for graph, paths in model.quantized.items() if paths and graph not in ("embed_text", "embed_codes")]
-        self.constants: Constants = parse_constants(self.source.family.constants(self.source.config), {"first_frame": "audio_token"})
-
-    def context(self, fault: Fault, eager_too: bool = False, full: Callable[[], Stream] | None = None, bars: dict | None = None) -> Context:
-        def faulty() -> Stream:
-            return FaultyStream(self.eager.stream(), fault)
-
-        eager = faulty if eager_too else self.eager.stream
-        return Context(self.components, faulty, eager, self.reordered.stream, full, "BSHD", self.integer, bars)
-
-    def several(self, fault: Fault) -> Context:
-        """The fault is in what is called for three at once."""
-
-        def artifact() -> Stream:
-            stream = self.eager.stream()
-            batched = {component.name for component in self.components if component.batched}
-            stream.components = {name: entry.model_copy(update={"most_streams": 3 if name in batched else 1}) for name, entry in stream.components.items()}
-            return stream
-
-        together = lambda count: SeveralStreams(self.eager.stream, count, fault)
-        return Context(self.components, artifact, self.eager.stream, self.reordered.stream, None, "BSHD", self.integer, together=together)
-
-
-@pytest.fixture(scope="module", params=["none", "w8"])
-def engines(request, checkpoint) -> Engines:
-    return Engines(checkpoint, request.param)
-
-
-def no_fault(stream, name, inputs, outputs) -> None: ...
-
-
-def failed(results: Iterable[Comparison | Fact]) -> list[str]:
-    """What did not pass: component.output or the fact's name."""
-    return [f"{r.component}.{r.output}" if isinstance(r, Comparison) else r.check for r in guarded(results, "stopped") if not r.passed]
+STEPS = 100
 
 
 def test_without_a_fault_every_check_passes(engines):
@@ -141,47 +35,6 @@ def test_an_output_off_by_ten_bars(engines, component, output):
             outputs[output] += 10 * FLOAT_BAR * np.abs(outputs[output]).max()
 
     assert failed(each_component(engines.context(fault))) == [f"{component}.{output}"]
-
-
-def test_without_a_fault_several_at_once_pass(engines):
-    assert failed(at_once(engines.several(no_fault))) == []
-    assert {result.component for result in at_once(engines.several(no_fault))} == {"embed_codes", "decode_step", "acoustic_step"}
-
-
-def one_position_for_all(stream, name, inputs, outputs):
-    if name == "decode_step" and not outputs:
-        inputs["position"][:] = inputs["position"][0]
-
-
-def streams_change_places(stream, name, inputs, outputs):
-    for array in outputs.values() if name == "embed_codes" else ():
-        array[:] = array[[0, 2, 1]]
-
-
-def guidance_of_another_stream(stream, name, inputs, outputs):
-    if name == "acoustic_step" and outputs:
-        outputs["velocity"][:, 1] = outputs["velocity"][[1, 2, 0], 1]
-
-
-def a_row_of_another_stream(stream, name, inputs, outputs):
-    if name == "decode_step" and outputs:
-        row = int(inputs["position"][2])
-        states = stream.parts[2].snapshot()
-        states["v_cache_1"][:, row] = stream.parts[0].snapshot()["v_cache_1"][:, row]
-        stream.parts[2].restore(states)
-
-
-@pytest.mark.parametrize(
-    ("fault", "found"),
-    [
-        (one_position_for_all, {"decode_step.hidden", "decode_step.states"}),
-        (streams_change_places, {"embed_codes.embeddings"}),
-        (guidance_of_another_stream, {"acoustic_step.velocity"}),
-        (a_row_of_another_stream, {"decode_step.states"}),
-    ],
-)
-def test_streams_of_one_call_that_touch(engines, fault, found):
-    assert found <= set(failed(at_once(engines.several(fault))))
 
 
 def test_numbers_that_are_none_on_both_sides(engines):

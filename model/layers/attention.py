@@ -33,8 +33,9 @@ class AttentionKernel(Protocol):
         v_cache: torch.Tensor,
         position: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q [1, S, H, D], k and v [1, S, H_kv, D] before rotation, caches in `layout`, position int64 [1] of the first row
-        -> attended [1, S, H, D], and both caches with rows position … position + S - 1 written."""
+        """q [B, S, H, D], k and v [B, S, H_kv, D] before rotation, caches in `layout`, position int64 [B] of the first row
+        -> attended [B, S, H, D], and both caches with rows position … position + S - 1 written. Only a kernel that serves
+        several streams in one call is given a B other than 1."""
         ...
 
     def among(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
