@@ -256,9 +256,11 @@ def replay(context: Context) -> Iterable[Fact]:
 
 def at_once(context: Context) -> Iterable[Comparison]:
     """What a call for several streams gives each is what eager gives it alone, whatever the others are and wherever they stand."""
+    if context.together is None:
+        return
     most = {name: entry.most_streams for name, entry in context.artifact().components.items()}
     for component in context.components.values():
-        for count in sorted({2, most[component.name]}) if context.together and most[component.name] > 1 else []:
+        for count in sorted({2, most[component.name]}) if most[component.name] > 1 else ():
             yield from _together(context, component, context.together(count))
 
 
