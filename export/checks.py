@@ -6,6 +6,7 @@ and activation arithmetic, and eager in full precision; `reordered` is eager und
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
@@ -17,9 +18,11 @@ from model.layers.attention import CACHE_AXIS
 from runtime.engines.base import Arrays, Stream
 from runtime.errors import RuntimeFault, UsageError
 
+log = logging.getLogger(__name__)
 NewStream = Callable[[], Stream]
 LONG = 24
 SHORTEST_CACHE = 64  # rows: what the checks below write, 2 · LONG and one utterance of `agreement`
+TOLD = 200  # steps of a long run between two lines of progress
 SAME_STATES = 25  # steps of a long run after which both sides go on from the same states, where ties may flip
 WITH_TIES = 4  # in one of so many of these stretches eager is compared with itself as well
 GROWTH = 7  # of errors in a long run: at most with the number of rows, 7 times as many in the last quarter as in the first
@@ -189,6 +192,8 @@ def long_run(context: Context, steps: int) -> Iterable[Comparison | Fact]:
         stream.run("prefill", start)
     before, kept = streams[0].save_rows(LONG), True
     for index in range(steps):
+        if index and index % TOLD == 0:
+            log.info("    %d of %d steps", index, steps)
         active = streams if index // SAME_STATES % WITH_TIES == 0 else streams[:2]
         if integer and index % SAME_STATES == 0:
             start_again = streams[1].snapshot()

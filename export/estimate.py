@@ -23,7 +23,7 @@ TOOLS_BYTES = 0.5e9  # resident after importing torch and a target's packages
 LOADING = 7  # bytes for each weight of the largest tensor while it is read: as stored, what of it is finite, integers
 STREAMS = 4  # sets of caches that verification holds: of the artifact, of two references, and a snapshot
 HASHED, QUANTISED, READ = 0.3e9, 40e6, 400e6  # bytes of the source, weights quantised and weights only read, per second
-PROBE = 2**20  # weights that `speed` quantises
+PROBE, SLOWEST = 2**20, 0.2  # weights that `speed` quantises; the least that it says
 
 
 @dataclass(frozen=True)
@@ -76,15 +76,18 @@ def estimate(source: Source, plan: Plan, target: str, check: bool = True, precis
     }
 
 
-def speed(rounds: int = 3) -> float:
-    """Of this machine at this moment, 1 for the one whose constants stand here: the best of a few small searches for scales."""
+def speed(seconds: float = 1.0) -> float:
+    """Of this machine, 1 for the one whose constants stand here: the best of the small searches for scales that `seconds` allow.
+
+    At least `SLOWEST`: where other programs take the processor, one search may wait a hundred times as long as it works.
+    """
     weight = torch.randn(PROBE // 1024, 1024, generator=torch.Generator().manual_seed(0))
-    scheme, best = Scheme(bits=4, group=32), float("inf")
-    for _ in range(rounds):
+    scheme, best, begun = Scheme(bits=4, group=32), float("inf"), time.perf_counter()
+    while time.perf_counter() - begun < seconds:
         started = time.perf_counter()
         search_scales(weight, scheme, "probe")
         best = min(best, time.perf_counter() - started)
-    return PROBE / QUANTISED / best
+    return max(SLOWEST, PROBE / QUANTISED / best)
 
 
 def _source_bytes(source: Source) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -71,7 +72,22 @@ class Source:
         for rule in plan.rules:
             if not any(fnmatchcase(path, rule.pattern) for path in self.quantizable):
                 raise RecipeError(f"--quant-rule {rule.pattern}: matches no weight; paths are as in the checkpoint, like {self.quantizable[-1]}")
-        return plan.recipes(self.family, {component.name: component.graph for component in self.describe(plan)})
+        recipes = plan.recipes(self.family, {component.name: component.graph for component in self.describe(plan)})
+        self._check_groups(recipes)
+        return recipes
+
+    def _check_groups(self, recipes: dict[str, Recipe]) -> None:
+        """Raises RecipeError that names all weights at once whose inputs no group divides, and what keeps them."""
+        odd: dict[str, str] = {}
+        for graph, recipe in recipes.items():
+            for path, module in self._root.named_modules():
+                if isinstance(module, nn.Linear) and path in self.quantizable and is_below(path, self.family.weights_of_graph[graph]):
+                    scheme = recipe.scheme_for(path, False)
+                    if scheme and scheme.group and module.in_features % scheme.group:
+                        odd.setdefault(re.sub(r"\.\d+\.", ".*.", path), f"groups of {scheme.group} do not divide the {module.in_features} inputs of {path}")
+        if odd:
+            rules = " ".join(f"--quant-rule '{pattern}=none'" for pattern in odd)
+            raise RecipeError(f"{next(iter(odd.values()))}; take smaller groups, as w4 has, or keep such weights as floats: {rules}")
 
     @property
     def is_large(self) -> bool:

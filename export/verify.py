@@ -147,6 +147,9 @@ def table(result: dict[str, Any]) -> str:
             )
     lines += [f"{'ok    ' if row['passed'] else 'FAILED'} {row['check']}: {row['seen']}" for row in result["rows"] if "component" not in row]
     lines += [f"       {what}: " + ", ".join(f"{key} {value:.3f}" for key, value in values.items()) for what, values in result["reports"].items()]
+    margins = [(row["margin"], f"{row['component']}.{row['output']}, {row['check']}") for row in result["rows"] if row.get("margin") is not None]
+    nearest = "; smallest margin {:.1f}x at {}".format(*min(margins)) if margins else ""
+    lines.append(f"{result['status']}: {sum(row['passed'] for row in result['rows'])} of {len(result['rows'])} checks hold{nearest}")
     return "\n".join(lines)
 
 

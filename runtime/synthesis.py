@@ -64,13 +64,22 @@ class Synthesizer:
         weights where the engine can (ONNX), one after another where it cannot; a text's sound is that of `speak`, up to the
         order of sums. Raises UsageError before the first sound.
         """
-        scripts = [self._script(text, voice, seed, max_frames, chunk_frames, clean) for text in texts]
+        if isinstance(texts, str) or not texts:
+            raise UsageError(f"speak_all: {'one str' if texts else 'no text'}; expected a list of texts")
+        if at_once < 1:
+            raise UsageError(f"speak_all: at_once {at_once}: expected at least 1")
+        scripts = []
+        for index, text in enumerate(texts):
+            try:
+                scripts.append(self._script(text, voice, seed, max_frames, chunk_frames, clean))
+            except UsageError as error:
+                raise UsageError(f"speak_all: text {index}: {error}") from None
         count = min(at_once, len(scripts), *(self.bundle.component(name).most_streams for name in BATCHED))
-        if count < 1:
-            raise UsageError(f"speak_all: {len(scripts)} texts, {at_once} at once; expected at least one")
         yield from speak_together(self._engine.together(count), self.constants, scripts, self._kept)
 
     def _script(self, text: str, voice: str | None, seed: int, max_frames: int, chunk_frames: int, clean: bool) -> Script:
+        if not isinstance(text, str):
+            raise UsageError(f"text {text!r}: expected a str")
         text = check_text(clean_text(text) if clean else text)
         rows = choose_voice(self.bundle, voice, self.constants.dim)
         ids = np.array(self._tokenizer.encode(text, len(rows)), dtype=np.int64)
@@ -78,8 +87,8 @@ class Synthesizer:
             raise UsageError(
                 f"{self.bundle.folder}: the tokenizer gives id {ids.max()}, the model has {self.constants.vocab_size}; they do not belong together"
             )
-        for what, value in (("max_frames", max_frames), ("chunk_frames", chunk_frames)):
-            if value < 1:
-                raise UsageError(f"{what} {value}: expected at least 1")
+        for what, value, least in (("max_frames", max_frames, 1), ("chunk_frames", chunk_frames, 1), ("seed", seed, 0)):
+            if value < least:
+                raise UsageError(f"{what} {value}: expected at least {least}")
         check_length(len(ids), self.constants, self.bundle.manifest.cache_length)
         return Script(ids, rows, seed, max_frames, chunk_frames)

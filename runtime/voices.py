@@ -21,16 +21,16 @@ def choose_voice(bundle: Bundle, asked: str | None, dim: int) -> np.ndarray:
     names = list(bundle.manifest.voices)
     if asked is None:
         if not names:
-            raise UsageError(f"{bundle.folder}: the bundle has no voice; give --voice FILE.safetensors with key {KEY!r}")
+            raise UsageError(f"{bundle.folder}: the bundle has no voice; give a voice FILE.safetensors with key {KEY!r}")
         return load_voice(bundle, DEFAULT if DEFAULT in names else names[0], dim)
     if asked in names:
         return load_voice(bundle, asked, dim)
     path = Path(asked)
     if path.suffix.lower() in AUDIO:
-        raise UsageError(f"--voice {asked}: a voice cannot be cloned from audio: published checkpoints hold no codec encoder; there are {', '.join(names)}")
+        raise UsageError(f"voice {asked}: a voice cannot be cloned from audio: published checkpoints hold no codec encoder; there are {', '.join(names)}")
     if path.suffix == ".safetensors":
         return _read(path, dim, UsageError)
-    raise UsageError(f"--voice {asked}: unknown voice; there are {', '.join(names) or 'none in this bundle'}")
+    raise UsageError(f"voice {asked}: unknown voice; there are {', '.join(names) or 'none in this bundle'}")
 
 
 def load_voice(bundle: Bundle, name: str, dim: int) -> np.ndarray:

@@ -153,11 +153,19 @@ def test_a_stream_of_several_keeps_them_apart(bundles):
 
 def test_texts_that_nobody_can_speak_are_refused_before_the_first_sound(bundles):
     synthesizer = Synthesizer(bundles / "onnx")
-    for texts, message in (([], "0 texts"), (["Fine.", " "], "text"), (["Fine.", "long " * 3000], "leaves no room")):
+    wrong = (
+        ([], "no text; expected a list"),
+        ("One.", "one str; expected a list"),
+        (["Fine.", " "], "text 1: .*nothing to speak"),
+        (["Fine.", None], "text 1: .*expected a str"),
+        (["Fine.", "long " * 3000], "text 1: .*leaves no room"),
+    )
+    for texts, message in wrong:
         with pytest.raises(UsageError, match=message):
             next(iter(synthesizer.speak_all(texts)))
-    with pytest.raises(UsageError, match="0 at once"):
-        next(iter(synthesizer.speak_all(["Fine."], at_once=0)))
+    for name, value in (("at_once", 0), ("max_frames", 0), ("chunk_frames", 0), ("seed", -1)):
+        with pytest.raises(UsageError, match=f"{name} {value}: expected at least"):
+            next(iter(synthesizer.speak_all(["Fine."], **{name: value})))
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])

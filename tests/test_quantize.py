@@ -1,11 +1,14 @@
 """Recipes and scales."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from export.__main__ import main as export
 from quantize.linear import QuantizedLinear, float_activations, int8_per_block, int8_per_token
 from quantize.palettes import PalettizedLinear, search_palette
 from quantize.recipe import RECIPES, Recipe, RecipeError, Rule, Scheme, find_recipe
@@ -98,6 +101,15 @@ def test_palettes_lower_the_error_of_evenly_spaced_values_by_a_third_and_stack()
     parts = [PalettizedLinear(f.indices, f.palette, LUT4) for f in (search_palette(weight(seed=s), LUT4, "w") for s in (1, 2))]
     x = weight(3, 96, seed=3)
     assert torch.equal(parts[0].stack(parts)(x), torch.cat([part(x) for part in parts], -1))
+
+
+def test_groups_that_do_not_divide_are_told_at_once_and_the_advice_works(capsys):
+    arguments = ["--target", "onnx", "--quant", "w4g128", "--dry-run"]
+    assert export(arguments) == 2
+    error = capsys.readouterr().err
+    assert "groups of 128 do not divide the 96 inputs of layers.0.attention.wq" in error
+    rules = re.findall(r"--quant-rule '([^']+)'", error)
+    assert export([*arguments, *(part for rule in rules for part in ("--quant-rule", rule))]) == 0
 
 
 def test_rows_that_share_a_palette_must_divide():
