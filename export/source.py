@@ -83,9 +83,8 @@ class Source:
                 if isinstance(module, nn.Linear) and path in self.quantizable and is_below(path, self.family.weights_of_graph[graph]):
                     scheme = recipe.scheme_for(path, False)
                     if scheme and scheme.group and module.in_features % scheme.group:
-                        odd.setdefault(
-                            "*" + ".".join(path.split(".")[-2:]), f"groups of {scheme.group} do not divide the {module.in_features} inputs of {path}"
-                        )
+                        like = "*" + ".".join(path.split(".")[-2:])
+                        odd.setdefault(like, f"groups of {scheme.group} do not divide the {module.in_features} inputs of {path}")
         if odd:
             rules = " ".join(f"--quant-rule '{pattern}=none'" for pattern in odd)
             raise RecipeError(f"{next(iter(odd.values()))}; take smaller groups, as w4 has, or keep such weights as floats: {rules}")
