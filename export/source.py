@@ -87,7 +87,7 @@ class Source:
                         odd.setdefault(like, f"groups of {scheme.group} do not divide the {module.in_features} inputs of {path}")
         if odd:
             rules = " ".join(f"--quant-rule '{pattern}=none'" for pattern in odd)
-            raise RecipeError(f"{next(iter(odd.values()))}; take smaller groups, as w4 has, or keep such weights as floats: {rules}")
+            raise RecipeError(f"{next(iter(odd.values()))}; take w8, which has no groups, or keep such weights as floats: {rules}")
 
     @property
     def is_large(self) -> bool:
