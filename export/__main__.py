@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import get_args
 
 from export.targets import parse_targets
 from quantize.recipe import find_recipe
@@ -25,12 +26,12 @@ def main(argv: list[str] | None = None) -> int:
     command = argv[0] if argv and not argv[0].startswith("-") else "build"
     if command not in (*COMMANDS, "build"):
         return _failed(f"error: no command {command!r}; there are {', '.join(COMMANDS)}, and --target TARGETS to export", USAGE)
-    parser = {"build": _build_parser, "list": _list_parser, "verify": _verify_parser, "trace": _trace_parser, "bench": _bench_parser}[command]()
-    arguments = parser.parse_args(argv[1:] if command != "build" else argv)
+    make_parser = {"build": _build_parser, "list": _list_parser, "verify": _verify_parser, "trace": _trace_parser, "bench": _bench_parser}[command]
     set_up_logging("export", "runtime", "model")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a job that is ended cleans up like one that is interrupted
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # warns of torchao's enums on import
     try:
+        arguments = make_parser().parse_args(argv[1:] if command != "build" else argv)
         _check_names(arguments)  # before torch is imported
         from export import commands
 
@@ -69,16 +70,37 @@ def _check_names(arguments: argparse.Namespace) -> None:
         parse_targets(arguments.target)
     if hasattr(arguments, "quant"):
         find_recipe(arguments.quant)
+    if getattr(arguments, "model", None):
+        from model.families import find_family
+
+        find_family(arguments.model)
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="folder as published (default: the embedded tiny model with random weights)")
+    from model.families import FAMILIES, public_name
+
+    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="folder as published (default: an embedded tiny model with random weights)")
+    names = " or ".join(map(public_name, FAMILIES))
+    parser.add_argument("--model", metavar="NAME", help=f"{names}: what a checkpoint must be, or which is embedded (default: voxtral-tts)")
     parser.add_argument("--quant", default="none", metavar="RECIPE", help="none, w8, w4, w4g128, 8da4w, or for Core ML lut4 (default: none)")
     parser.add_argument("--quant-for", action="append", default=[], metavar="COMPONENT=RECIPE", help="another recipe for one component; may be repeated")
     parser.add_argument("--quant-rule", action="append", default=[], metavar="PATTERN=RECIPE", help="for module paths that match, asked before all else")
-    parser.add_argument("--first-frame", choices=("audio_token", "prefill"), default="audio_token", help="where frame 0 comes from (default: audio_token)")
-    parser.add_argument("--alibi-slopes", choices=("mistral", "standard"), default="mistral", help="slopes of the codec's attention (default: mistral)")
-    parser.add_argument("--cache-length", type=int, default=2048, metavar="ROWS", help="rows of the KV cache: prompt and frames (default: 2048)")
+    parser.add_argument("--cache-length", type=int, metavar="ROWS", help="rows of the KV cache (default: 2048 for speaking, the model's window for listening)")
+    for key, row in FAMILIES.items():
+        _add_switches(parser.add_argument_group(row.title), key)
+
+
+def _add_switches(group: argparse._ArgumentGroup, key: str) -> None:
+    """One option for each of a family's switches; what is not given is left to the family."""
+    from model.families import switches_of
+
+    for name, field in switches_of(key).model_fields.items():
+        option, told = f"--{name.replace('_', '-')}", f"{field.description} (default: {field.default})"
+        if field.annotation is bool:
+            group.add_argument(option, action="store_const", const=True, help=field.description)
+        else:
+            choices = get_args(field.annotation) or None
+            group.add_argument(option, choices=choices, metavar=None if choices else "VALUE", help=told)
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -130,6 +152,7 @@ def _trace_parser() -> argparse.ArgumentParser:
     parser.add_argument("--compute-precision", choices=("float16", "float32"), help="of the Core ML bundle that this is compared with (default: float16)")
     parser.add_argument("--inputs", type=Path, required=True, metavar="IN.npz")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="OUT.npz")
+    parser.add_argument("--live", action="store_true", help="speech to text: in steps of 80 ms, as in a live stream")
     parser.add_argument("--json", action="store_true", help="shapes of what was written, as JSON on stdout")
     return parser
 
@@ -139,6 +162,7 @@ def _bench_parser() -> argparse.ArgumentParser:
         prog="python -m export bench", description="Times the published weights in eager torch, in bfloat16: what `runtime bench --compare eager` calls."
     )
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="folder as published (default: the embedded tiny model)")
+    parser.add_argument("--model", metavar="NAME", help="as in export (default: voxtral-tts)")
     for name, default in (("frames", 50), ("prompt-tokens", 20), ("voice-rows", 200)):
         parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"as in `runtime bench` (default: {default})")
     parser.add_argument("--threads", type=int, metavar="N", help="of torch (default: all cores)")

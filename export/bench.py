@@ -14,36 +14,43 @@ from export.manifest import component_entry
 from export.source import Plan, Source
 from model.checkpoint import is_below, materialize
 from model.component import Component
-from model.layers.attention import CACHE_AXIS
+from model.layers.attention import LAYOUTS
 from runtime.bench import Subject, machine, measure
 from runtime.bundle import ComponentEntry
 from runtime.engines.base import Arrays, Stream
-from runtime.voxtral_tts import parse_constants
+from runtime.families import open_family
+from runtime.family import BenchSettings
 
 LAYOUT = "BSHD"
 
 
 def bench_eager(source: Source, plan: Plan, voice_rows: int, threads: int | None, frames: int, prompt_tokens: int) -> dict[str, Any]:
     """`measure` of the model in bfloat16, as its checkpoint holds it: 2 bytes a weight."""
-    components = source.describe(plan, LAYOUT)
-    constants = parse_constants(source.family.constants(source.config), source.family.switches(**plan.switches).model_dump())
-    weights = {component.name: _bytes_read(source, component.graph) for component in components}
-    voice = np.random.default_rng(0).standard_normal((voice_rows, constants.dim), dtype=np.float32)
+    family, switches = open_family(source.family.name), source.switches(plan)
+    constants = family.parse_constants(source.family.constants(source.config, switches), switches.model_dump())
+    weights = {component.name: _bytes_read(source, component.graph) for component in source.describe(plan, LAYOUT)}
+    settings = BenchSettings(np.random.default_rng(0).standard_normal((voice_rows, constants.dim), dtype=np.float32), prompt_tokens)
     if threads:
         torch.set_num_threads(threads)
-    subject = Subject(lambda: BFloat16Engine(source, plan), constants, plan.cache_length, weights, voice)
+    subject = Subject(family, lambda: BFloat16Engine(source, plan), constants, source.rows(plan), weights, settings)
     return {
-        "bundle": {"name": source.folder.resolve().name, "target": "eager", "recipe": "bfloat16", "bytes": source.checkpoint.path.stat().st_size},
+        "bundle": {
+            "name": source.folder.resolve().name,
+            "family": source.family.name,
+            "target": "eager",
+            "recipe": "bfloat16",
+            "bytes": source.checkpoint.path.stat().st_size,
+        },
         "machine": machine(threads, "torch"),
-        **measure(subject, threads, frames, prompt_tokens),
+        **measure(subject, threads, frames),
     }
 
 
 def _bytes_read(source: Source, graph: str) -> int:
     """Of a call; of a table a few rows, counted as none; what is a constant at run time, neither."""
     root, prefixes = source.root(), source.family.weights_of_graph[graph]
-    left_out = {f"{path}.weight" for path, module in root.named_modules() if isinstance(module, nn.Embedding) or path in source.family.constant}
-    return sum(2 * parameter.numel() for name, parameter in root.named_parameters() if name not in left_out and is_below(name, prefixes))
+    left_out = {f"{path}.weight" for path, module in root.named_modules() if isinstance(module, nn.Embedding) or source.family.is_constant(path)}
+    return sum(2 * parameter.numel() for name, parameter in root.named_parameters(remove_duplicate=False) if name not in left_out and is_below(name, prefixes))
 
 
 class BFloat16Engine(EagerEngine):
@@ -55,10 +62,10 @@ class BFloat16Engine(EagerEngine):
             materialize(root, source.checkpoint, prefixes, _as_stored)
         root.to(torch.bfloat16)
         with torch.no_grad(), _half():  # constants are derived here
-            components = source.family.components(root, source.config, source.family.switches(**plan.switches), plan.cache_length, LAYOUT)
+            components = source.family.components(root, source.config, source.switches(plan), source.rows(plan), LAYOUT)
         for component in components:
             component.module.to(torch.bfloat16)
-        super().__init__(components, plan.cache_length, LAYOUT)
+        super().__init__(components, source.rows(plan), LAYOUT)
 
     def stream(self) -> BFloat16Stream:  # type: ignore[override]  # a stream whose states are torch's, because NumPy has no bfloat16
         return BFloat16Stream(self, tuple(self._components.values()), self._cache_length)
@@ -75,7 +82,7 @@ def _as_stored(path: str, module: nn.Module, weight: torch.Tensor) -> nn.Module:
 
 
 class BFloat16Stream(Stream):
-    row_axis = CACHE_AXIS[LAYOUT]
+    row_axis = LAYOUTS[LAYOUT].rows
 
     def __init__(self, engine: BFloat16Engine, components: tuple[Component, ...], cache_length: int):
         read = {"bits_per_weight": 16.0, "weight_bytes": 0}

@@ -24,7 +24,7 @@ from export.verify import failures, verify
 from runtime.bundle import MANIFEST, SCHEMA_VERSION, Bundle, FileEntry, Manifest, Verification, file_entry, read_manifest
 from runtime.bundle import Source as SourceEntry
 from runtime.errors import IntegrityError, UsageError
-from runtime.tokenizer import SpeechTokenizer
+from runtime.families import open_family
 
 log = logging.getLogger(__name__)
 REPORT = "verify.json"
@@ -65,7 +65,7 @@ def build(source: Source, lowering: Lowering, request: Request) -> tuple[Path, b
         lowered = _lower(lowering, model, wanted, Parts(folder), request.check)
         _write_parts(source, folder)
         manifest = _manifest(source, lowering, request, lowered, wanted, folder)
-        (folder / "README.md").write_text(bundle_readme(manifest), encoding="utf-8")
+        (folder / "README.md").write_text(bundle_readme(manifest, source.family.calls(manifest.constants, manifest.switches)), encoding="utf-8")
         manifest = manifest.model_copy(update={"files": _files(folder)})
         _write_manifest(folder, manifest)
         if request.check:
@@ -80,10 +80,10 @@ def build(source: Source, lowering: Lowering, request: Request) -> tuple[Path, b
 
 
 def _check_tokenizer(source: Source) -> None:
-    """A bundle whose tokenizer cannot be read would speak no text. Raises IntegrityError."""
+    """A bundle whose tokenizer cannot be read would be of no use to text. Raises IntegrityError."""
     path = source.folder / TOKENIZER
     if path.is_file():
-        SpeechTokenizer(path)
+        open_family(source.family.name).open_tokenizer(path)
 
 
 def _lower(lowering: Lowering, model: Model, wanted: dict[str, Any], parts: Parts, keep: bool) -> dict[str, Part]:
@@ -117,10 +117,10 @@ def _identity(source: Source, lowering: Lowering, request: Request) -> dict[str,
         "schema_version": SCHEMA_VERSION,
         "family": source.family.name,
         "target": request.target,
-        "switches": source.family.switches(**request.plan.switches).model_dump(),
+        "switches": source.switches(request.plan).model_dump(),
         "source": {"name": request.name, "files": {name: entry.model_dump() for name, entry in source_files(source.folder).items()}},
         "recipe": recipe_entry(source, request.plan).model_dump(),
-        "cache_length": request.plan.cache_length,
+        "cache_length": source.rows(request.plan),
         "compute_precision": lowering.compute_precision,
         "tools": tool_versions(lowering.packages),
     }
@@ -176,14 +176,14 @@ def _manifest(source: Source, lowering: Lowering, request: Request, lowered: dic
     components = []
     for component in source.describe(request.plan, lowering.layout):
         graph, recipe = component.graph, recipes[component.graph]
-        weights = graph_weights(root, family.weights_of_graph[graph], recipe, family.constant, 2 if lowering.halves else 4)
+        weights = graph_weights(root, family, graph, recipe, 2 if lowering.halves else 4)
         report = {"bits_per_weight": round(8 * weights.held / weights.count, 2), "weight_bytes": int(weights.read), **lowered[graph].report}
         components.append(component_entry(component, lowered[graph].entries[component.name], recipe.name, report, lowering.most_streams))
     return Manifest(
         **{key: value for key, value in wanted.items() if key not in ("source", "recipe")},
         source=SourceEntry.model_validate(wanted["source"]),
         recipe=recipe_entry(source, request.plan),
-        constants=source.family.constants(source.config),
+        constants=source.family.constants(source.config, source.switches(request.plan)),
         components=tuple(components),
         files={},
         tokenizer=TOKENIZER if (folder / TOKENIZER).is_file() else None,

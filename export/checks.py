@@ -14,8 +14,8 @@ import numpy as np
 
 from export.compare import FLOAT_BAR, TIES, Comparison, Fact, median_of_quarters, relative_distance
 from model.component import Component
-from model.layers.attention import CACHE_AXIS
-from runtime.engines.base import Arrays, Stream
+from model.layers.attention import LAYOUTS
+from runtime.engines.base import ROLLING_POSITIONS, Arrays, Stream
 from runtime.errors import RuntimeFault, UsageError
 
 log = logging.getLogger(__name__)
@@ -70,14 +70,16 @@ class Context:
         float_bar: float = FLOAT_BAR,
         extent: Extent = WHOLE,
         together: Callable[[int], Stream] | None = None,
+        chunked: tuple[str, str] = ("codec", "codec_step"),
     ):
         """`integer_graphs` have quantised products with integer activations; `bars` are for the quantisation error, by graph.
         `float_bar` is for the lowering error where no tie decides. `together` gives a stream of the artifact's of so many callers.
+        `chunked` are the component that takes a whole and the one that takes it in pieces.
         """
-        self.float_bar, self.extent = float_bar, extent
+        self.float_bar, self.extent, self.chunked = float_bar, extent, chunked
         self.components = {component.name: component for component in components}
         self.artifact, self.eager, self.reordered, self.full, self.together = artifact, eager, reordered, full, together
-        self.cache_axis, self._integer, self._bars = CACHE_AXIS[layout], integer_graphs, bars or {}
+        self.cache_axis, self._integer, self._bars = LAYOUTS[layout].rows, integer_graphs, bars or {}
         self.last_states: tuple[tuple[str, int, bool], Arrays] | None = None
 
     def comparison(self, component: str, output: str, check: str) -> Comparison:
@@ -92,6 +94,10 @@ class Context:
 
     def quantisation_bar(self, component: str) -> float | None:
         return self._bars.get(self.components[component].graph)
+
+    def rolls(self, component: str) -> bool:
+        """Whether its caches hold the last rows of a stream without end."""
+        return any(state.window for state in self.components[component].states)
 
     def beyond(self, cache: np.ndarray, rows: int) -> np.ndarray:
         """A cache without its first rows."""
@@ -128,6 +134,7 @@ def each_component(context: Context) -> Iterable[Comparison | Fact]:
         yield from compared.values()
         if states:
             yield states
+        if states and _has_plain_cache(component):
             yield Fact(f"{component.name}: rows that are not written", rest_kept, "as they were" if rest_kept else "changed")
 
 
@@ -142,7 +149,7 @@ def _run_from(states: Arrays, streams: list[Stream], component: str, inputs: Arr
 def _compare_states(context: Context, component: Component, compared: Comparison, streams: list[Stream], rows: int, start: Arrays) -> bool:
     """Adds every state up to the last row written; true where what lies beyond is in the artifact as it was, to the bit."""
     names = [state.name for state in component.states]
-    if not all(state.is_cache for state in component.states):
+    if not _has_plain_cache(component):
         snapshots = [stream.snapshot() for stream in streams]
         for name in names:
             compared.add(*(states[name] for states in snapshots))
@@ -154,10 +161,15 @@ def _compare_states(context: Context, component: Component, compared: Comparison
     return all(np.array_equal(context.beyond(now[name], rows), context.beyond(start[name], rows)) for name in names)
 
 
+def _has_plain_cache(component: Component) -> bool:
+    """Whether its states are rows that are written once, from the first to the last."""
+    return all(state.is_cache and state.window is None for state in component.states)
+
+
 def starts_warm(component: Component, seed: int) -> bool:
     """Steps start from states that a longer call left; what writes a cache from any position on does so every other time."""
     has_cache = any(state.is_cache for state in component.states)
-    return bool(component.states) and (component.name.endswith("step") or (has_cache and seed % 2 == 1))
+    return bool(component.states) and (component.name.endswith(("step", "chunk")) or (has_cache and seed % 2 == 1))
 
 
 def _states_at(context: Context, component: Component, seed: int, position: int) -> Arrays:
@@ -185,13 +197,14 @@ def long_run(context: Context, steps: int) -> Iterable[Comparison | Fact]:
     Whatever the activations, a row once written stays as it is, to the bit.
     """
     prefill, step = context.components["prefill"], context.components["decode_step"]
-    integer = context.is_integer("decode_step")
+    integer, rolls = context.is_integer("decode_step"), context.rolls("decode_step")
     streams = context.streams("decode_step")
     start = _at(prefill.example(7, S=LONG), 0)
-    steps = min(steps, streams[0].cache_length - LONG)
+    steps = steps if rolls else min(steps, streams[0].cache_length - LONG)
     if not steps:
         yield from last_position(context, streams[0].cache_length)
         return
+    names = [state.name for state in step.states]
     compared, caches = (context.comparison("decode_step", what, f"{steps} steps") for what in ("hidden", "states"))
     for stream in streams:
         stream.run("prefill", start)
@@ -209,15 +222,16 @@ def long_run(context: Context, steps: int) -> Iterable[Comparison | Fact]:
         compared.add(*(stream.run("decode_step", inputs)["hidden"] for stream in active))
         if (index + 1) % SAME_STATES == 0 or index + 1 == steps:
             found = [stream.save_rows(LONG + index + 1) for stream in active]
-            for name in found[0]:
+            for name in names:
                 caches.add(*(rows[name] for rows in found))
             written = LONG + index // SAME_STATES * SAME_STATES  # before this stretch
-            axis, places = streams[0].row_axis, range(written)
-            kept = kept and all(np.array_equal(np.take(before[name], places, axis), np.take(rows, places, axis)) for name, rows in found[0].items())
+            axis, places = streams[0].row_axis, range(0 if rolls else written)
+            kept = kept and all(np.array_equal(np.take(before[name], places, axis), np.take(found[0][name], places, axis)) for name in names)
             before = found[0]
     yield compared
     yield caches
-    yield Fact("written rows stay", kept, f"{'unchanged' if kept else 'changed'} over {steps} steps, to the bit")
+    if not rolls:
+        yield Fact("written rows stay", kept, f"{'unchanged' if kept else 'changed'} over {steps} steps, to the bit")
     yield _drift(compared, steps, context.float_bar)
     yield from last_position(context, streams[0].cache_length)
 
@@ -230,37 +244,73 @@ def _drift(compared: Comparison, steps: int, float_bar: float) -> Fact:
 
 
 def last_position(context: Context, length: int) -> Iterable[Comparison | Fact]:
-    """The last row of the cache is used like any other; a position one past it is refused."""
-    step = context.components["decode_step"]
-    compared = context.comparison("decode_step", "hidden", "last position")
-    generator = np.random.default_rng(3)
-    streams = context.streams("decode_step")
-    filled = {name: 0.5 * generator.standard_normal(array.shape, dtype=np.float32) for name, array in streams[1].snapshot().items()}
-    for seed in context.extent.seeds:
-        results = []
+    """The last row of the cache is used like any other; a position one past it is refused. A cache that rolls is used at its last row and
+    on beyond it, and at the last position of all; that is where it ends."""
+    stepped = [graph[-1] for graph in _stateful_graphs(context) if context.rolls(graph[-1].name)] or [context.components["decode_step"]]
+    for component in stepped:
+        cache = component.states[-1]
+        last = ROLLING_POSITIONS // cache.stride - 1 if cache.window else length - 1
+        rows = cache.shape[context.cache_axis] // cache.stride
+        yield from _from_full_caches(context, component, ((rows - 1, rows, rows + 1), (last,)) if cache.window else ((last,),))
+        try:
+            context.artifact().run(component.name, _at(component.example(0), last + 1))
+            yield Fact(f"{component.name}: one past the last position is refused", False, f"position {last + 1} ran")
+        except UsageError as error:
+            yield Fact(f"{component.name}: one past the last position is refused", True, f"by the runtime: {error}")
+
+
+def _from_full_caches(context: Context, component: Component, runs: tuple[tuple[int, ...], ...]) -> Iterable[Comparison]:
+    """Runs of positions one after another, each run from the same full caches."""
+    compared, output = context.comparison(component.name, component.outputs[0].name, "last position"), component.outputs[0].name
+    streams, filled = context.streams(component.name), _full_states(context, {state.name for state in component.states})
+    for index in range(max(len(runs), len(context.extent.seeds))):
+        seed, positions = context.extent.seeds[index % len(context.extent.seeds)], runs[index % len(runs)]
+        found = []
         for stream in streams:
-            results += _run_from(filled, [stream], "decode_step", _at(step.example(seed), length - 1))
+            stream.restore(filled)
+            found.append([stream.run(component.name, _at(component.example(seed + position), position))[output] for position in positions])
             stream.reset()  # full caches, of one stream at a time
-        compared.add(*(result["hidden"] for result in results))
+        for results in zip(*found, strict=True):
+            compared.add(*results)
     yield compared
-    try:
-        streams[0].run("decode_step", _at(step.example(0), length))
-        yield Fact("one past the last position is refused", False, f"position {length} ran")
-    except UsageError as error:
-        yield Fact("one past the last position is refused", True, f"by the runtime: {error}")
+
+
+def _full_states(context: Context, names: set[str]) -> Arrays:
+    """A snapshot of noise in the states of these names, and of zeros in the others."""
+    generator, states = np.random.default_rng(3), context.eager().snapshot()
+    for name in sorted(names):
+        states[name][:] = 0.5 * generator.standard_normal(states[name].shape, dtype=np.float32)
+    return states
+
+
+def _stateful_graphs(context: Context) -> list[list[Component]]:
+    """Components with states, graph by graph; the last of each takes the smallest steps."""
+    graphs: dict[str, list[Component]] = {}
+    for component in context.components.values():
+        if component.states:
+            graphs.setdefault(component.graph, []).append(component)
+    return list(graphs.values())
 
 
 def replay(context: Context) -> Iterable[Fact]:
-    """Reset and replay give the same bits; two interleaved streams give what each gives alone."""
+    """Reset and replay give the same bits; two interleaved streams give what each gives alone. Caches that roll are full before."""
     utterances = [_calls(context, seed) for seed in (1, 2)]
+    full = _full_states(context, {state.name for component in context.components.values() for state in component.states if state.window})
+
+    def begun(stream: Stream) -> Stream:
+        stream.reset()
+        if any(context.rolls(name) for name in context.components):
+            stream.restore(full)
+        return stream
+
     stream = context.artifact()
     alone = []
     for calls in utterances:
-        stream.reset()
+        begun(stream)
         alone.append([stream.run(*call) for call in calls])
-    stream.reset()
+    begun(stream)
     yield Fact("reset and replay", _same(alone[0], [stream.run(*call) for call in utterances[0]]), "compared bit for bit")
-    pair = [context.artifact(), context.artifact()]
+    pair = [begun(context.artifact()), begun(context.artifact())]
     mixed: list[list[Arrays]] = [[], []]
     for together in zip(*utterances, strict=True):
         for which, call in enumerate(together):
@@ -312,11 +362,16 @@ def _rows_at(context: Context, component: Component, position: int) -> Arrays:
 
 
 def _calls(context: Context, seed: int) -> list[tuple[str, Arrays]]:
-    by_name = context.components
-    calls = [("prefill", by_name["prefill"].example(seed, S=LONG // 2))]
+    """A prefill, and then steps of every graph in turns; where caches roll, across their end."""
+    steps = [graph[-1] for graph in _stateful_graphs(context)]
+    calls = [] if context.rolls("prefill") else [("prefill", context.components["prefill"].example(seed, S=LONG // 2))]
     for index in range(context.extent.replayed):
-        calls.append(("decode_step", _at(by_name["decode_step"].example(seed + index), LONG // 2 + index)))
-        calls.append(("codec_step", _at(by_name["codec_step"].example(seed + index), index)))
+        for step in steps:
+            cache = step.states[-1]
+            first = LONG // 2 if step.name == "decode_step" else 0
+            if cache.window:
+                first = cache.shape[context.cache_axis] // cache.stride - context.extent.replayed // 2
+            calls.append((step.name, _at(step.example(seed + index), first + index)))
     return calls
 
 
@@ -325,20 +380,25 @@ def _same(first: list[Arrays], second: list[Arrays]) -> bool:
 
 
 def streaming(context: Context) -> Iterable[Comparison]:
-    """Chunks of any size through `codec_step`, and one call for all where the artifact takes that, add up to eager's whole."""
-    frames = context.extent.streamed
-    compared = context.comparison("codec_step", "audio", "chunks equal whole")
-    codes = context.components["codec"].example(11, T=frames)["codes"]
-    most = context.artifact().components["codec"].dims["T"][1]
+    """Chunks of any size, through the component for chunks where it takes them, and calls as long as the artifact takes add up to
+    eager's whole."""
+    frames, (whole_name, step_name) = context.extent.streamed, context.chunked
+    component, steps = context.components[whole_name], context.components.get(step_name)
+    given, output = component.inputs[0].name, component.outputs[0].name
+    compared = context.comparison(whole_name, output, "chunks equal whole")
+    values = component.example(11, T=frames)[given]
 
     def decode(make: NewStream, size: int) -> np.ndarray:
-        stream, starts = make(), range(0, frames, size)
-        pieces = [stream.run("codec_step", {"codes": codes[:, start : start + size], "position": np.array([start])})["audio"] for start in starts]
+        stream = make()
+        name = step_name if steps and (size == 1 or steps.dims) else whole_name
+        pieces = [stream.run(name, {given: values[:, start : start + size], "position": np.array([start])})[output] for start in range(0, frames, size)]
         return np.concatenate(pieces, axis=1)
 
-    whole = decode(context.eager, frames)
+    most = component.dims["T"][1]
+    whole = decode(context.eager, min(frames, most))
+    most = context.artifact().components[whole_name].dims["T"][1]
     for size in sorted({min(size, most) for size in (1, 3, 7, frames)}):
-        compared.add(decode(context.artifact, size), whole, decode(context.reordered, size) if context.is_integer("codec_step") else None)
+        compared.add(decode(context.artifact, size), whole, decode(context.reordered, size) if context.is_integer(whole_name) else None)
     yield compared
 
 

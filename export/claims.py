@@ -14,16 +14,15 @@ from export.source import Plan, Source
 from quantize.recipe import RecipeError, Rule, Scheme
 from runtime.bundle import MANIFEST, Bundle, FileEntry, Manifest, SchemeEntry, first_fault
 from runtime.errors import IntegrityError, UsageError
+from runtime.families import read_constants
 from runtime.voices import load_voice
-from runtime.voxtral_tts import read_constants
-
-LONGEST_CACHE = 131072  # rows; beyond what the model was trained on
 
 
 def plan_of(manifest: Manifest, source: Source) -> Plan:
     """The plan that a bundle was made by, read back from its manifest. Raises IntegrityError where it could not have been."""
-    if not SHORTEST_CACHE <= manifest.cache_length <= LONGEST_CACHE:
-        raise IntegrityError(f"{MANIFEST}: cache_length {manifest.cache_length}: expected {SHORTEST_CACHE} to {LONGEST_CACHE}; export the bundle again")
+    longest = source.family.longest_cache(source.config)
+    if not SHORTEST_CACHE <= manifest.cache_length <= longest:
+        raise IntegrityError(f"{MANIFEST}: cache_length {manifest.cache_length}: expected {SHORTEST_CACHE} to {longest}; export the bundle again")
     graphs = manifest.recipe.graphs
 
     own = -len(source.family.high_precision) or None  # the family's own rules come last, and are added again
@@ -62,7 +61,7 @@ def check_claims(bundle: Bundle, source: Source, plan: Plan, lowering: Lowering)
     dim = read_constants(manifest).dim
     claims = [
         ("family", manifest.family, family.name),
-        ("constants", manifest.constants, family.constants(source.config)),
+        ("constants", manifest.constants, family.constants(source.config, source.switches(plan))),
         ("recipe", manifest.recipe, recipe_entry(source, plan)),
         ("compute_precision", manifest.compute_precision, lowering.compute_precision),
         ("numerics", manifest.numerics in (NOT_RUN, *lowering.runners), True),

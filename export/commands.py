@@ -9,42 +9,47 @@ import re
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from export.bench import bench_eager
 from export.build import REPORT, Request, build
 from export.checks import SHORTEST_CACHE
-from export.claims import LONGEST_CACHE, check_claims, check_source, plan_of
+from export.claims import check_claims, check_source, plan_of
 from export.eager import EagerEngine
 from export.errors import VerificationError
 from export.estimate import estimate
-from export.manifest import LICENCE, TOKENIZER
+from export.manifest import TOKENIZER
 from export.source import Model, Plan, Source
 from export.targets import HALVES, TARGETS, check_recipes, compute_precision, open_target, parse_targets
 from export.verify import failures, table
 from export.verify import verify as verify_bundle
-from model.families import FAMILIES
-from model.synthetic import embedded_default
+from model.component import Component
+from model.families import DEFAULT, FAMILIES, find_family, public_name, switches_of
+from model.synthetic import embedded_default, embedded_name
 from quantize.linear import float_activations
 from quantize.recipe import RECIPES, RecipeError, Scheme, find_recipe, parse_rule
-from runtime.bundle import Bundle
+from runtime.bundle import Bundle, first_fault
 from runtime.errors import RuntimeFault, UsageError
+from runtime.families import open_family
 from runtime.files import check_place, write_whole
 from runtime.trace import read_inputs, write_outputs
-from runtime.trace import trace as trace_utterance
-from runtime.voxtral_tts import parse_constants
 
-EMBEDDED_NAME = "voxtral-tts-tiny"
 log = logging.getLogger("export")
 
 
 def build_command(arguments: argparse.Namespace) -> int:
     targets = parse_targets(arguments.target)
-    plan, source = _plan(arguments), _source(arguments.checkpoint)
-    name = arguments.checkpoint.resolve().name if arguments.checkpoint else EMBEDDED_NAME
+    source = _source(arguments.checkpoint, arguments.model)
+    plan = _plan(arguments, source)
+    name = arguments.checkpoint.resolve().name if arguments.checkpoint else embedded_name(source.family.name)
     recipes = source.recipes(plan)  # a bad override fails before anything is lowered
     for target in targets:
         compute_precision(target, arguments.compute_precision)
         check_recipes(target, recipes.values())
-    for what, there in (("tekken.json, so that its bundle reads no text", (source.folder / TOKENIZER).is_file()), ("voices", bool(source.voices))):
+    for what, there in (
+        ("tekken.json, so that its bundle reads no text", (source.folder / TOKENIZER).is_file()),
+        ("voices", bool(source.voices) or source.family.voices is None),
+    ):
         if not there:
             log.warning("%s: this checkpoint has no %s", source.folder, what)
     results = []
@@ -58,7 +63,7 @@ def build_command(arguments: argparse.Namespace) -> int:
         if arguments.dry_run:
             results.append({"target": target, "out": str(out), "exists": out.exists(), **expected})
             continue
-        licence = LICENCE["checkpoint" if arguments.checkpoint else "embedded"]
+        licence = f"that of the checkpoint; {source.family.licence}" if arguments.checkpoint else "none needed: random weights"
         request = Request(name, target, out, plan, licence, arguments.force, not arguments.no_verify, expected["memory_bytes"])
         lowering = open_target(target, arguments.compute_precision)
         folder, made = build(source, lowering, request)
@@ -75,29 +80,36 @@ def build_command(arguments: argparse.Namespace) -> int:
 
 
 def list_command(arguments: argparse.Namespace) -> int:
-    source = _source(None)
-    components = source.describe(Plan())
-    content = {
-        "families": {name: family.title for name, family in FAMILIES.items()},
+    sources = {key: Source(embedded_default(key)) for key in FAMILIES}
+    content: dict[str, Any] = {
+        "families": {key: row.title for key, row in FAMILIES.items()},
         "targets": list(TARGETS),
         "recipes": {name: recipe.describe() for name, recipe in RECIPES.items()},
-        "components": {component.name: component.purpose for component in components},
-        "paths": sorted({re.sub(r"\.\d+\.", ".N.", path) for path in source.quantizable}),
+        "components": {key: {component.name: component.purpose for component in _all_components(source)} for key, source in sources.items()},
+        "paths": {key: sorted({re.sub(r"\.\d+\.", ".N.", path) for path in source.quantizable}) for key, source in sources.items()},
     }
     if arguments.json:
         print(json.dumps(content, indent=1))
         return 0
-    print("families    " + ", ".join(content["families"]))
+    print("models      " + ", ".join(map(public_name, FAMILIES)))
     print("targets     " + ", ".join(TARGETS))
     for name, recipe in RECIPES.items():
         scheme = recipe.linears
         what = "full precision" if scheme is None else f"{_held(scheme)}, tables int8"
         print(f"recipe      {name:<8} {what}{', int8 activations on every target' if scheme and scheme.activations == 'int8' else ''}")
-    for component in components:
-        print(f"component   {component.name:<14} {component.purpose}")
-    for path in content["paths"]:
-        print(f"path        {path}{'  (kept as floats unless a rule says otherwise)' if path in source.family.high_precision else ''}")
+    for key, source in sources.items():
+        print(f"\n{public_name(key)}")
+        for component, purpose in content["components"][key].items():
+            print(f"component   {component:<14} {purpose}")
+        for path in content["paths"][key]:
+            print(f"path        {path}{'  (kept as floats unless a rule says otherwise)' if path in source.family.high_precision else ''}")
     return 0
+
+
+def _all_components(source: Source) -> list[Component]:
+    """With every switch that adds some."""
+    flags = {name: True for name, field in source.family.switches.model_fields.items() if field.annotation is bool}
+    return source.describe(Plan(switches=flags))
 
 
 def _held(scheme: Scheme) -> str:
@@ -115,7 +127,7 @@ def verify_command(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) and manifest.target not in HALVES:
             raise UsageError(f"--{name.replace('_', '-')}: for Core ML bundles; {arguments.bundle} is for {manifest.target}")
     bundle.check_hashes()
-    source = _source(arguments.checkpoint)
+    source = _source(arguments.checkpoint, manifest.family)
     check_source(manifest.source.files, source.folder, arguments.checkpoint)
     plan = plan_of(manifest, source)
     lowering = open_target(manifest.target, manifest.compute_precision if manifest.target in HALVES else None)
@@ -139,14 +151,15 @@ def bench_command(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name.replace('_', '-')} {value}: expected at least 1")
-    source = _source(arguments.checkpoint)
+    source = _source(arguments.checkpoint, arguments.model)
     result = bench_eager(source, Plan(), arguments.voice_rows, arguments.threads, arguments.frames, arguments.prompt_tokens)
     print(json.dumps(result, indent=1))
     return 0
 
 
 def trace_command(arguments: argparse.Namespace) -> int:
-    plan, source = _plan(arguments), _source(arguments.checkpoint)
+    source = _source(arguments.checkpoint, arguments.model)
+    plan = _plan(arguments, source)
     targets = parse_targets(arguments.target) if arguments.target else ()
     if len(targets) > 1:
         raise UsageError(f"--target {arguments.target}: a trace follows one target's arithmetic; give one")
@@ -158,24 +171,49 @@ def trace_command(arguments: argparse.Namespace) -> int:
     layout = lowering.layout if lowering else "BSHD"
     model = Model(source, plan, layout, lowering is not None and lowering.halves)
     product = lowering.product if lowering else float_activations
-    engine = EagerEngine(model.all_components(), plan.cache_length, layout, product)
-    constants = parse_constants(source.family.constants(source.config), plan.switches)
-    inputs = read_inputs(arguments.inputs, constants)
+    engine = EagerEngine(model.all_components(), source.rows(plan), layout, product)
+    family, switches = open_family(source.family.name), source.switches(plan)
+    constants = family.parse_constants(source.family.constants(source.config, switches), switches.model_dump())
+    inputs = read_inputs(arguments.inputs, family.trace_inputs(constants))
     check_place(arguments.output)
-    outputs = trace_utterance(engine, constants, inputs)
+    outputs = family.trace(engine, constants, inputs, arguments.live)
     write_outputs(arguments.output, outputs)
     print(json.dumps({name: array.shape for name, array in outputs.items()}) if arguments.json else arguments.output)
     return 0
 
 
-def _source(checkpoint: Path | None) -> Source:
-    return Source(checkpoint if checkpoint else embedded_default())
+def _source(checkpoint: Path | None, model: str | None) -> Source:
+    """`model` is what the checkpoint must be, or which is embedded. Raises UsageError where it is another."""
+    key = find_family(model) if model else DEFAULT
+    if checkpoint is None:
+        return Source(embedded_default(key))
+    source = Source(checkpoint)
+    if model and source.family.name != key:
+        raise UsageError(f"{checkpoint}: a checkpoint of {source.family.title}, not of {FAMILIES[key].title}; give another --checkpoint")
+    return source
 
 
-def _plan(arguments: argparse.Namespace) -> Plan:
+def _switches(arguments: argparse.Namespace, source: Source) -> dict[str, Any]:
+    """Those that were given. Raises UsageError on another family's, or on a value that makes no sense."""
+    given = {}
+    for key, row in FAMILIES.items():
+        for name in switches_of(key).model_fields:
+            if (value := getattr(arguments, name)) is None:
+                continue
+            if key != source.family.name:
+                raise UsageError(f"--{name.replace('_', '-')}: for {row.title}; this is {source.family.title}")
+            given[name] = value
+    try:
+        return source.family.switches(**given).model_dump()
+    except ValidationError as error:
+        raise UsageError(f"--{first_fault(error).replace('_', '-', 1)}") from None
+
+
+def _plan(arguments: argparse.Namespace, source: Source) -> Plan:
     find_recipe(arguments.quant)
-    if not SHORTEST_CACHE <= arguments.cache_length <= LONGEST_CACHE:
-        raise RecipeError(f"--cache-length {arguments.cache_length}: expected {SHORTEST_CACHE} to {LONGEST_CACHE} rows")
+    longest = source.family.longest_cache(source.config)
+    if arguments.cache_length is not None and not SHORTEST_CACHE <= arguments.cache_length <= longest:
+        raise RecipeError(f"--cache-length {arguments.cache_length}: expected {SHORTEST_CACHE} to {longest} rows")
     overrides = []
     for text in arguments.quant_for:
         component, separator, recipe = text.partition("=")
@@ -186,7 +224,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         quant=arguments.quant,
         quant_for=tuple(overrides),
         rules=tuple(parse_rule(text) for text in arguments.quant_rule),
-        switches={"first_frame": arguments.first_frame, "alibi_slopes": arguments.alibi_slopes},
+        switches=_switches(arguments, source),
         cache_length=arguments.cache_length,
     )
 

@@ -20,7 +20,7 @@ from export.errors import ExportError
 from export.lowering import EntryPoint, Graph, Lowering, Stateful, dynamic_shapes, quiet_logs
 from export.memory import free_memory
 from model.component import Component, Kind, TensorSpec
-from model.layers.attention import AttentionKernel, ReferenceAttention, use_attention
+from model.layers.attention import AttentionKernel, ReferenceAttention, held_positions, seen, use_attention
 from quantize.linear import QuantizedLinear, use_product
 from quantize.palettes import PalettizedLinear
 from quantize.scales import SMALLEST_SCALE
@@ -46,7 +46,8 @@ def spell_product(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
     if not torch.compiler.is_exporting():
         return linear.multiply(x)  # the same numbers, of some rows at a time
     low, high = RANGES[linear.scheme.bits]
-    return F.linear(x, torch.ops.torchao.dequantize_affine(linear.weight, [1, linear.block], linear.scale, None, torch.int8, low, high))
+    weight = torch.ops.torchao.dequantize_affine(linear.weight, [1, linear.block], linear.scale, None, torch.int8, low, high)
+    return F.linear(x, weight, linear.bias)
 
 
 def _int8_rows(x: torch.Tensor) -> torch.Tensor:
@@ -96,17 +97,28 @@ class OneHotAttention(AttentionKernel):
     layout = "BHSD"
 
     def cached(self, q, k, v, rotation, k_cache, v_cache, position):
+        at = (position + torch.arange(q.shape[1]))[:, None]  # [S, 1]
+        slots = torch.arange(k_cache.shape[2])
+        return self.rolling(q, k, v, rotation, k_cache, v_cache, (slots == at, slots > at))
+
+    def turn(self, position, rows, cache, window):
+        """In a ring, bool [S, L]: which row goes where, and what a query does not see."""
+        length = cache.shape[2]
+        at = (position + torch.arange(rows))[:, None] % length
+        hidden = seen(held_positions(length, position + rows), position, rows, window).logical_not()
+        return torch.arange(length) == at, hidden
+
+    def rolling(self, q, k, v, rotation, k_cache, v_cache, turn):
+        written, hidden = turn
         q, k = rotation(q), rotation(k)
         rows, heads, head_dim = q.shape[1:]
-        kv_heads, length = k_cache.shape[1:3]
-        at = (position + torch.arange(rows))[:, None]  # [S, 1]
-        slots = torch.arange(length)
-        chosen = (slots == at).to(q.dtype)  # [S, L]
+        kv_heads = k_cache.shape[1]
+        chosen = written.to(q.dtype)
         kept = 1 - chosen.sum(0)[:, None]  # [L, 1]
         spread = chosen.transpose(0, 1)[None, None]  # [1, 1, L, S]
         k_cache, v_cache = (cache * kept + spread @ new.transpose(1, 2) for cache, new in ((k_cache, k), (v_cache, v)))
         grouped = (q * head_dim**-0.5).transpose(1, 2).reshape(1, kv_heads, heads // kv_heads, rows, head_dim)
-        scores = grouped @ k_cache[:, :, None].transpose(3, 4) + (slots > at).to(q.dtype) * MASKED  # [1, H_kv, H / H_kv, S, L]
+        scores = grouped @ k_cache[:, :, None].transpose(3, 4) + hidden.to(q.dtype) * MASKED  # [1, H_kv, H / H_kv, S, L]
         out = scores.softmax(-1) @ v_cache[:, :, None]
         return out.permute(0, 3, 1, 2, 4).reshape(1, rows, heads, head_dim), k_cache, v_cache
 
@@ -207,7 +219,7 @@ def _passes(component: Component) -> ct.PassPipeline:
     two that let attention read the cache where it was just written, which fail on states written last."""
     pipeline = ct.PassPipeline()
     pipeline.remove_passes({"common::divide_to_multiply"})
-    if not any(state.is_cache for state in component.states):
+    if not all(state.is_cache for state in component.states):
         pipeline.remove_passes({"common::canonicalize_inplace_pattern", "common::prefer_state_in_downstream"})
     return pipeline
 

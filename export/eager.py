@@ -10,7 +10,7 @@ import torch
 from export.lowering import EntryPoint
 from export.manifest import component_entry
 from model.component import Component
-from model.layers.attention import CACHE_AXIS, ReferenceAttention, use_attention
+from model.layers.attention import LAYOUTS, ReferenceAttention, use_attention
 from quantize.linear import Product, QuantizedLinear, float_activations, use_product
 from runtime.bundle import ComponentEntry
 from runtime.engines.base import Arrays, Engine, Stream, check_states, copied, empty_states
@@ -56,7 +56,7 @@ def reordered(product: Product, dtype: torch.dtype = torch.float32) -> Product:
 class EagerStream(Stream):
     def __init__(self, entries: tuple[ComponentEntry, ...], cache_length: int, engine: EagerEngine):
         super().__init__(entries, cache_length, engine)
-        self._engine, self.row_axis = engine, CACHE_AXIS[engine.layout]
+        self._engine, self.row_axis = engine, LAYOUTS[engine.layout].rows
         self.reset()
 
     def reset(self) -> None:
@@ -66,7 +66,7 @@ class EagerStream(Stream):
         return copied(self._states)
 
     def save_rows(self, count: int) -> Arrays:
-        return {name: np.take(self._states[name], range(count), self.row_axis) for name in self._caches()}
+        return {name: np.take(self._states[name], range(min(count, shape[self.row_axis])), self.row_axis) for name, shape in self._caches().items()}
 
     def restore(self, states: Arrays) -> None:
         check_states(self.components, states)

@@ -57,7 +57,7 @@ def estimate(source: Source, plan: Plan, target: str, check: bool = True, precis
     for graph, recipe in source.recipes(plan).items():
         prefixes = source.family.weights_of_graph[graph]
         loaded = loaded if check else 0.0
-        weights = graph_weights(root, prefixes, recipe, source.family.constant, float_bytes(target, precision))
+        weights = graph_weights(root, source.family, graph, recipe, float_bytes(target, precision))
         peak = max(peak, loaded + LOADING * _largest(root, prefixes))
         loaded += weights.loaded
         peak = max(peak, loaded + cost.lowering * weights.held)
@@ -96,11 +96,11 @@ def _source_bytes(source: Source) -> int:
 
 def _products(root: nn.Module, prefixes: tuple[str, ...]) -> int:
     """Weights that become products: matrices, and kernels of convolutions."""
-    return sum(is_below(name, prefixes) and parameter.dim() > 1 for name, parameter in root.named_parameters())
+    return sum(is_below(name, prefixes) and parameter.dim() > 1 for name, parameter in root.named_parameters(remove_duplicate=False))
 
 
 def _largest(root: nn.Module, prefixes: tuple[str, ...]) -> int:
-    return max((parameter.numel() for name, parameter in root.named_parameters() if is_below(name, prefixes)), default=0)
+    return max((parameter.numel() for name, parameter in root.named_parameters(remove_duplicate=False) if is_below(name, prefixes)), default=0)
 
 
 def _cache_bytes(source: Source, plan: Plan) -> int:

@@ -23,7 +23,7 @@ from torch import nn
 from export.errors import ExportError
 from export.lowering import TRACE_ROWS, EntryPoint, Graph, Lowering, Stateful, dynamic_shapes, quiet_logs
 from model.component import Component
-from model.layers.attention import AttentionKernel, ReferenceAttention, use_attention
+from model.layers.attention import AttentionKernel, ReferenceAttention, held_positions, seen, use_attention
 from model.layers.norm import use_norm
 from quantize.linear import int8_per_token, use_product
 from runtime.errors import first_line
@@ -31,6 +31,7 @@ from runtime.errors import first_line
 # Products with weights only, of every precision: with everything that XNNPACK takes, slices and reshapes cut the codec of the
 # golden checkpoint into 157 delegates, and lowering takes twice as long.
 PRODUCTS = [LinearConfig, AddmmConfig, MMConfig, SigmoidConfig]
+MASKED = -1e4  # finite: a row may be masked whole
 
 
 def _rms_norm(x: torch.Tensor, widths: tuple[int, ...], weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -53,39 +54,59 @@ class LlamaAttention(AttentionKernel):
         torch.ops.llama.update_cache(v, v_cache, start)
         return torch.ops.llama.custom_sdpa(q, k_cache, v_cache, start, None, 0.0, True), k_cache, v_cache
 
+    def turn(self, position, rows, cache, window):
+        """In a ring: places of the rows and a mask; or, where it holds `window` rows and a call writes one, so that every row is seen
+        and no mask is needed, its place and how many rows lie before it."""
+        length = cache.shape[1]
+        if length > window:
+            mask = torch.where(seen(held_positions(length, position + rows), position, rows, window), 0.0, MASKED)
+            return ((position + torch.arange(rows)) % length)[None], mask
+        place, before = (position % length)[0].item(), position.clamp(max=length - rows)[0].item()
+        for value in (place, before):
+            torch._check_is_size(value)
+            torch._check(value + rows <= length)
+        return place, before
+
+    def rolling(self, q, k, v, rotation, k_cache, v_cache, turn):
+        q, k = rotation(q), rotation(k)
+        place, what = turn
+        if isinstance(place, torch.Tensor):
+            torch.ops.llama.update_cache_with_indices(k, k_cache, 0, place)
+            torch.ops.llama.update_cache_with_indices(v, v_cache, 0, place)
+            return torch.ops.llama.custom_sdpa(q, k_cache, v_cache, k_cache.shape[1] - q.shape[1], what, 0.0, False), k_cache, v_cache
+        torch.ops.llama.update_cache(k, k_cache, place)
+        torch.ops.llama.update_cache(v, v_cache, place)
+        return torch.ops.llama.custom_sdpa(q, k_cache, v_cache, what, None, 0.0, True), k_cache, v_cache
+
     def among(self, q, k, v):
         return torch.ops.llama.custom_sdpa(q, k, v, k.shape[1] - q.shape[1], None, 0.0, False)  # it reads keys up to the start and the queries' number
 
 
-class ReadStates(Stateful):
-    """`GRAPH.read`: all states of a graph, so that a runtime can take a snapshot."""
+class Mover(Stateful):
+    """States of a graph without its weights."""
 
-    def forward(self):
-        return tuple(self.states())
-
-
-class WriteStates(Stateful):
-    """`GRAPH.write`: replaces all states. A program starts with zeros whatever it was exported with."""
-
-    def forward(self, *values: torch.Tensor):
-        for buffer, value in zip(self.states(), values, strict=True):
-            buffer.copy_(value)
-        return ()
+    def __init__(self, component: Component):
+        super().__init__(Component(component.name, component.graph, nn.Module(), component.inputs, component.outputs, component.example, component.states))
+        self.are_caches = [state.is_cache for state in component.states]
 
 
-class ReadRows(Stateful):
-    """`GRAPH.read` where states are caches: as many of their first rows as its one input, of any values, is long."""
+class ReadStates(Mover):
+    """`GRAPH.read`: all states, so that a runtime can take a snapshot; of caches as many first rows as its one input, of any values, is long."""
 
     def forward(self, *like: torch.Tensor):
-        return tuple(buffer.narrow(1, 0, like[0].shape[0]).clone() for buffer in self.states())
+        pairs = zip(self.states(), self.are_caches, strict=True)
+        return tuple(buffer.narrow(1, 0, like[0].shape[0]).clone() if is_cache else buffer.clone() for buffer, is_cache in pairs)
 
 
-class WriteRows(Stateful):
-    """`GRAPH.write` where states are caches: replaces their first rows, as many as are given."""
+class WriteStates(Mover):
+    """`GRAPH.write`: replaces all states, of caches as many first rows as are given. A program starts with zeros whatever it was exported with."""
 
     def forward(self, *values: torch.Tensor):
-        for buffer, value in zip(self.states(), values, strict=True):
-            torch.ops.llama.update_cache(value, buffer, 0)
+        for buffer, is_cache, value in zip(self.states(), self.are_caches, values, strict=True):
+            if is_cache:
+                torch.ops.llama.update_cache(value, buffer, 0)
+            else:
+                buffer.copy_(value)
         return ()
 
 
@@ -159,21 +180,15 @@ def _movers(component: Component) -> dict[str, torch.export.ExportedProgram]:
     """Methods that give a component's states away and take others in."""
     if not component.states:
         return {}
-    read, write = f"{component.graph}.read", f"{component.graph}.write"
-    shell = _shell(component)
-    if not all(state.is_cache for state in component.states):
-        values = tuple(torch.zeros(state.shape) for state in component.states)
-        return {read: torch.export.export(ReadStates(shell), (), strict=False), write: torch.export.export(WriteStates(shell), values, strict=False)}
-    rows = torch.export.Dim("rows", min=1, max=component.states[0].shape[1])
-    values = tuple(torch.zeros(state.shape)[:, :TRACE_ROWS] for state in component.states)
-    reading = torch.export.export(ReadRows(shell), (torch.zeros(TRACE_ROWS),), dynamic_shapes=(({0: rows},),), strict=False)
-    writing = torch.export.export(WriteRows(shell), values, dynamic_shapes=(tuple({1: rows} for _ in values),), strict=False)
-    return {read: reading, write: writing}
-
-
-def _shell(component: Component) -> Component:
-    """The component's states without its weights."""
-    return Component(component.name, component.graph, nn.Module(), component.inputs, component.outputs, component.example, component.states)
+    cache = next((state for state in component.states if state.is_cache), None)
+    rows = torch.export.Dim("rows", min=1, max=cache.shape[1]) if cache else None
+    like = (torch.zeros(TRACE_ROWS),) if cache else ()
+    values = tuple(torch.zeros(state.shape)[:, : TRACE_ROWS if state.is_cache else None] for state in component.states)
+    dynamic = tuple({1: rows} if state.is_cache else None for state in component.states)
+    return {
+        f"{component.graph}.read": torch.export.export(ReadStates(component), like, dynamic_shapes=(({0: rows},),) if cache else None, strict=False),
+        f"{component.graph}.write": torch.export.export(WriteStates(component), values, dynamic_shapes=(dynamic,) if cache else None, strict=False),
+    }
 
 
 def _let_go(edge: EdgeProgramManager) -> None:

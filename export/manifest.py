@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -16,10 +17,6 @@ from runtime.bundle import ComponentEntry, FileEntry, RecipeEntry, State, Tensor
 
 TOKENIZER = "tekken.json"
 NOT_RUN = "not run"  # a manifest's numerics where nothing has executed the artifacts
-LICENCE = {
-    "checkpoint": "that of the checkpoint; the published Voxtral-4B-TTS weights and voices are CC BY-NC 4.0, not for commercial use",
-    "embedded": "none needed: random weights",
-}
 
 
 def component_entry(component: Component, where: EntryPoint, recipe: str, report: dict[str, Any], most_streams: int = 1) -> ComponentEntry:
@@ -36,7 +33,7 @@ def component_entry(component: Component, where: EntryPoint, recipe: str, report
         purpose=component.purpose,
         inputs=tensors(component.inputs),
         outputs=tensors(component.outputs),
-        states=tuple(State(name=s.name, dtype=s.dtype, shape=s.shape, is_cache=s.is_cache) for s in component.states),
+        states=tuple(State(**asdict(s)) for s in component.states),
         dims=dict(component.dims if where.dims is None else where.dims),
         most_streams=most_streams if component.batched else 1,
         recipe=recipe,

@@ -16,13 +16,14 @@ from onnxscript import evaluator
 
 from export.errors import ExportError
 from export.lowering import EntryPoint, Graph, Lowering, dynamic_shapes, quiet_logs, zero_states
-from model.layers.attention import AttentionKernel, ReferenceAttention, use_attention
+from model.layers.attention import AttentionKernel, ReferenceAttention, held_positions, seen, use_attention
 from quantize.linear import CHANNEL_BLOCK, QuantizedLinear, int8_per_block, use_product
 from runtime.errors import first_line
 
 OPSET = 23
 INLINE_BELOW = 1024  # bytes; smaller constants stay in the graph
 TRACE_STREAMS = 3
+MASKED = -1e4  # finite: a row may be masked whole
 ALIGNMENT = 4096  # a page, so that a runtime may map each weight
 
 
@@ -35,6 +36,28 @@ def matmul_nbits(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bit
 @matmul_nbits.register_fake
 def _(x, weight, scale, bits, block):
     return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+@torch.library.custom_op("voxport::rolling_attention", mutates_args=())
+def rolling_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    last: torch.Tensor,
+    total: torch.Tensor,
+    bias: torch.Tensor | None,
+    heads: int,
+    kv_heads: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The same operator without rotation; bias [1, 1, S, total], added to the scores. Traced, never run."""
+    raise ExportError("rolling_attention stands for an ONNX operator; eager runs ReferenceAttention")
+
+
+@rolling_attention.register_fake
+def _(q, k, v, k_cache, v_cache, last, total, bias, heads, kv_heads):
+    return torch.empty_like(q), torch.empty_like(k_cache), torch.empty_like(v_cache)
 
 
 @torch.library.custom_op("voxport::group_query_attention", mutates_args=())
@@ -65,20 +88,38 @@ def spell_product(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
     block = linear.block if linear.scheme.group else CHANNEL_BLOCK
     blocks = -(-linear.weight.shape[1] // block)
     scale = linear.scale if linear.scheme.group else linear.scale.repeat(1, blocks)
-    return matmul_nbits(x, linear.weight, scale, linear.scheme.bits, block)
+    y = matmul_nbits(x, linear.weight, scale, linear.scheme.bits, block)
+    return y if linear.bias is None else y + linear.bias
 
 
 class SharedBufferAttention(AttentionKernel):
     """Caches [B, H_kv, L, D] that the runtime binds as past and present at once, so that only new rows are written.
-    The operator rotates queries and keys by itself, from the whole table."""
+    The operator rotates queries and keys by itself, from the whole table, but for caches that roll: there a row's place says
+    nothing of its position. Those are staged (see `Layout`), because the operator writes behind the rows that it reads."""
 
-    layout = "BHSD"
+    layout = "BHSD, staged"
 
     def cached(self, q, k, v, rotation, k_cache, v_cache, position):
         last = (position + (q.shape[1] - 1)).to(torch.int32)
         total = last.max().reshape(1) + 1
         flat = (part.flatten(-2) for part in (q, k, v))
         out, k_cache, v_cache = group_query_attention(*flat, k_cache, v_cache, last, total, rotation.table.cos, rotation.table.sin, q.shape[2], k.shape[2])
+        return out.reshape(q.shape), k_cache, v_cache
+
+    def turn(self, position, rows, cache, window):
+        """Place of the last row, and what is added to the scores."""
+        history = window - 1
+        if cache.shape[2] == window:  # one row a call, once the cache is full: all that lies before it is seen
+            return (position.clamp(max=history) + (rows - 1)).to(torch.int32), None
+        held = torch.cat((held_positions(history, position), position + torch.arange(rows)))
+        last = torch.full_like(position, history - 1) + rows
+        return last.to(torch.int32), torch.where(seen(held, position, rows, window), 0.0, MASKED)[None, None]
+
+    def rolling(self, q, k, v, rotation, k_cache, v_cache, turn):
+        last, bias = turn
+        q, k = rotation(q), rotation(k)
+        flat = (part.flatten(-2) for part in (q, k, v))
+        out, k_cache, v_cache = rolling_attention(*flat, k_cache, v_cache, last, last + 1, bias, q.shape[2], k.shape[2])
         return out.reshape(q.shape), k_cache, v_cache
 
 
@@ -100,8 +141,14 @@ def _translate_attention(q, k, v, k_cache, v_cache, last, total, cos, sin, heads
     return _microsoft("GroupQueryAttention", q, k, v, k_cache, v_cache, last, total, cos, sin, outputs=3, **settings)
 
 
+def _translate_rolling(q, k, v, k_cache, v_cache, last, total, bias, heads: int, kv_heads: int):
+    settings = {"num_heads": heads, "kv_num_heads": kv_heads}
+    return _microsoft("GroupQueryAttention", q, k, v, k_cache, v_cache, last, total, None, None, None, bias, outputs=3, **settings)
+
+
 TRANSLATIONS = {
     torch.ops.voxport.matmul_nbits.default: _translate_matmul,
+    torch.ops.voxport.rolling_attention.default: _translate_rolling,
     torch.ops.voxport.group_query_attention.default: _translate_attention,
 }
 

@@ -16,24 +16,24 @@ from export.errors import ExportError
 from export.lowering import Graph
 from model.checkpoint import Checkpoint, is_below, materialize
 from model.component import Component
-from model.families import FAMILIES, Family
+from model.families import family_of, open_family
+from model.family import Family
 from quantize.quantizer import Quantizer
 from quantize.recipe import Recipe, RecipeError, Rule, find_recipe
 
 HELD_BYTES = 2e9  # of float32 weights that a reference may hold at once beside the model that is verified
 SCALE_BYTES = 2  # bfloat16
-DEFAULT_CACHE_LENGTH = 2048  # rows; 150 s of speech after a prompt of 170
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What decides an artifact besides the checkpoint and the target."""
+    """What decides an artifact besides the checkpoint and the target. `cache_length` None is the family's own."""
 
     quant: str = "none"
     quant_for: tuple[tuple[str, str], ...] = ()
     rules: tuple[Rule, ...] = ()
-    switches: dict[str, str] = field(default_factory=dict)
-    cache_length: int = DEFAULT_CACHE_LENGTH
+    switches: dict[str, Any] = field(default_factory=dict)
+    cache_length: int | None = None
 
     def recipes(self, family: Family, component_graphs: dict[str, str]) -> dict[str, Recipe]:
         """The recipe of each graph, rules included. Raises RecipeError on an unknown component or a contradiction."""
@@ -51,9 +51,9 @@ class Plan:
 class Source:
     """A checkpoint, opened and checked; no weight is loaded."""
 
-    def __init__(self, folder: Path, family: str = "voxtral_tts"):
+    def __init__(self, folder: Path):
         self.folder = folder
-        self.family = FAMILIES[family]
+        self.family = open_family(family_of(folder))
         self.config = self.family.load_config(folder)
         self.checkpoint = Checkpoint(folder)
         self._root = self.family.root(self.config, self.checkpoint)
@@ -64,7 +64,15 @@ class Source:
 
     def describe(self, plan: Plan, layout: str = "BSHD") -> list[Component]:
         """Components without weights."""
-        return self.family.components(self._root, self.config, self.family.switches(**plan.switches), plan.cache_length, layout)
+        return self.family.components(self._root, self.config, self.switches(plan), self.rows(plan), layout)
+
+    def switches(self, plan: Plan) -> Any:
+        """The family's switches, all of them."""
+        return self.family.switches(**plan.switches)
+
+    def rows(self, plan: Plan) -> int:
+        """Of the caches of a decoder."""
+        return plan.cache_length or self.family.default_cache(self.config)
 
     def recipes(self, plan: Plan) -> dict[str, Recipe]:
         """The recipe of each graph. Raises RecipeError on what no component or no weight answers to."""
@@ -98,11 +106,11 @@ class Source:
     def quantizable(self) -> list[str]:
         """Paths of the linears and tables that a recipe may touch."""
         paths = [path for path, module in self._root.named_modules() if isinstance(module, nn.Linear | nn.Embedding)]
-        return [path for path in paths if path not in self.family.constant]
+        return [path for path in paths if not self.family.is_constant(path)]
 
     @cached_property
     def voices(self) -> dict[str, Any]:
-        return self.family.voices(self.folder, self.config.dim)
+        return self.family.voices(self.folder, self.config) if self.family.voices else {}
 
 
 class Model:
@@ -111,7 +119,6 @@ class Model:
     def __init__(self, source: Source, plan: Plan, layout: str, halves: bool = False):
         """`halves` rounds what stays in floating point to half precision, as some targets hold it."""
         self._source, self._plan, self._recipes, self._layout, self._halves = source, plan, source.recipes(plan), layout, halves
-        self._switches = source.family.switches(**plan.switches)
         self._loaded: dict[str, list[Component]] = {}
         self.reports: dict[str, dict[str, float]] = {}
         self.quantized: dict[str, list[str]] = {}
@@ -119,9 +126,11 @@ class Model:
     def components(self, graph: str) -> list[Component]:
         if graph not in self._loaded:
             family = self._source.family
-            quantizer, root = Quantizer(self._recipes[graph], family.constant), self._source.root()
+            quantizer, root = Quantizer(self._recipes[graph], family.is_constant), self._source.root()
             materialize(root, self._source.checkpoint, family.weights_of_graph[graph], quantizer)
-            self._loaded[graph] = family.components(root, self._source.config, self._switches, self._plan.cache_length, self._layout, only=graph)
+            self._loaded[graph] = family.components(
+                root, self._source.config, self._source.switches(self._plan), self._source.rows(self._plan), self._layout, only=graph
+            )
             if self._halves:
                 _round_to_half(self._loaded[graph])
             self.reports[graph], self.quantized[graph] = quantizer.report(), quantizer.quantized
@@ -184,13 +193,14 @@ class GraphWeights:
     loaded: float = 0.0
 
 
-def graph_weights(root: nn.Module, prefixes: tuple[str, ...], recipe: Recipe, constant: tuple[str, ...], float_bytes: int) -> GraphWeights:
-    """From shapes alone: what lies below `prefixes`, less the `constant`."""
+def graph_weights(root: nn.Module, family: Family, graph: str, recipe: Recipe, float_bytes: int) -> GraphWeights:
+    """From shapes alone."""
+    prefixes = family.weights_of_graph[graph]
     tables = {f"{path}.weight": isinstance(module, nn.Embedding) for path, module in root.named_modules() if isinstance(module, nn.Linear | nn.Embedding)}
     found = GraphWeights()
-    for name, parameter in root.named_parameters():
+    for name, parameter in root.named_parameters(remove_duplicate=False):  # a tied weight is in both graphs
         path, count = name.removesuffix(".weight"), int(parameter.numel())
-        if not is_below(name, prefixes) or path in constant:
+        if not is_below(name, prefixes) or family.is_constant(path):
             continue
         scheme = recipe.scheme_for(path, tables[name]) if name in tables else None
         if scheme is None:

@@ -24,7 +24,7 @@ from quantize.recipe import LEAST_CORRELATION
 from runtime.bundle import Bundle
 from runtime.engines import open_engine
 from runtime.engines.base import EngineOptions
-from runtime.voxtral_tts import read_constants
+from runtime.families import open_family, read_constants
 
 DEFAULT_STEPS, OTHER_STEPS = 1000, 200
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def _run(
     """Every check in one precision."""
     components, precision = model.all_components(), options.compute_precision
     half = lowering.computes_in_half(precision)
-    length, layout = plan.cache_length, lowering.layout
+    length, layout = source.rows(plan), lowering.layout
     plain = OneGraph(source, Plan("none", switches=plan.switches, cache_length=length), layout)
     extent = WHOLE if plain.holds_all else SKETCH if lowering.is_slow else SAMPLE
     rounded = plain.holds_all and (any(model.quantized.values()) or lowering.halves)
@@ -89,8 +89,9 @@ def _run(
         float_bar=HALF_BAR if half else FLOAT_BAR,
         extent=extent,
         together=engine.together,
+        chunked=source.family.chunked,
     )
-    constants = read_constants(bundle.manifest)
+    family, constants = open_family(source.family.name), read_constants(bundle.manifest)
     reports: Reports = {}
     checks: dict[str, Iterable[Comparison | Fact]] = {
         "components": each_component(context),
@@ -98,8 +99,8 @@ def _run(
         "replay": replay(context),
         "at once": at_once(context),
         "streaming": streaming(context),
-        "codes": agreement(context, constants, reports),
-        "free run": end_to_end(context, constants, reports, plain.holds_all),
+        "codes": agreement(context, family, constants, reports),
+        "free run": end_to_end(context, family, constants, reports, plain.holds_all),
     }
     if not extent.replayed:
         del checks["replay"]

@@ -16,17 +16,6 @@ from model.errors import ModelError
 USAGE, FAILED, INTERRUPTED = 2, 3, 130
 DEFAULT_SIZE = "tiny"
 
-# Where a parameter belongs, by the beginning of its name.
-PARTS = {
-    "mm_audio_embeddings.tok_embeddings.": "text embeddings",
-    "mm_audio_embeddings.audio_codebook_embeddings.": "code embeddings",
-    "layers.": "backbone",
-    "norm.": "backbone",
-    "acoustic_transformer.": "acoustic transformer",
-    "audio_tokenizer.": "codec",
-}
-SHAPE = ["dim", "n_layers", "head_dim", "hidden_dim", "n_heads", "n_kv_heads"]
-
 
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit code: 0, 2 usage, 5 integrity."""
@@ -66,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
 
     synth = commands.add_parser("synth", help="write a synthetic checkpoint", description="Write a checkpoint of random weights in the published format.")
     synth.add_argument("out", type=Path, metavar="OUT", help="a new or empty folder")
+    synth.add_argument("--family", default="voxtral-tts", metavar="MODEL", help="voxtral-tts or voxtral-realtime (default: voxtral-tts)")
     synth.add_argument("--size", default=DEFAULT_SIZE, help=f"tiny (2 MB), small (0.1 GB) or full (8 GB, the published numbers); default: {DEFAULT_SIZE}")
     synth.add_argument("--seed", type=int, default=0, help="the same seed gives the same bytes (default: 0)")
     synth.add_argument("--json", action="store_true", help="what was written, as JSON on stdout")
@@ -85,11 +75,14 @@ def _add_elapsed(record: logging.LogRecord) -> bool:
 
 
 def _synth(arguments: argparse.Namespace) -> int:
+    from model.families import find_family
+
+    key = find_family(arguments.family)
     from model.synthetic import write_checkpoint
 
-    write_checkpoint(arguments.out, arguments.size, arguments.seed)
+    write_checkpoint(arguments.out, arguments.size, arguments.seed, key)
     size = sum(path.stat().st_size for path in arguments.out.rglob("*") if path.is_file())
-    result = {"out": str(arguments.out), "size": arguments.size, "seed": arguments.seed, "bytes": size}
+    result = {"out": str(arguments.out), "family": key, "size": arguments.size, "seed": arguments.seed, "bytes": size}
     print(json.dumps(result) if arguments.json else arguments.out)
     return 0
 
@@ -106,43 +99,38 @@ def _inspect(arguments: argparse.Namespace) -> int:
 def summarize(folder: Path) -> dict[str, Any]:
     """What a checkpoint holds, after a strict check of every tensor's name, shape and dtype. Raises ModelError."""
     from model.checkpoint import Checkpoint, expected_tensors
-    from model.families import FAMILIES
+    from model.families import family_of, open_family
 
-    family = FAMILIES["voxtral_tts"]
+    family = open_family(family_of(folder))
     config = family.load_config(folder)
     checkpoint = Checkpoint(folder)
     shapes = expected_tensors(family.root(config, checkpoint))
     return {
         "family": family.name,
         "config": config.model_dump(mode="json"),
+        "summary": dict(family.summary(config)),
         "tensors": len(shapes),
-        "parameters": _parameters(shapes),
+        "parameters": _parameters(shapes, family.parts),
         "bytes": checkpoint.path.stat().st_size,
         "dtypes": sorted({checkpoint.dtype(name) for name in shapes}),
-        "voices": {name: rows.shape[0] for name, rows in family.voices(folder, config.dim).items()},
+        "voices": {name: rows.shape[0] for name, rows in (family.voices(folder, config) if family.voices else {}).items()},
         "tokenizer": (folder / "tekken.json").is_file(),
     }
 
 
-def _parameters(shapes: dict[str, tuple[int, ...]]) -> dict[str, int]:
+def _parameters(shapes: dict[str, tuple[int, ...]], parts: dict[str, str]) -> dict[str, int]:
     """Number of values in each part."""
-    counts = dict.fromkeys(PARTS.values(), 0)
+    counts = dict.fromkeys(parts.values(), 0)
     for name, shape in shapes.items():
-        part = next(part for beginning, part in PARTS.items() if name.startswith(beginning))
-        counts[part] += prod(shape)
+        counts[next(part for beginning, part in parts.items() if name.startswith(beginning))] += prod(shape)
     return counts
 
 
 def _lines(summary: dict[str, Any]) -> list[str]:
-    config, parameters = summary["config"], summary["parameters"]
-    audio, codec = (config["multimodal"][key] for key in ("audio_model_args", "audio_tokenizer_args"))
-    head = audio["acoustic_transformer_args"]
+    parameters = summary["parameters"]
     rows = [
         ("family", summary["family"]),
-        ("backbone", _values(config, [*SHAPE, "vocab_size", "max_seq_len"])),
-        ("codes", f"1 of {audio['semantic_codebook_size']} and {audio['n_acoustic_codebook']} of {audio['acoustic_codebook_size']} levels a frame"),
-        ("acoustic", _values(head, [*SHAPE, "n_decoding_steps"])),
-        ("codec", _values(codec, ["dim", "hidden_dim", "head_dim", "n_heads", "decoder_transformer_lengths"])),
+        *summary["summary"].items(),
         ("weights", f"{summary['tensors']} tensors, {summary['bytes']:,} bytes, {', '.join(summary['dtypes'])}"),
         ("parameters", f"{sum(parameters.values()):,}"),
         *((f"  {part}", f"{count:,}") for part, count in parameters.items()),
@@ -150,10 +138,6 @@ def _lines(summary: dict[str, Any]) -> list[str]:
         ("tokenizer", "tekken.json" if summary["tokenizer"] else "no tekken.json"),
     ]
     return [f"{label:<24}{value}" for label, value in rows]
-
-
-def _values(section: dict[str, Any], keys: list[str]) -> str:
-    return ", ".join(f"{key} {section[key]}" for key in keys)
 
 
 if __name__ == "__main__":

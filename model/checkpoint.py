@@ -87,17 +87,20 @@ def materialize(root: nn.Module, checkpoint: Checkpoint, prefixes: Iterable[str]
     so that a quantised model never holds a float copy of more than one weight.
     """
     prefixes, replaced = tuple(prefixes), set()
+    names = {id(parameter): name for name, parameter in root.named_parameters()}  # of a tied weight, the first one
     for path, parent in list(root.named_modules()):
         if path in replaced:  # its weights would be read once more, and held for nobody
             continue
         for name, child in list(parent.named_children()):
             child_path = f"{path}.{name}" if path else name
             if convert and isinstance(child, nn.Linear | nn.Embedding) and is_below(child_path, prefixes) and child.weight.is_meta:
-                replacement = convert(child_path, child, checkpoint.tensor(f"{child_path}.weight"))
+                replacement = convert(child_path, child, checkpoint.tensor(names[id(child.weight)]))
                 if replacement is not None:
+                    if getattr(child, "bias", None) is not None:
+                        replacement.bias = nn.Parameter(checkpoint.tensor(names[id(child.bias)]).float(), requires_grad=False)
                     setattr(parent, name, replacement)
                     replaced.add(child_path)
         for name, parameter in list(parent.named_parameters(recurse=False)):
             full = f"{path}.{name}" if path else name
             if is_below(full, prefixes) and parameter.is_meta:
-                setattr(parent, name, nn.Parameter(checkpoint.tensor(full).float(), requires_grad=False))
+                setattr(parent, name, nn.Parameter(checkpoint.tensor(names[id(parameter)]).float(), requires_grad=False))

@@ -37,12 +37,19 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class StateSpec:
-    """What a component carries from call to call. Components of one graph that name the same state share it."""
+    """What a component carries from call to call. Components of one graph that name the same state share it.
+
+    A cache with a `window` rolls: it holds the last rows of a stream without end, of which a query sees so many, and a call that goes
+    beyond the window writes `at_once` rows at most; it has window + at_once - 1 rows. `stride` is how many rows a position takes.
+    """
 
     name: str
     dtype: Dtype
     shape: tuple[int, ...]
     is_cache: bool = False
+    window: int | None = None
+    stride: int = 1
+    at_once: int = 1
 
 
 @dataclass(frozen=True)

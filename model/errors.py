@@ -31,3 +31,9 @@ class OutputError(ModelError):
     """A checkpoint cannot be written as asked. Exit code 2: usage."""
 
     exit_code = 2
+
+
+class UnknownFamily(ModelError):
+    """No family has that name. Exit code 2: usage."""
+
+    exit_code = 2

@@ -1,50 +1,62 @@
-"""The table of model families: all that export needs to know of one."""
+"""The table of model families. What a family brings is imported when it is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from model.voxtral_tts import components as voxtral_tts
-from model.voxtral_tts.config import Switches, load_config
-from model.voxtral_tts.voices import load_voices
+from model.config import PARAMS, read_params
+from model.errors import ConfigError, UnknownFamily
+
+if TYPE_CHECKING:
+    from model.family import Family
 
 
 @dataclass(frozen=True)
-class Family:
-    """Functions of one family; configuration objects are opaque to the caller.
+class Row:
+    """`section` of `multimodal` in params.json is what a checkpoint of the family is known by."""
 
-    `root(config, checkpoint)` checks a checkpoint and gives its meta-device module; `components(root, config, switches,
-    cache_length, layout, only)` describes what is exported; `high_precision` and `constant` are module paths.
-    """
-
-    name: str
     title: str
-    load_config: Callable[[Path], Any]
-    root: Callable[..., Any]
-    components: Callable[..., list]
-    weights_of_graph: dict[str, tuple[str, ...]]
-    constants: Callable[[Any], dict[str, Any]]
-    voices: Callable[[Path, int], dict[str, Any]]
-    high_precision: tuple[str, ...]
-    constant: tuple[str, ...]
-    switches: type
+    section: str
 
 
 FAMILIES = {
-    "voxtral_tts": Family(
-        name="voxtral_tts",
-        title="Voxtral-TTS",
-        load_config=load_config,
-        root=voxtral_tts.open_root,
-        components=voxtral_tts.components,
-        weights_of_graph=voxtral_tts.WEIGHTS_OF_GRAPH,
-        constants=voxtral_tts.constants,
-        voices=load_voices,
-        high_precision=voxtral_tts.HIGH_PRECISION,
-        constant=voxtral_tts.CONSTANT,
-        switches=Switches,
-    )
+    "voxtral_tts": Row("Voxtral-TTS", "audio_model_args"),
+    "voxtral_realtime": Row("Voxtral-Realtime", "whisper_model_args"),
 }
+DEFAULT = "voxtral_tts"
+
+
+def find_family(name: str) -> str:
+    """`voxtral-realtime` -> the family's key. Raises UnknownFamily (usage) that lists what there is."""
+    key = name.replace("-", "_")
+    if key not in FAMILIES:
+        raise UnknownFamily(f"model {name!r} is unknown; there are {', '.join(map(public_name, FAMILIES))}")
+    return key
+
+
+def public_name(key: str) -> str:
+    return key.replace("_", "-")
+
+
+def family_of(checkpoint: Path) -> str:
+    """The family of a checkpoint, from its params.json. Raises CheckpointNotFound or ConfigError."""
+    params = read_params(checkpoint)
+    multimodal = params.get("multimodal") if isinstance(params, dict) else None
+    for key, row in FAMILIES.items():
+        if isinstance(multimodal, dict) and row.section in multimodal:
+            return key
+    known = ", ".join(f"{row.section} ({row.title})" for row in FAMILIES.values())
+    raise ConfigError(f"{checkpoint / PARAMS}: multimodal: describes no model that is known here; expected one of {known}")
+
+
+def open_family(key: str) -> Family:
+    """Imports torch."""
+    return import_module(f"model.{key}.family").FAMILY
+
+
+def switches_of(key: str) -> Any:
+    """The pydantic model of a family's switches; imports no torch."""
+    return import_module(f"model.{key}.config").Switches

@@ -17,20 +17,11 @@ PATTERN = (
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
-# Ranks 0 … 19, fixed since the first Tekken; then those that speech needs. All other ranks are fillers.
+# Ranks 0 … 19, fixed since the first Tekken; a family adds those that it needs. All other ranks are fillers.
 FIRST_SPECIALS = (
     "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] [IMG] <pad> "
     "[IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]"
 )
-SPEECH_SPECIALS = {
-    24: "[AUDIO]",
-    25: "[BEGIN_AUDIO]",
-    26: "[OUTPUT_AUDIO]",
-    34: "[TRANSCRIBE]",  # unused for synthesis, yet mistral_common opens no tokenizer of speech without it
-    35: "[REPEAT_AUDIO_TEXT]",
-    36: "[NEXT_AUDIO_TEXT]",
-}
-
 # Every prefix of these becomes a token, so that merges of two and more bytes occur in ordinary text.
 WORDS = (
     "the and that have for not with you this but his from they say her she will one all would there their what out about who get which "
@@ -40,7 +31,7 @@ WORDS = (
 OTHER_WORDS = "été où für año não здесь 🙂"
 
 
-def tekken(vocab_size: int, num_vocab_tokens: int, voice_rows: dict[str, int], sampling_rate: int, frame_rate: float) -> dict[str, Any]:
+def tekken(vocab_size: int, num_vocab_tokens: int, specials: dict[int, str], audio: dict[str, Any]) -> dict[str, Any]:
     """The content of tekken.json. `vocab_size` counts the specials; entries beyond it are there to be dropped, as published."""
     ordered = itertools.islice(_byte_strings(), num_vocab_tokens)
     return {
@@ -52,19 +43,14 @@ def tekken(vocab_size: int, num_vocab_tokens: int, voice_rows: dict[str, int], s
             "version": "v7",
         },
         "vocab": [_entry(rank, token) for rank, token in enumerate(ordered)],
-        "special_tokens": [{"rank": rank, "token_str": name, "is_control": True} for rank, name in enumerate(_special_names())],
-        "audio": {
-            "sampling_rate": sampling_rate,
-            "frame_rate": frame_rate,
-            "audio_encoding_config": {"num_mel_bins": 128, "hop_length": 160, "window_size": 400},  # unused for speech synthesis
-            "voice_num_audio_tokens": voice_rows,
-        },
+        "special_tokens": [{"rank": rank, "token_str": name, "is_control": True} for rank, name in enumerate(_special_names(specials))],
+        "audio": audio,
     }
 
 
-def _special_names() -> list[str]:
-    """Ranks 0 … 36 without a gap: mistral_common counts its own fillers from the length of this list."""
-    named = dict(enumerate(FIRST_SPECIALS.split())) | SPEECH_SPECIALS
+def _special_names(specials: dict[int, str]) -> list[str]:
+    """All ranks up to the last without a gap: mistral_common counts its own fillers from the length of this list."""
+    named = dict(enumerate(FIRST_SPECIALS.split())) | specials
     return [named.get(rank, f"<SPECIAL_{rank}>") for rank in range(max(named) + 1)]
 
 

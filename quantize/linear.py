@@ -21,11 +21,12 @@ CHANNEL_BLOCK = 128  # activation block of a per-channel weight under `int8_per_
 
 
 class QuantizedLinear(nn.Module):
-    """x [..., K] -> [..., N] with weight int8 [N, K] and scale float32 [N, K / block]."""
+    """x [..., K] -> [..., N] with weight int8 [N, K], scale float32 [N, K / block], and a float32 bias [N] or none."""
 
     weight: torch.Tensor
     scale: torch.Tensor
     zero: torch.Tensor
+    bias: nn.Parameter | None
 
     def __init__(self, integers: torch.Tensor, scale: torch.Tensor, scheme: Scheme):
         super().__init__()
@@ -33,6 +34,7 @@ class QuantizedLinear(nn.Module):
         self.register_buffer("weight", integers)
         self.register_buffer("scale", scale)
         self.register_buffer("zero", torch.zeros_like(scale, dtype=torch.int8), persistent=False)  # lowerings match a constant
+        self.register_parameter("bias", None)
         self.product: Product = float_activations
 
     @property
@@ -57,13 +59,13 @@ class QuantizedLinear(nn.Module):
         """x [..., K] -> [..., N] with dequantised weights: in a lowering the operator that it recognises, in eager the same
         numbers some rows at a time, which stay in the cache."""
         if torch.compiler.is_exporting():
-            return F.linear(x, self.dequantized())
+            return F.linear(x, self.dequantized(), self.bias)
         rows, columns = self.weight.shape
         result = x.new_empty(*x.shape[:-1], rows)
         for part in torch.arange(rows).split(max(1, CHUNK // columns)):
             place = slice(int(part[0]), int(part[-1]) + 1)
             weight = (self.weight[place].unflatten(1, (-1, self.block)) * self.scale[place, :, None]).flatten(1)
-            result[..., place] = F.linear(x, weight)
+            result[..., place] = F.linear(x, weight, None if self.bias is None else self.bias[place])
         return result
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -27,9 +27,12 @@ class PalettizedWeight:
 class PalettizedLinear(nn.Module):
     """x [..., K] -> [..., N]; `weight` float32 [N, K] is what the indices say."""
 
+    bias: nn.Parameter | None
+
     def __init__(self, indices: torch.Tensor, palette: torch.Tensor, scheme: Scheme):
         super().__init__()
         self.scheme = scheme
+        self.register_parameter("bias", None)
         self.register_buffer("indices", indices, persistent=False)
         self.register_buffer("palette", palette, persistent=False)
         rows, columns = indices.shape
@@ -45,7 +48,7 @@ class PalettizedLinear(nn.Module):
         return PalettizedLinear(indices, palettes, self.scheme)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight)
+        return F.linear(x, self.weight, self.bias)
 
 
 def search_palette(weight: torch.Tensor, scheme: Scheme, path: str) -> PalettizedWeight:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import sqrt
 
@@ -16,10 +17,10 @@ from quantize.scales import search_scales
 
 @dataclass
 class Quantizer:
-    """Called for each linear and embedding as it is loaded; `never` lists paths that no recipe may touch (constants)."""
+    """Called for each linear and embedding as it is loaded; `never(path)` says what no recipe may touch (constants)."""
 
     recipe: Recipe
-    never: tuple[str, ...] = ()
+    never: Callable[[str], bool] = lambda path: False
     squared_error: float = 0.0
     min_max_squared_error: float = 0.0
     squared_norm: float = 0.0
@@ -28,7 +29,7 @@ class Quantizer:
     def __call__(self, path: str, module: nn.Module, weight: torch.Tensor) -> nn.Module | None:
         """The module that replaces `module`, or None where the recipe keeps floats."""
         is_table = isinstance(module, nn.Embedding)
-        scheme = None if path in self.never else self.recipe.scheme_for(path, is_table)
+        scheme = None if self.never(path) else self.recipe.scheme_for(path, is_table)
         if scheme is None:
             return None
         found = search_palette(weight, scheme, path) if scheme.channels else search_scales(weight, scheme, path)

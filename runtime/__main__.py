@@ -1,4 +1,4 @@
-"""`python -m runtime`: speak from a bundle, or look into one. Needs no torch (a bundle for ExecuTorch does)."""
+"""`python -m runtime`: speak or listen from a bundle, or look into one. Needs no torch (a bundle for ExecuTorch does)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from runtime.log import set_up_logging
 
 if TYPE_CHECKING:
     from runtime.engines.base import EngineOptions
+    from runtime.transcription import Transcriber
 
 FORMATS = ".wav .flac .mp3 .ogg .pcm"
 STREAMED, WHOLE = 5, 125  # frames of a piece: 0.4 s for who listens, 10 s for who waits for a file
@@ -69,6 +71,26 @@ def _parser() -> argparse.ArgumentParser:
     say.add_argument("--json", action="store_true", help="what was made, as JSON on stdout")
     say.set_defaults(run=_say)
 
+    transcribe = commands.add_parser("transcribe", help="speech to text", description="Write down what is said in a recording, or live.")
+    transcribe.add_argument("audio", type=Path, help="a file of any rate and number of channels; - is stdin")
+    transcribe.add_argument("--bundle", type=Path, required=True, metavar="DIR")
+    transcribe.add_argument("--format", choices=("text", "srt", "vtt", "json"), default="text", help="of what is written (default: text)")
+    transcribe.add_argument("--timestamps", action="store_true", help="with text: times before each line; with json: times of each word")
+    transcribe.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write it (default: stdout)")
+    transcribe.add_argument(
+        "--live", action="store_true", help="raw 16-bit little-endian samples on stdin, as arecord gives them; words appear while one speaks"
+    )
+    transcribe.add_argument("--delay-ms", type=int, metavar="MS", help="how far text lies behind sound: one of the bundle's delays (default: its first)")
+    transcribe.add_argument("--rate", type=int, default=16000, metavar="HZ", help="with --live: of the samples (default: 16000)")
+    transcribe.add_argument("--channels", type=int, default=1, metavar="N", help="with --live: of the samples, taken together (default: 1)")
+    transcribe.add_argument("--chunk", type=int, default=1, metavar="N", help="with --live: encode N times 80 ms at once: cheaper, and N - 1 times 80 ms later")
+    transcribe.add_argument(
+        "--late", choices=("wait", "drop"), default="wait", help="with --live, where sound comes faster than it is transcribed (default: wait)"
+    )
+    transcribe.add_argument("--no-check", action="store_true", help="start without comparing the bundle's files with their hashes (0.6 s per GB)")
+    _add_engine(transcribe)
+    transcribe.set_defaults(run=_transcribe)
+
     info = commands.add_parser("info", help="what a bundle is", description="What a bundle holds and how it was verified.")
     info.add_argument("bundle", type=Path)
     info.add_argument("--json", action="store_true", help="the manifest")
@@ -83,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("bundle", type=Path)
     trace.add_argument("--inputs", type=Path, required=True, metavar="IN.npz")
     trace.add_argument("-o", "--output", type=Path, required=True, metavar="OUT.npz")
+    trace.add_argument("--live", action="store_true", help="speech to text: in steps of 80 ms, as in a live stream")
     _add_engine(trace)
     trace.add_argument("--json", action="store_true", help="shapes of what was written, as JSON on stdout")
     trace.set_defaults(run=_trace)
@@ -95,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "--streams", type=_counts, default=(), metavar="N,...", help="speak so many utterances at once as well, in one pass over the weights (ONNX, up to 4)"
     )
+    bench.add_argument("--chunks", type=_counts, default=(), metavar="N,...", help="speech to text: encode so many times 80 ms at once as well")
     bench.add_argument("--compare", choices=("eager",), help="time the published weights in eager torch, in bfloat16, behind it; needs the extra [export]")
     bench.add_argument("--checkpoint", type=Path, metavar="DIR", help="of --compare: what the bundle was made from (default: the embedded tiny model)")
     bench.add_argument("--json", action="store_true", help="all figures as JSON on stdout")
@@ -184,6 +208,94 @@ def _say(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _transcribe(arguments: argparse.Namespace) -> int:
+    from runtime.captions import Word, as_json, as_lines, as_srt, as_vtt
+    from runtime.files import check_place, write_whole
+    from runtime.recording import Recording
+    from runtime.transcription import Transcriber
+
+    _check_transcribe(arguments)
+    if arguments.output:
+        check_place(arguments.output)
+    transcriber = Transcriber(arguments.bundle, _options(arguments), check=not arguments.no_check)
+    transcriber.constants.delay_index(arguments.delay_ms)
+    rate = transcriber.sample_rate
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's, a file's or a pipe's would be
+    if arguments.live:
+        return _listen(transcriber, arguments)
+    source, started, text, words = Recording(arguments.audio, rate), time.perf_counter(), "", list[Word]()
+    as_it_comes = arguments.format == "text" and not arguments.timestamps and not arguments.output
+    for heard in transcriber.transcribe(source.blocks(), arguments.delay_ms):
+        if as_it_comes:
+            print(heard.text if text.strip() else heard.text.lstrip(), end="", flush=True)
+        text += heard.text
+        words += heard.words
+    elapsed = time.perf_counter() - started
+    log.info("%.1f s of sound in %.1f s, %d words", source.seconds, elapsed, len(words))
+    if as_it_comes:
+        print()
+        return 0
+    if arguments.format == "json":
+        written = as_json(text.strip(), words if arguments.timestamps else None, seconds=source.seconds)
+    elif arguments.format == "text":
+        written = as_lines(words) if arguments.timestamps else f"{text.lstrip()}\n"
+    else:
+        written = (as_srt if arguments.format == "srt" else as_vtt)(words)
+    if arguments.output:
+        write_whole(arguments.output, written.encode())
+        print(arguments.output)
+    else:
+        sys.stdout.write(written)
+    return 0
+
+
+def _check_transcribe(arguments: argparse.Namespace) -> None:
+    """Raises UsageError on options that contradict each other."""
+    if arguments.live:
+        if str(arguments.audio) != "-":
+            raise UsageError(f"transcribe: --live listens to stdin; give - in place of {arguments.audio}, or leave --live out")
+        if arguments.format in ("srt", "vtt") or arguments.output:
+            raise UsageError("transcribe: --live writes text or json to stdout; leave -o, srt and vtt out")
+    if arguments.timestamps and arguments.format in ("srt", "vtt"):
+        raise UsageError(f"transcribe: --timestamps is for text and json; {arguments.format} has times anyway")
+    for name, most in (("rate", 768_000), ("channels", 64), ("chunk", 32)):
+        value = getattr(arguments, name)
+        if not 1 <= value <= most:
+            raise UsageError(f"transcribe: --{name} {value}: expected 1 to {most}")
+        if value != {"rate": 16000}.get(name, 1) and not arguments.live:
+            raise UsageError(f"transcribe: --{name} is for --live; a file says it itself")
+    if arguments.late == "drop" and not arguments.live:
+        raise UsageError("transcribe: --late is for --live; a file waits")
+
+
+def _listen(transcriber: Transcriber, arguments: argparse.Namespace) -> int:
+    """Live: what is heard goes out at once. An interruption ends the sound, and what is still due is written; a second one stops."""
+    from runtime.captions import as_word_line
+    from runtime.recording import LiveSource, raw_stdin
+
+    transcriber.check_live()
+    live = LiveSource(raw_stdin(), arguments.rate, arguments.channels, transcriber.sample_rate, drops=arguments.late == "drop")
+
+    def end(number: int, frame: object) -> None:
+        live.end()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        for heard in transcriber.transcribe(live.blocks(), arguments.delay_ms, True, arguments.chunk):
+            if arguments.format == "text" and not arguments.timestamps:
+                print(heard.text, end="", flush=True)
+                continue
+            for word in heard.words:
+                print(as_word_line(word, live.dropped_s, arguments.format == "json"), flush=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if arguments.format == "text" and not arguments.timestamps:
+        print(flush=True)
+    return 0
+
+
 def _info(arguments: argparse.Namespace) -> int:
     from runtime.bundle import Bundle
 
@@ -204,8 +316,8 @@ def _info(arguments: argparse.Namespace) -> int:
 
 def _voices(arguments: argparse.Namespace) -> int:
     from runtime.bundle import Bundle
+    from runtime.families import read_constants
     from runtime.voices import load_voice
-    from runtime.voxtral_tts import read_constants
 
     bundle = Bundle(arguments.bundle)
     dim = read_constants(bundle.manifest).dim
@@ -217,16 +329,17 @@ def _voices(arguments: argparse.Namespace) -> int:
 def _trace(arguments: argparse.Namespace) -> int:
     from runtime.bundle import Bundle
     from runtime.engines import open_engine
+    from runtime.families import open_family, read_constants
     from runtime.files import check_place
-    from runtime.trace import read_inputs, trace, write_outputs
-    from runtime.voxtral_tts import read_constants
+    from runtime.trace import read_inputs, write_outputs
 
     bundle = Bundle(arguments.bundle)
     bundle.check_hashes()
     constants = read_constants(bundle.manifest)
-    inputs = read_inputs(arguments.inputs, constants)
+    family = open_family(bundle.manifest.family)
+    inputs = read_inputs(arguments.inputs, family.trace_inputs(constants))
     check_place(arguments.output)
-    outputs = trace(open_engine(bundle, _options(arguments)), constants, inputs)
+    outputs = family.trace(open_engine(bundle, _options(arguments)), constants, inputs, arguments.live)
     write_outputs(arguments.output, outputs)
     print(json.dumps({name: array.shape for name, array in outputs.items()}) if arguments.json else arguments.output)
     return 0
@@ -242,7 +355,9 @@ def _bench(arguments: argparse.Namespace) -> int:
         raise UsageError("bench: --checkpoint is for --compare; leave it out")
     if arguments.compare:
         check_eager(arguments.checkpoint)
-    result = bench(arguments.bundle, _options(arguments), arguments.frames, arguments.prompt_tokens, arguments.streams)
+    if arguments.streams and arguments.chunks:
+        raise UsageError("bench: --streams is for text to speech, --chunks for speech to text; leave one out")
+    result = bench(arguments.bundle, _options(arguments), arguments.frames, arguments.prompt_tokens, arguments.streams or arguments.chunks)
     if arguments.compare:
         result["eager"] = bench_eager(arguments.checkpoint, result, arguments.threads)
     print(json.dumps(result, indent=1) if arguments.json else bench_text(result))

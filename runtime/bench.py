@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -22,13 +22,14 @@ from runtime.bundle import Bundle
 from runtime.engines import open_engine
 from runtime.engines.base import Arrays, Engine, EngineOptions, Stream
 from runtime.errors import RuntimeFault, UsageError
+from runtime.families import open_family, read_constants
+from runtime.family import BenchSettings, RuntimeFamily
 from runtime.voices import choose_voice
-from runtime.voxtral_tts import BATCHED, FIRST_CODE, Choir, Constants, Speaker, read_constants
 
 FRAME_MS = 80.0
 PROBE_BYTES = 2**29  # far beyond any cache
 WARM_UP = 3  # frames that are not counted
-ONCE = ("prefill", "embed_text")  # called once for an utterance, not for every frame
+SAMPLED = 10  # times that memory is looked at while steps are timed
 PACKAGES = {"onnx": "onnxruntime", "executorch": "executorch", "coreml": "coremltools"}
 
 
@@ -37,7 +38,8 @@ class TimedStream:
 
     def __init__(self, stream: Stream):
         self._stream = stream
-        self.components, self.cache_length, self.load_rows, self.count = stream.components, stream.cache_length, stream.load_rows, stream.count
+        self.components, self.cache_length, self.count = stream.components, stream.cache_length, stream.count
+        self.load_rows, self.save_rows = stream.load_rows, stream.save_rows
         self.seconds: dict[str, list[float]] = {}
 
     def run(self, component: str, inputs: Arrays) -> Arrays:
@@ -51,74 +53,112 @@ class TimedStream:
 class Subject:
     """What is measured: `open` gives an engine, `weight_bytes` what a call of each component reads."""
 
+    family: RuntimeFamily
     open: Callable[[], Engine]
-    constants: Constants
+    constants: Any
     cache_length: int
     weight_bytes: dict[str, int]
-    voice: np.ndarray  # float32 [rows, dim]
+    settings: BenchSettings
 
 
-def bench(folder: Path, options: EngineOptions, frames: int = 50, prompt_tokens: int = 20, streams: Sequence[int] = ()) -> dict[str, Any]:
-    """`measure` of a bundle, and what it was measured on. Times in ms, sizes in bytes. `streams` are numbers of callers at once.
+def bench(folder: Path, options: EngineOptions, frames: int, prompt_tokens: int = 20, at_once: tuple[int, ...] = ()) -> dict[str, Any]:
+    """`measure` of a bundle, and what it was measured on. Times in ms, sizes in bytes. `at_once` is what the family makes of it: numbers
+    of callers that speak at once, or of steps that are encoded at once.
 
-    Raises UsageError where prompt and frames do not fit the bundle's cache, or one call does not serve so many.
+    Raises UsageError where prompt and frames do not fit the bundle's cache, or not so many can be timed at once.
     """
     bundle = Bundle(folder)
-    most = min(bundle.component(name).most_streams for name in BATCHED)
-    if not all(1 <= count <= most for count in streams):
-        raise UsageError(f"bench: --streams {','.join(map(str, streams))}: a call of this bundle serves 1 to {most}")
-    manifest = bundle.manifest
+    manifest, family = bundle.manifest, open_family(bundle.manifest.family)
     constants = read_constants(manifest)
+    family.check_at_once({entry.name: entry for entry in manifest.components}, at_once)
     voice = choose_voice(bundle, None, constants.dim) if manifest.voices else np.zeros((0, constants.dim), np.float32)
     weights = {entry.name: entry.weight_bytes for entry in manifest.components}
-    subject = Subject(lambda: open_engine(bundle, options), constants, manifest.cache_length, weights, voice)
+    settings = BenchSettings(voice, prompt_tokens, at_once)
+    subject = Subject(family, lambda: open_engine(bundle, options), constants, manifest.cache_length, weights, settings)
     return {
-        "bundle": {"name": manifest.source.name, "target": manifest.target, "recipe": manifest.recipe.name, "bytes": _size(bundle)},
+        "bundle": {"name": manifest.source.name, "family": manifest.family, "target": manifest.target, "recipe": manifest.recipe.name, "bytes": _size(bundle)},
         "machine": machine(options.threads, PACKAGES[manifest.target]),
-        **measure(subject, options.threads, frames, prompt_tokens, streams),
+        **measure(subject, options.threads, frames),
     }
 
 
-def measure(subject: Subject, threads: int | None, frames: int, prompt_tokens: int, streams: Sequence[int] = ()) -> dict[str, Any]:
-    """Speaks `frames` frames after a voice and `prompt_tokens` random ids, every code fed back; then with as many callers as `streams` say."""
-    constants, rows = subject.constants, len(subject.voice) + prompt_tokens + frames + WARM_UP + 6
+def measure(subject: Subject, threads: int | None, frames: int) -> dict[str, Any]:
+    """An exercise of `frames` steps of 80 ms, then what is timed at once."""
+    family, settings = subject.family, subject.settings
+    rows = family.rows_needed(subject.constants, settings, frames + WARM_UP)
     if rows > subject.cache_length:
-        raise UsageError(f"bench: a voice, {prompt_tokens} ids and {frames} frames need {rows} rows, the cache has {subject.cache_length}")
+        raise UsageError(f"bench: a voice, {settings.prompt_tokens} ids and {frames} frames need {rows} rows, the cache has {subject.cache_length}")
     bandwidth = measure_bandwidth(threads)
     started = time.perf_counter()
     engine = subject.open()
-    known = _first_call(engine, subject, prompt_tokens)
+    known = _first_calls(engine, subject)
     first = time.perf_counter() - started
     started = time.perf_counter()
-    _first_call(engine, subject, prompt_tokens)
+    _first_calls(engine, subject)
     load = first - (time.perf_counter() - started)  # what the same calls take longer at first
-    first_sound = _first_sound(engine, subject, known, prompt_tokens)
+    first_output = _first_output(engine, subject, known)
     timed = TimedStream(engine.stream())
-    whole, loop = _speak(timed, subject, known, prompt_tokens, frames)
-    components = {name: _component(seconds, subject.weight_bytes[name], name in ONCE) for name, seconds in timed.seconds.items()}
-    read = sum(subject.weight_bytes[name] * calls for name, calls in _calls(constants).items())
-    frame = float(np.median(whole)) * 1e3
-    floor = read / bandwidth * 1e3
+    exercise = family.exercise(timed, subject.constants, settings, known)  # type: ignore[arg-type]  # all that it asks of a stream
+    found = _time(timed, exercise.step, frames)
+    components = {name: _component(seconds, subject.weight_bytes[name], name in found.once) for name, seconds in timed.seconds.items()}
+    read = sum(row["weight_bytes"] * row["calls"] for row in components.values() if row["per_frame"]) // frames
+    frame, floor = float(np.median(found.whole)) * 1e3, read / bandwidth * 1e3
+
+    def time_together(stream: Stream, start: Callable[[Stream], Callable[[], None]]) -> tuple[float, dict[str, float]]:
+        timed = TimedStream(stream)
+        whole = _time(timed, start(timed), frames).whole  # type: ignore[arg-type]
+        return float(np.median(whole)), {name: float(np.median(seconds)) * 1e3 for name, seconds in timed.seconds.items()}
+
     return {
         "bandwidth_gb_s": bandwidth / 1e9,
         "load_s": load,
-        "resident_bytes": resident_bytes(),
+        "resident_bytes": found.resident[-1],
+        "resident_over_time": found.resident,
         "components": components,
         "frame": {
             "frames": frames,
             "median_ms": frame,
-            "p90_ms": float(np.percentile(whole, 90)) * 1e3,
-            "outside_ms": float(np.median(loop)) * 1e3,
+            "p90_ms": float(np.percentile(found.whole, 90)) * 1e3,
+            "outside_ms": float(np.median(found.outside)) * 1e3,
             "weight_bytes": read,
             "floor_ms": floor,
             "share_of_floor": floor / frame,
         },
         "rtf": frame / FRAME_MS,
-        "first_sound_s": first_sound,
-        "streams": [_together(engine.together(count), subject, known, prompt_tokens, frames) for count in streams],
-        "prompt_tokens": prompt_tokens,
-        "voice_rows": len(subject.voice),
+        family.FIRST: first_output,
+        "streams": family.together(engine, subject.constants, settings, known, time_together),
+        "prompt_tokens": settings.prompt_tokens,
+        "voice_rows": len(settings.voice),
     }
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Seconds of every step and of what of it was spent outside the graphs; resident bytes from first to last; components that were
+    called before the first step only."""
+
+    whole: list[float]
+    outside: list[float]
+    resident: list[int | None]
+    once: set[str]
+
+
+def _time(stream: TimedStream, step: Callable[[], None], steps: int) -> _Found:
+    """`stream.seconds` are then those of the timed steps, and of the last call before them of what they do not call."""
+    for _ in range(WARM_UP):
+        step()
+    before, stream.seconds = stream.seconds, {}
+    whole, outside, resident = list[float](), list[float](), [resident_bytes()]
+    for index in range(steps):
+        inside, started = _total(stream), time.perf_counter()
+        step()
+        whole.append(time.perf_counter() - started)
+        outside.append(whole[-1] - (_total(stream) - inside))
+        if (index + 1) * SAMPLED // steps > index * SAMPLED // steps:
+            resident.append(resident_bytes())
+    once = before.keys() - stream.seconds.keys()
+    stream.seconds = {name: before[name][-1:] for name in before if name in once} | stream.seconds
+    return _Found(whole, outside, resident, once)
 
 
 def check_eager(checkpoint: Path | None) -> None:
@@ -133,105 +173,40 @@ def bench_eager(checkpoint: Path | None, beside: dict[str, Any], threads: int | 
     """The same measurement of the model in eager torch, by the exporter and in a process of its own, because a runtime has no model."""
     sizes = {"frames": beside["frame"]["frames"], "prompt-tokens": beside["prompt_tokens"], "voice-rows": beside["voice_rows"], "threads": threads}
     options = [text for name, value in sizes.items() if value is not None for text in (f"--{name}", str(value))]
-    command = [sys.executable, "-m", "export", "bench", *(["--checkpoint", str(checkpoint)] if checkpoint else []), *options]
+    command = [
+        sys.executable,
+        "-m",
+        "export",
+        "bench",
+        "--model",
+        beside["bundle"]["family"],
+        *(["--checkpoint", str(checkpoint)] if checkpoint else []),
+        *options,
+    ]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise RuntimeFault("bench: eager could not be timed; what went wrong stands above")
     return dict(json.loads(done.stdout))
 
 
-def _calls(constants: Constants) -> dict[str, int]:
-    """Calls that one frame takes."""
-    return {"embed_codes": 1, "decode_step": 1, "acoustic_step": constants.euler_steps, "codec_step": 1}
-
-
-def _voice_prompt(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
-    """Ids and rows that every utterance of a voice begins with."""
-    constants = subject.constants
-    return np.array([constants.bos_id, constants.begin_audio_id, *[constants.audio_id] * len(subject.voice), constants.begin_audio_id]), subject.voice
-
-
-def _text(constants: Constants, tokens: int) -> np.ndarray:
-    ids = np.random.default_rng(0).integers(0, constants.vocab_size, tokens)
-    ids[ids == constants.audio_id] = constants.begin_audio_id
-    return np.array([*ids, constants.begin_audio_id, constants.begin_audio_id])
-
-
-def _first_call(engine: Engine, subject: Subject, tokens: int) -> Arrays:
-    """Calls every component, and returns the rows that the voice leaves."""
-    stream = engine.stream()
-    Speaker(stream, subject.constants).begin(*_voice_prompt(subject))
-    known = stream.save_rows(len(_voice_prompt(subject)[0]))
-    _speak(TimedStream(stream), subject, known, tokens, 1)
-    return known
-
-
-def _speak(stream: TimedStream, subject: Subject, known: Arrays, tokens: int, frames: int) -> tuple[list[float], list[float]]:
-    """Seconds of every frame, and of what of it was spent outside the graphs."""
-    constants = subject.constants
-    speaker = Speaker(stream, constants)  # type: ignore[arg-type]  # all that a speaker asks of a stream
-    noise = np.random.default_rng(1).standard_normal((frames + WARM_UP, 1, constants.n_codebooks - 1), dtype=np.float32)
-    speaker.resume(known, len(_voice_prompt(subject)[0]))
-    speaker.prefill(_text(constants, tokens), subject.voice[:0])
-    whole, outside = [], []
-    for index in range(frames + WARM_UP):
-        if index == WARM_UP:
-            stream.seconds = {name: seconds for name, seconds in stream.seconds.items() if name in ONCE}
-        before, started = _total(stream), time.perf_counter()
-        codes = speaker.frame(noise[index])
-        codes[0, 0] = max(codes[0, 0], FIRST_CODE)  # a model that would stop goes on
-        speaker.decode(codes)
-        speaker.step(speaker.embed(codes))
-        elapsed = time.perf_counter() - started
-        if index >= WARM_UP:
-            whole.append(elapsed)
-            outside.append(elapsed - (_total(stream) - before))
-    return whole, outside
-
-
-def _together(stream: Stream, subject: Subject, known: Arrays, tokens: int, frames: int) -> dict[str, Any]:
-    """Frames of all callers a second, each frame of them one pass through the graphs but the codec's; medians in ms."""
-    constants, count = subject.constants, stream.count
-    timed = TimedStream(stream)
-    choir = Choir(timed, constants)  # type: ignore[arg-type]  # all that a choir asks of a stream
-    singers = [Speaker(stream.alone(index), constants) for index in range(count)]
-    for singer in singers:
-        singer.resume(known, len(_voice_prompt(subject)[0]))
-        singer.prefill(_text(constants, tokens), subject.voice[:0])
-    choir.singers[:] = singers
-    noise = np.random.default_rng(1).standard_normal((frames + WARM_UP, count, constants.n_codebooks - 1), dtype=np.float32)
-    whole = []
-    for index in range(frames + WARM_UP):
-        if index == WARM_UP:
-            timed.seconds = {}
-        started = time.perf_counter()
-        codes = choir.frame(noise[index])
-        codes[:, 0] = np.maximum(codes[:, 0], FIRST_CODE)
-        for singer, row in zip(singers, codes, strict=True):
-            singer.decode(row[None])
-        choir.step(codes)
-        whole.append(time.perf_counter() - started)
-    pass_s = float(np.median(whole[WARM_UP:]))
-    calls = {name: float(np.median(seconds)) * 1e3 for name, seconds in timed.seconds.items()}
-    return {"streams": count, "frames_per_s": count / pass_s, "pass_ms": pass_s * 1e3, "median_ms": calls}
+def _first_calls(engine: Engine, subject: Subject) -> Any:
+    """Calls every component, and returns what later exercises need not compute."""
+    exercise = subject.family.exercise(engine.stream(), subject.constants, subject.settings, None)
+    exercise.step()
+    exercise.step()
+    return exercise.known
 
 
 def _total(stream: TimedStream) -> float:
     return sum(sum(seconds) for seconds in stream.seconds.values())
 
 
-def _first_sound(engine: Engine, subject: Subject, known: Arrays, tokens: int, runs: int = 3) -> float:
-    """Seconds from a text to the samples of its first frame, in a new stream of a voice whose rows are known; median of `runs`."""
-    constants = subject.constants
-    noise, seconds = np.zeros((1, constants.n_codebooks - 1), np.float32), []
+def _first_output(engine: Engine, subject: Subject, known: Any, runs: int = 3) -> float:
+    """Seconds until a new stream gives what a person waits for; median of `runs`."""
+    seconds = []
     for _ in range(runs):
         started = time.perf_counter()
-        speaker = Speaker(engine.stream(), constants)
-        speaker.resume(known, len(_voice_prompt(subject)[0]))
-        speaker.prefill(_text(constants, tokens), subject.voice[:0])
-        codes = speaker.frame(noise)
-        codes[0, 0] = max(codes[0, 0], FIRST_CODE)
-        speaker.decode(codes)
+        subject.family.exercise(engine.stream(), subject.constants, subject.settings, known).step()
         seconds.append(time.perf_counter() - started)
     return float(np.median(seconds))
 
@@ -315,10 +290,22 @@ def _text_of(result: dict[str, Any]) -> str:
         rate = f"{row['gb_s']:.1f} GB/s" if row["weight_bytes"] else "-"
         lines.append(f"{name:<16} {row['calls']:>6} {row['median_ms']:>7.2f} ms {row['p90_ms']:>7.2f} ms {row['weight_bytes'] / 1e6:>7.0f} MB {rate:>10}")
     resident = "" if result["resident_bytes"] is None else f", resident {result['resident_bytes'] / 1e9:.2f} GB"
-    lines += [f"{row['streams']} at once: {row['frames_per_s']:.1f} frames/s, {row['pass_ms']:.0f} ms for one of each" for row in result["streams"]]
+    lines += [_together_text(row) for row in result["streams"]]
     lines += [
         f"frame {frame['median_ms']:.1f} ms (90 %: {frame['p90_ms']:.1f}), outside the graphs {frame['outside_ms']:.2f} ms, RTF {result['rtf']:.2f}",
         f"floor {frame['floor_ms']:.1f} ms for {frame['weight_bytes'] / 1e9:.2f} GB: {frame['share_of_floor']:.0%} of what memory allows",
-        f"first sound {result['first_sound_s']:.2f} s after {result['prompt_tokens']} ids of a known voice; loaded in {result['load_s']:.1f} s{resident}",
+        f"{_first_text(result)}; loaded in {result['load_s']:.1f} s{resident}",
     ]
     return "\n".join(lines)
+
+
+def _first_text(result: dict[str, Any]) -> str:
+    if "first_sound_s" in result:
+        return f"first sound {result['first_sound_s']:.2f} s after {result['prompt_tokens']} ids of a known voice"
+    return f"first token {result['first_token_s']:.2f} s after the sound that it needs"
+
+
+def _together_text(row: dict[str, Any]) -> str:
+    if "streams" in row:
+        return f"{row['streams']} at once: {row['frames_per_s']:.1f} frames/s, {row['pass_ms']:.0f} ms for one of each"
+    return f"{row['chunks']} chunks encoded at once: {row['step_ms']:.1f} ms for 80 ms of sound, text {row['added_delay_ms']:.0f} ms later"

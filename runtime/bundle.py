@@ -47,12 +47,19 @@ class Tensor(_Record):
 
 
 class State(_Record):
-    """What an entry point carries from call to call; entries of one graph share states of one name."""
+    """What an entry point carries from call to call; entries of one graph share states of one name.
+
+    A position takes `stride` rows of a cache. One with a `window` rolls: its rows are the last of a stream without end, of which a
+    query sees so many, and beyond which a call writes `at_once` rows at most.
+    """
 
     name: str
     dtype: Dtype
     shape: tuple[Size, ...]
     is_cache: bool
+    window: Annotated[int, Field(ge=1, le=2**24)] | None = None
+    stride: Annotated[int, Field(ge=1, le=2**10)] = 1
+    at_once: Annotated[int, Field(ge=1, le=2**20)] = 1
 
     @model_validator(mode="after")
     def _has_a_sane_size(self) -> State:
@@ -150,7 +157,7 @@ class Manifest(_Record):
     schema_version: Literal[1] = 1
     family: str
     constants: dict[str, Any]
-    switches: dict[str, str]
+    switches: dict[str, bool | str]
     source: Source
     target: Target
     recipe: RecipeEntry

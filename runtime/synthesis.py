@@ -12,11 +12,13 @@ from runtime.bundle import Bundle
 from runtime.engines import DEFAULT, open_engine
 from runtime.engines.base import EngineOptions
 from runtime.errors import UsageError
+from runtime.families import read_constants
 from runtime.prefix import PrefixCache
 from runtime.text import check_text, clean_text
 from runtime.tokenizer import SpeechTokenizer
+from runtime.utterance import Script, speak, speak_together
 from runtime.voices import choose_voice
-from runtime.voxtral_tts import BATCHED, Script, check_length, read_constants, speak, speak_together
+from runtime.voxtral_tts import BATCHED, FAMILY, check_length
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +30,7 @@ class Synthesizer:
         """`check` reads every file once and compares its hash: 0.6 s per GB. Raises IntegrityError that names the file."""
         self.bundle = Bundle(folder)
         manifest = self.bundle.manifest
-        self.constants = read_constants(manifest)
+        self.constants = read_constants(manifest, FAMILY)
         if check:
             self.bundle.check_hashes()
         if manifest.tokenizer is None:

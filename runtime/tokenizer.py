@@ -1,9 +1,10 @@
-"""Text to the token ids of a speech prompt."""
+"""Text to the token ids of a speech prompt, and token ids to the bytes of text."""
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,20 @@ class SpeechTokenizer:
             return int(self._tekken.get_special_token(token))
         except ValueError:
             raise IntegrityError(f"{self._path}: has no token {token}, expected the tokenizer of a speech model; {REMEDY}") from None
+
+
+def load_pieces(path: Path) -> Callable[[int], bytes]:
+    """The bytes of each token of a tekken.json; of specials none. Raises IntegrityError as `SpeechTokenizer` does, and on an id that it
+    does not have."""
+    tekken = _load(path)
+
+    def piece(token: int) -> bytes:
+        try:
+            return bytes(tekken.id_to_byte_piece(token))
+        except (KeyError, IndexError, OverflowError, ValueError):
+            raise IntegrityError(f"{path}: has no token {token}, which the model gave; {REMEDY}") from None
+
+    return piece
 
 
 def _load(path: Path) -> Any:

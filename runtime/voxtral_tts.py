@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from runtime.bundle import Manifest, first_fault
-from runtime.engines.base import Arrays, Stream
+from runtime.bundle import ComponentEntry, first_fault
+from runtime.engines.base import Arrays, Engine, Stream
 from runtime.errors import IntegrityError, UsageError
-from runtime.prefix import PrefixCache
+from runtime.family import BenchSettings, Rehearsal, TimeSteps, Wanted
+from runtime.tokenizer import SpeechTokenizer
 
 FAMILY = "voxtral_tts"
 EMPTY_AUDIO, END_AUDIO, FIRST_CODE = 0, 1, 2  # the first two rows of every code book are specials
-log = logging.getLogger(__name__)
+TRACED_FRAME = 3  # frame whose hidden state conditions the velocities that a trace gives
+REHEARSED = 16  # ids of a rehearsal's prompt
+MEL_BINS, MEL_WINDOW, MEL_HOP = 80, 1024, 256
 Count = Annotated[int, Field(gt=0, le=2**24)]
 Id = Annotated[int, Field(ge=0, lt=2**31)]
 CALLS = {  # component: its inputs, its outputs
@@ -58,18 +61,9 @@ def parse_constants(constants: dict[str, Any], switches: dict[str, str]) -> Cons
         raise IntegrityError(f"manifest.json: constants: {first_fault(error)}; export the bundle again") from None
 
 
-def read_constants(manifest: Manifest) -> Constants:
-    """Of a bundle of this family with all that the frame loop calls. Raises UsageError or IntegrityError."""
-    if manifest.family != FAMILY:
-        raise UsageError(f"manifest.json: a bundle of family {manifest.family!r}; this runtime speaks from {FAMILY} only")
-    entries = {entry.name: entry for entry in manifest.components}
-    for name, (inputs, outputs) in CALLS.items():
-        if name not in entries:
-            raise IntegrityError(f"manifest.json: components: {name} is missing; export the bundle again")
-        for what, needed, found in (("input", inputs, entries[name].inputs), ("output", outputs, entries[name].outputs)):
-            if needed - {tensor.name for tensor in found}:
-                raise IntegrityError(f"manifest.json: component {name} has no {what} {min(needed - {t.name for t in found})}; export the bundle again")
-    return parse_constants(manifest.constants, manifest.switches)
+def open_tokenizer(path: Path) -> SpeechTokenizer:
+    """Raises IntegrityError."""
+    return SpeechTokenizer(path)
 
 
 @dataclass(frozen=True)
@@ -222,101 +216,169 @@ def quantize_levels(x: np.ndarray, levels: int) -> np.ndarray:
     return np.round((np.clip(x, -1, 1) + 1) / 2 * (levels - 1)).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class Script:
-    """A text to be spoken: ids int64 [P], voice float32 [N, dim] for the N [AUDIO] ids; the seed's noise is the same on every target."""
+def trace_inputs(constants: Constants) -> dict[str, Wanted]:
+    """What a trace takes: a prompt and noise; codes to feed back, codes for the codec alone, the point of the velocities."""
+    books, codes = constants.n_codebooks, (constants.semantic_codes + FIRST_CODE, *[constants.acoustic_levels + FIRST_CODE] * (constants.n_codebooks - 1))
+    return {
+        "ids": Wanted((None,), (constants.vocab_size,)),
+        "voice": Wanted((None, constants.dim)),
+        "noise": Wanted(("frames", books - 1)),
+        "codes": Wanted(("frames", books), codes, is_optional=True),
+        "codec_codes": Wanted((1, None, books), codes, is_optional=True),
+        "vel_x": Wanted((1, books - 1), is_optional=True),
+    }
 
-    ids: np.ndarray
-    voice: np.ndarray
-    seed: int
-    max_frames: int
-    chunk_frames: int
+
+def trace(engine: Engine, constants: Constants, inputs: Arrays, live: bool) -> Arrays:
+    """Runs the utterance; given `codes` are fed back in place of the ones chosen (teacher forcing). `live` changes nothing: speech is
+    made frame by frame anyway."""
+    speaker = Speaker(engine.stream(), constants)
+    outputs = {"prefill_hidden": speaker.prefill(inputs["ids"], inputs["voice"])}
+    chosen, outlooks, forced = [], [], inputs.get("codes")
+    for index in range(len(inputs["noise"])):
+        outlooks.append(speaker.outlook)
+        chosen.append(speaker.frame(inputs["noise"][index : index + 1]))
+        if index + 1 < len(inputs["noise"]):
+            speaker.step(speaker.embed(chosen[-1] if forced is None else forced[index : index + 1]))
+    outputs["hidden"] = np.stack([outlook.hidden for outlook in outlooks])
+    outputs["semantic_logits"] = np.stack([outlook.semantic_logits for outlook in outlooks])
+    outputs["codes"] = np.concatenate(chosen)
+    traced = min(TRACED_FRAME, len(outlooks) - 1)
+    outputs["vel_x"] = inputs.get("vel_x", inputs["noise"][traced : traced + 1])
+    for step in range(constants.euler_steps):
+        outputs[f"velocity_{step / constants.euler_steps:.4f}"] = speaker.velocity(outputs["vel_x"], step, outlooks[traced].condition)
+    if "codec_codes" in inputs:
+        codec = Speaker(engine.stream(), constants)
+        outputs["audio"] = codec.decode(inputs["codec_codes"][0])[None]
+    return outputs
 
 
-class Utterance:
-    """A script being spoken: its prompt is read, then frame after frame is asked for and told."""
+def _begun(stream: Stream, constants: Constants, frames: int) -> tuple[Speaker, np.ndarray]:
+    """A fixed prompt without a voice that has been read, and fixed noise [frames, 1, K - 1]."""
+    generator = np.random.default_rng(5)
+    ids = np.concatenate(([constants.bos_id, constants.begin_audio_id], generator.integers(0, constants.vocab_size, REHEARSED)))
+    speaker = Speaker(stream, constants)
+    noise = generator.standard_normal((frames, 1, constants.n_codebooks - 1), dtype=np.float32)
+    speaker.prefill(ids[ids != constants.audio_id], np.zeros((0, constants.dim), np.float32))
+    return speaker, noise
 
-    def __init__(self, stream: Stream, constants: Constants, script: Script, kept: PrefixCache):
-        self.speaker, self._script, self._constants = Speaker(stream, constants), script, constants
-        self._generator = np.random.default_rng(script.seed)
-        self._waiting: list[np.ndarray] = []
-        self._count = 0
-        self.goes_on, self.ended = True, False  # ended: by the model itself
-        ids, voice = script.ids, script.voice
-        text = 1 + int(np.flatnonzero(ids == constants.audio_id)[-1]) + 1  # behind the voice and the marker that follows it
-        rows = kept.load(ids[:text], voice)
-        if rows is None:
-            self.speaker.begin(ids[:text], voice)
-            kept.keep(ids[:text], voice, stream.save_rows(text))
+
+def rehearse(stream: Stream, constants: Constants, steps: int, forced: np.ndarray | None = None) -> Rehearsal:
+    """So many frames of a fixed prompt; `forced` codes [steps, K] are fed back instead of the stream's own, and then the graphs run one
+    after the other, not in turns."""
+    embedder = Speaker(stream, constants)
+    embedded = [] if forced is None else [embedder.embed(row[None]) for row in forced]
+    speaker, noise = _begun(stream, constants, steps)
+    outlooks, codes = [speaker.outlook], []
+    for index in range(steps - 1):
+        if forced is None:
+            codes.append(speaker.frame(noise[index]))
+        speaker.step(speaker.embed(codes[-1]) if forced is None else embedded[index])
+        outlooks.append(speaker.outlook)
+    codes += [speaker.frame(noise[index], outlooks[index]) for index in range(len(codes), steps)]
+    live = slice(EMPTY_AUDIO + 1, FIRST_CODE + constants.semantic_codes)
+    logits = np.stack([outlook.semantic_logits[live] for outlook in outlooks])
+    return Rehearsal(np.concatenate(codes), logits, np.stack([outlook.hidden for outlook in outlooks]), first=EMPTY_AUDIO + 1)
+
+
+def perform(stream: Stream, constants: Constants, steps: int) -> np.ndarray:
+    """Samples float32 [n] of the same utterance up to END_AUDIO or so many frames, each code fed back."""
+    speaker, noise = _begun(stream, constants, steps)
+    codes: list[np.ndarray] = []
+    for index in range(steps):
+        found = speaker.frame(noise[index])
+        if found[0, 0] == END_AUDIO:
+            break
+        codes.append(found[0])
+        speaker.step(speaker.embed(found))
+    return speaker.decode(np.array(codes, dtype=np.int64).reshape(-1, constants.n_codebooks))
+
+
+def compare(found: np.ndarray, expected: np.ndarray, constants: Constants) -> dict[str, float]:
+    """Seconds of both, and the log-mel distance of what both have."""
+    shared = min(len(found), len(expected))
+    seconds = {"seconds": len(found) / constants.sample_rate, "seconds_expected": len(expected) / constants.sample_rate}
+    if shared < MEL_WINDOW:
+        return seconds
+    difference = _log_mel(found[:shared], constants.sample_rate) - _log_mel(expected[:shared], constants.sample_rate)
+    return seconds | {"log_mel_distance_db": float(np.sqrt(np.square(difference).mean(axis=0)).mean())}
+
+
+def _log_mel(samples: np.ndarray, rate: int) -> np.ndarray:
+    """Decibels [mel bins, windows] of the power spectrum under a Hann window."""
+    from mistral_common.audio import mel_filter_bank
+
+    filters = mel_filter_bank(MEL_WINDOW // 2 + 1, MEL_BINS, 0.0, rate / 2, rate)
+    windows = np.lib.stride_tricks.sliding_window_view(samples, MEL_WINDOW)[::MEL_HOP] * np.hanning(MEL_WINDOW)
+    power = np.square(np.abs(np.fft.rfft(windows, axis=-1)))
+    return 10 * np.log10(np.maximum(power @ filters, 1e-10)).T
+
+
+FIRST = "first_sound_s"
+
+
+class Exercise:
+    """Frames of an utterance, every code fed back; a model that would stop goes on."""
+
+    def __init__(self, stream: Stream, constants: Constants, settings: BenchSettings, known: Arrays | None):
+        """`known` are the rows that the voice leaves in the caches."""
+        voice, audio, marker = settings.voice, constants.audio_id, constants.begin_audio_id
+        prefix = np.array([constants.bos_id, marker, *[audio] * len(voice), marker])
+        self.speaker, self._constants = Speaker(stream, constants), constants
+        self._noise, self._codes = np.random.default_rng(1), np.zeros((0, constants.n_codebooks), np.int64)
+        if known is None:
+            self.speaker.begin(prefix, voice)
+            known = stream.save_rows(len(prefix))
         else:
-            self.speaker.resume(rows, text)
-        self.speaker.prefill(ids[text:], voice[:0])
+            self.speaker.resume(known, len(prefix))
+        self.known = known
+        ids = np.random.default_rng(0).integers(0, constants.vocab_size, settings.prompt_tokens)
+        self.speaker.prefill(np.array([*np.where(ids == audio, marker, ids), marker, marker]), voice[:0])
+
+    def step(self) -> None:
+        if len(self._codes):
+            self.speaker.step(self.speaker.embed(self._codes))
+        self._codes = self.speaker.frame(self.noise())
+        self._codes[0, 0] = max(self._codes[0, 0], FIRST_CODE)
+        self.speaker.decode(self._codes)
 
     def noise(self) -> np.ndarray:
-        """Of the next frame: float32 [1, K - 1]."""
-        return self._generator.standard_normal((1, self._constants.n_codebooks - 1), dtype=np.float32)
-
-    def tell(self, codes: np.ndarray) -> Iterator[np.ndarray]:
-        """Takes the codes [1, K] of a frame; yields samples where a chunk is full or the speech is over."""
-        if codes[0, 0] == END_AUDIO:
-            self.goes_on, self.ended = False, True
-        else:
-            self._waiting.append(codes[0])
-            self._count += 1
-        if self._waiting and (len(self._waiting) == self._script.chunk_frames or not self.goes_on):
-            yield self._decoded()
-        if self.goes_on and self._must_stop():
-            self.goes_on = False
-            if self._waiting:
-                yield self._decoded()
-
-    def _decoded(self) -> np.ndarray:
-        codes, self._waiting = np.stack(self._waiting), []
-        return self.speaker.decode(codes)
-
-    def _must_stop(self) -> bool:
-        if not self.speaker.has_room:
-            log.warning("stopped after %d frames: the cache of %d rows is full, the sentence may be cut off", self._count, self.speaker.stream.cache_length)
-        elif self._count == self._script.max_frames:
-            seconds = self._count * self._constants.samples_per_frame / self._constants.sample_rate
-            log.warning("stopped at the limit of %d frames (%.1f s): the sentence may be cut off", self._count, seconds)
-        else:
-            return False
-        return True
+        return self._noise.standard_normal((1, self._constants.n_codebooks - 1), dtype=np.float32)
 
 
-def speak(stream: Stream, constants: Constants, script: Script, kept: PrefixCache) -> Generator[np.ndarray, None, bool]:
-    """Yields float32 samples, `chunk_frames` frames at a time; returns whether the model itself ended the speech."""
-    utterance = Utterance(stream, constants, script, kept)
-    speaker = utterance.speaker
-    while utterance.goes_on:
-        codes = speaker.frame(utterance.noise())
-        yield from utterance.tell(codes)
-        if utterance.goes_on:
-            speaker.step(speaker.embed(codes))
-    return utterance.ended
+exercise = Exercise
 
 
-def speak_together(stream: Stream, constants: Constants, scripts: Sequence[Script], kept: PrefixCache) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields (index of a script, float32 samples), as many scripts at a time as the stream has callers; who is done makes room for the next."""
-    choir, waiting = Choir(stream, constants), iter(enumerate(scripts))
-    singing: list[tuple[int, Utterance] | None] = [None] * stream.count
-    quiet = np.zeros((1, constants.n_codebooks - 1), np.float32)
-    while True:
-        for place, now in enumerate(singing):
-            if now is None and (following := next(waiting, None)):
-                index, script = following
-                singing[place] = index, (utterance := Utterance(stream.alone(place), constants, script, kept))
-                choir.singers[place] = utterance.speaker
-        if not any(singing):
-            return
-        codes = choir.frame(np.concatenate([now[1].noise() if now else quiet for now in singing]))
-        for place, now in enumerate(singing):
-            if now:
-                index, utterance = now
-                for samples in utterance.tell(codes[place : place + 1]):
-                    yield index, samples
-                if not utterance.goes_on:
-                    singing[place] = choir.singers[place] = None
-        if any(singing):
+def rows_needed(constants: Constants, settings: BenchSettings, steps: int) -> int:
+    return len(settings.voice) + settings.prompt_tokens + steps + 6
+
+
+def check_at_once(entries: dict[str, ComponentEntry], counts: tuple[int, ...]) -> None:
+    most = min(entries[name].most_streams for name in BATCHED)
+    if not all(1 <= count <= most for count in counts):
+        raise UsageError(f"bench: --streams {','.join(map(str, counts))}: a call of this bundle serves 1 to {most}")
+
+
+def together(engine: Engine, constants: Constants, settings: BenchSettings, known: Arrays, time: TimeSteps) -> list[dict[str, Any]]:
+    """Frames of all callers a second, each frame of them one pass through the graphs but the codec's."""
+
+    def start(timed: Stream) -> Callable[[], None]:
+        choir = Choir(timed, constants)
+        each = [Exercise(stream.alone(index), constants, settings, known) for index in range(stream.count)]
+        choir.singers[:] = [one.speaker for one in each]
+
+        def step() -> None:
+            codes = choir.frame(np.concatenate([one.noise() for one in each]))
+            codes[:, 0] = np.maximum(codes[:, 0], FIRST_CODE)
+            for one, row in zip(each, codes, strict=True):
+                one.speaker.decode(row[None])
             choir.step(codes)
+
+        return step
+
+    rows = []
+    for count in settings.at_once:
+        stream = engine.together(count)
+        seconds, calls = time(stream, start)
+        rows.append({"streams": count, "frames_per_s": count / seconds, "pass_ms": seconds * 1e3, "median_ms": calls})
+    return rows

@@ -2,11 +2,15 @@
 
 `Attention` projects; an `AttentionKernel` rotates, writes the new rows into the cache and attends. The reference one
 stands here; a target's own (a fused operator, a one-hot write) is put in its place by `use_attention`.
+
+A cache holds all rows up to its end, or the last of an endless stream: then a query sees the `window` last keys, itself among
+them, and the cache rolls in one of two ways (`Layout.staged`).
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +19,22 @@ from torch import nn
 from model.layers.linear import joined
 from model.layers.rope import Rotation
 
-CACHE_AXIS = {"BSHD": 1, "BHSD": 2}  # of a cache's rows, by layout
+
+@dataclass(frozen=True)
+class Layout:
+    """How a cache lies: `rows` is the axis of its rows. Of a rolling one with L rows, where the row of position p is:
+
+    - in a ring, p mod L; L is at least window + the rows of a call - 1, so that no query loses a key to a new row;
+    - staged: rows of history, p mod (window - 1), and behind them those of the call, which are moved into the history after it.
+      A cache of exactly `window` rows takes one row a call once it is full, and stages it behind the rows that there are; a
+      longer one stages behind all of the history.
+    """
+
+    rows: int
+    staged: bool = False
+
+
+LAYOUTS = {"BSHD": Layout(rows=1), "BHSD": Layout(rows=2), "BHSD, staged": Layout(rows=2, staged=True)}
 
 
 class AttentionKernel(Protocol):
@@ -38,6 +57,17 @@ class AttentionKernel(Protocol):
         several streams in one call is given a B other than 1."""
         ...
 
+    def turn(self, position: torch.Tensor, rows: int, cache: torch.Tensor, window: int) -> Any:
+        """What the layers of one call share where caches roll: where new rows from `position` (int64 [1]) on go in one like `cache`,
+        and what their queries see: `window` keys, themselves among them. In a cache of `window` rows, a call beyond it has one row."""
+        ...
+
+    def rolling(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rotation: Rotation, k_cache: torch.Tensor, v_cache: torch.Tensor, turn: Any
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """As `cached`, of a stream without end, with the call's `turn` in place of a position."""
+        ...
+
     def among(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """q [B, Q, H, D], k and v [B, S, H_kv, D] -> attended [B, Q, H, D]; every query sees every key."""
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
@@ -46,46 +76,95 @@ class AttentionKernel(Protocol):
 
 
 def cache_shape(layout: str, length: int, n_kv_heads: int, head_dim: int) -> tuple[int, ...]:
-    """Shape of one cache tensor: BSHD [1, length, heads, head_dim] or BHSD [1, heads, length, head_dim]."""
-    if layout not in CACHE_AXIS:
-        raise ValueError(f"cache layout {layout!r}: expected one of {', '.join(CACHE_AXIS)}")
-    return (1, length, n_kv_heads, head_dim) if layout == "BSHD" else (1, n_kv_heads, length, head_dim)
+    """Shape of one cache tensor: [1, length, heads, head_dim] or [1, heads, length, head_dim]."""
+    if layout not in LAYOUTS:
+        raise ValueError(f"cache layout {layout!r}: expected one of {', '.join(LAYOUTS)}")
+    return (1, length, n_kv_heads, head_dim) if LAYOUTS[layout].rows == 1 else (1, n_kv_heads, length, head_dim)
+
+
+def held_positions(rows: int, count: torch.Tensor) -> torch.Tensor:
+    """Which position each of a ring's rows holds once `count` (int64 [1]) were written: int64 [rows], negative where none is."""
+    return count - 1 - (count - 1 - torch.arange(rows)) % rows
+
+
+def seen(held: torch.Tensor, position: torch.Tensor, queries: int, window: int) -> torch.Tensor:
+    """Whether each of `queries` from `position` (int64 [1]) on sees the keys whose positions are `held` [L]: bool [queries, L]."""
+    distance = position + torch.arange(queries)[:, None] - held[None, :]
+    in_window = torch.logical_and(distance >= 0, distance < window)
+    return torch.logical_and(in_window, (held >= 0)[None, :])  # not `&`, which one converter does not know
+
+
+class Turn(NamedTuple):
+    """Of the reference: rows that new ones are written to, int64 [S]; what is seen of the first rows, bool [S, rows]; and of a staged
+    cache, which of the new rows are moved into the history after the call, and where to."""
+
+    places: torch.Tensor
+    mask: torch.Tensor
+    late: torch.Tensor | None = None
+    kept: torch.Tensor | None = None
 
 
 class ReferenceAttention(AttentionKernel):
-    """Plain attention over the live prefix of the cache: what every target is compared with. Writes the cache in place."""
+    """Plain attention over the live rows of the cache: what every target is compared with. Writes the cache in place."""
 
     def __init__(self, layout: str = "BSHD"):
         self.layout = layout
+        self._rows, self._staged = LAYOUTS[layout].rows, LAYOUTS[layout].staged
 
     def cached(self, q, k, v, rotation, k_cache, v_cache, position):
         q, k = rotation(q), rotation(k)
         start, end = int(position), int(position) + q.shape[1]
-        rows = CACHE_AXIS[self.layout]
         for cache, new in ((k_cache, k), (v_cache, v)):
-            cache.narrow(rows, start, end - start).copy_(new if rows == 1 else new.transpose(1, 2))
-        keys, values = (c.narrow(rows, 0, end) for c in (k_cache, v_cache))
-        if rows == 1:
-            keys, values = keys.transpose(1, 2), values.transpose(1, 2)  # [1, H_kv, end, D]
+            self._write(cache, new, torch.arange(start, end))
         causal = torch.ones(end - start, end, dtype=torch.bool).tril(start)
-        out = F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, attn_mask=causal, enable_gqa=True)
-        return out.transpose(1, 2), k_cache, v_cache
+        return self._attend(q, k_cache, v_cache, end, causal), k_cache, v_cache
+
+    def turn(self, position, rows, cache, window):
+        length, history, new = cache.shape[self._rows], window - 1, position + torch.arange(rows)
+        if not self._staged:
+            return Turn(new % length, seen(held_positions(length, position + rows), position, rows, window))
+        first = min(int(position), history) if length == window else history
+        held = torch.cat((held_positions(history, position)[:first], new))
+        places = first + torch.arange(rows)
+        late = torch.nonzero(places >= history).flatten()[-history:]
+        return Turn(places, seen(held, position, rows, window), late, new[late] % history)
+
+    def rolling(self, q, k, v, rotation, k_cache, v_cache, turn):
+        q, k = rotation(q), rotation(k)
+        for cache, new in ((k_cache, k), (v_cache, v)):
+            self._write(cache, new, turn.places)
+        attended = self._attend(q, k_cache, v_cache, turn.mask.shape[1], turn.mask)
+        if turn.late is not None:
+            for cache, new in ((k_cache, k), (v_cache, v)):
+                self._write(cache, new[:, turn.late], turn.kept)
+        return attended, k_cache, v_cache
+
+    def _write(self, cache: torch.Tensor, new: torch.Tensor, places: torch.Tensor) -> None:
+        cache.index_copy_(self._rows, places, (new if self._rows == 1 else new.transpose(1, 2)).to(cache.dtype))
+
+    def _attend(self, q, k_cache, v_cache, rows: int, mask: torch.Tensor) -> torch.Tensor:
+        keys, values = (cache.narrow(self._rows, 0, rows) for cache in (k_cache, v_cache))
+        if self._rows == 1:
+            keys, values = keys.transpose(1, 2), values.transpose(1, 2)  # [1, H_kv, rows, D]
+        return F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, attn_mask=mask, enable_gqa=True).transpose(1, 2)
 
 
 class Attention(nn.Module):
     """Self-attention with RoPE on queries and keys; inner width `n_heads · head_dim` need not equal `dim`.
 
-    `queries_apart` is for who asks for the queries of fewer rows than the keys.
+    `queries_apart` is for who asks for the queries of fewer rows than the keys. `biases` are of wq, wv and wo, as Whisper has them.
+    `window` says how many keys a query of an endless stream sees, itself among them; None: all, up to the end of the cache.
     """
 
-    def __init__(self, dim: int, n_heads: int, n_kv_heads: int, head_dim: int, queries_apart: bool = False):
+    def __init__(self, dim: int, n_heads: int, n_kv_heads: int, head_dim: int, queries_apart: bool = False, biases: bool = False):
         super().__init__()
         self.queries_apart = queries_apart
+        self.window: int | None = None
         self.n_heads, self.n_kv_heads, self.head_dim = n_heads, n_kv_heads, head_dim
-        self.wq = nn.Linear(dim, n_heads * head_dim, bias=False)
+        self.wq = nn.Linear(dim, n_heads * head_dim, bias=biases)
         self.wk = nn.Linear(dim, n_kv_heads * head_dim, bias=False)
-        self.wv = nn.Linear(dim, n_kv_heads * head_dim, bias=False)
-        self.wo = nn.Linear(n_heads * head_dim, dim, bias=False)
+        self.wv = nn.Linear(dim, n_kv_heads * head_dim, bias=biases)
+        self.wo = nn.Linear(n_heads * head_dim, dim, bias=biases)
         self.kernel: AttentionKernel = ReferenceAttention()
 
     def join(self) -> None:
@@ -107,8 +186,13 @@ class Attention(nn.Module):
         q = self.wq(x if queries is None else x[:, :queries])
         return q.unflatten(-1, (-1, self.head_dim)), k, v
 
+    def turn(self, position: torch.Tensor, rows: int, cache: torch.Tensor) -> Any:
+        """What `forward` takes for a position where caches roll, the same in every layer of a call."""
+        return self.kernel.turn(position, rows, cache, self.window)
+
     def forward(self, x, rotation, k_cache, v_cache, position):
-        out, k_cache, v_cache = self.kernel.cached(*self.project(x), rotation, k_cache, v_cache, position)
+        attend = self.kernel.cached if self.window is None else self.kernel.rolling
+        out, k_cache, v_cache = attend(*self.project(x), rotation, k_cache, v_cache, position)
         return self.wo(out.flatten(-2)), k_cache, v_cache
 
 

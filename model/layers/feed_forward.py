@@ -8,12 +8,12 @@ from model.layers.linear import joined
 
 
 class FeedForward(nn.Module):
-    """w2(silu(w1 x) · w3 x), `[..., dim] -> [..., dim]`."""
+    """w2(silu(w1 x) · w3 x), `[..., dim] -> [..., dim]`. `bias` is of w2."""
 
-    def __init__(self, dim: int, hidden_dim: int):
+    def __init__(self, dim: int, hidden_dim: int, bias: bool = False):
         super().__init__()
         self.w1 = nn.Linear(dim, hidden_dim, bias=False)
-        self.w2 = nn.Linear(hidden_dim, dim, bias=False)
+        self.w2 = nn.Linear(hidden_dim, dim, bias=bias)
         self.w3 = nn.Linear(dim, hidden_dim, bias=False)
 
     def join(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -17,16 +19,27 @@ class SideBySide(nn.Module):
         return torch.cat([part(x) for part in self.parts], dim=-1)
 
 
-def joined(parts: list[nn.Module]) -> nn.Module:
+def joined(parts: list[Any]) -> nn.Module:
     """One module that gives the outputs of all parts, concatenated: their rows stacked where they are of one kind.
 
     A quantised linear says by `can_stack(parts)` and `stack(parts)` how its rows go together.
     """
-    first = parts[0]
+    first: Any = parts[0]
+    whole: Any
     if all(type(part) is nn.Linear for part in parts):
         whole = nn.Linear(first.in_features, sum(part.out_features for part in parts), bias=False, device="meta")
         whole.weight = nn.Parameter(torch.cat([part.weight for part in parts]), requires_grad=False)
-        return whole
-    if all(type(part) is type(first) for part in parts) and first.can_stack(parts):
-        return first.stack(parts)
-    return SideBySide(parts)
+    elif all(type(part) is type(first) for part in parts) and first.can_stack(parts):
+        whole = first.stack(parts)
+    else:
+        return SideBySide(parts)
+    whole.bias = _joined_bias(parts)
+    return whole
+
+
+def _joined_bias(parts: list[Any]) -> nn.Parameter | None:
+    """Zeros for who has none; None where nobody has one."""
+    if all(part.bias is None for part in parts):
+        return None
+    biases = [torch.zeros(part.weight.shape[0]) if part.bias is None else part.bias for part in parts]
+    return nn.Parameter(torch.cat(biases), requires_grad=False)

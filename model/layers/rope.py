@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+SPAN = 4096  # rows of the two tables of a stream without end
+
 
 class RotaryTable(nn.Module):
     """Cosine and sine of `pos · theta^(-2j/head_dim)` for every position of a cache, `[length, head_dim/2]` each.
@@ -29,12 +31,37 @@ class RotaryTable(nn.Module):
         return Rotation(self.cos[positions], self.sin[positions], self)
 
 
+class RollingRotaryTable(nn.Module):
+    """The same for streams without end: an angle is the sum of two, of `pos % SPAN` and of the rest, each from a table of `SPAN` rows.
+    Positions go up to SPAN · (SPAN - 1) - 1: at 50 a second, 93 hours."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    far_cos: torch.Tensor
+    far_sin: torch.Tensor
+
+    def __init__(self, head_dim: int, theta: float):
+        super().__init__()
+        exponent = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
+        near = torch.arange(SPAN, dtype=torch.float64)[:, None] * theta**-exponent
+        for name, angle in (("", near), ("far_", near * SPAN)):
+            self.register_buffer(f"{name}cos", angle.cos().float(), persistent=False)
+            self.register_buffer(f"{name}sin", angle.sin().float(), persistent=False)
+
+    def forward(self, positions: torch.Tensor) -> Rotation:
+        """`positions` int64 [B, S]."""
+        near = positions % SPAN
+        far = (positions - near) % (SPAN - 1)  # pos // SPAN, because SPAN is 1 more than SPAN - 1; a division would go through floats on Core ML
+        cos, sin, far_cos, far_sin = self.cos[near], self.sin[near], self.far_cos[far], self.far_sin[far]
+        return Rotation(cos * far_cos - sin * far_sin, sin * far_cos + cos * far_sin, None)
+
+
 class Rotation(NamedTuple):
     """Angles of rows: cosines and sines [B, S, head_dim/2], and the table that they were read from, for a kernel that reads it itself."""
 
     cos: torch.Tensor
     sin: torch.Tensor
-    table: RotaryTable
+    table: RotaryTable | None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Rotates the pairs of `x` [B, S, H, head_dim]."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from model.errors import CheckpointNotFound, ConfigError
+from model.config import PARAMS, Few, Positive, Section, Size, TransformerArgs, parse_params, read_params
 
 END_AUDIO, FIRST_LEVEL = 1, 2  # codes 0 and 1 are EMPTY and END_AUDIO; codebook entry i is code i + 2
 TABLE_ROUNDING = 128  # tables are padded to a multiple of this many rows
@@ -24,52 +23,23 @@ def _comma_ints(value: Any) -> Any:
     return value
 
 
-Size = Annotated[int, Field(gt=0, le=1 << 20)]  # bounds far above any model, so that no number makes reading it endless
-Few = Annotated[int, Field(gt=0, le=1 << 10)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Sizes = Annotated[tuple[Few, ...], BeforeValidator(_comma_ints), Field(min_length=1)]
-
-
-class _Section(BaseModel):
-    """Part of `params.json`: immutable; keys that inference does not need are passed over."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class TransformerArgs(_Section):
-    """Shape of a stack of pre-norm blocks."""
-
-    dim: Size
-    n_layers: Few
-    head_dim: Size
-    hidden_dim: Size
-    n_heads: Size
-    n_kv_heads: Size
-    norm_eps: Positive = 1e-5
-    use_biases: Literal[False] = False
-
-    @model_validator(mode="after")
-    def _heads_divide(self):
-        if self.n_heads % self.n_kv_heads:
-            raise ValueError(f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.n_kv_heads}")
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim {self.head_dim} is odd; RoPE rotates pairs")
-        return self
 
 
 class AcousticTransformerArgs(TransformerArgs):
     """The flow-matching head. `rope_theta`, `sigma` and `sigma_max` of the published file are inert."""
 
+    use_biases: Literal[False] = False
     input_dim: Size
     n_decoding_steps: Few = 7
 
 
-class EncodingArgs(_Section):
+class EncodingArgs(Section):
     sampling_rate: Size = 24000
     frame_rate: Positive = 12.5
 
 
-class AudioModelArgs(_Section):
+class AudioModelArgs(Section):
     """Code books, special ids, and the acoustic head. Sizes exclude the two special codes."""
 
     semantic_codebook_size: Size
@@ -106,7 +76,7 @@ class AudioModelArgs(_Section):
         return self
 
 
-class AudioTokenizerArgs(_Section):
+class AudioTokenizerArgs(Section):
     """The codec's decoder. The published file holds no encoder, so none is described."""
 
     channels: Literal[1] = 1
@@ -134,7 +104,7 @@ class AudioTokenizerArgs(_Section):
     decoder_transformer_lengths: Sizes = Field(alias="decoder_transformer_lengths_str")
     decoder_convs_kernels: Sizes = Field(alias="decoder_convs_kernels_str")
     decoder_convs_strides: Sizes = Field(alias="decoder_convs_strides_str")
-    voice: dict[str, int] = {}
+    voice: dict[str, int] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _stages(self):
@@ -182,7 +152,7 @@ class AudioTokenizerArgs(_Section):
         return self.positions_per_frame * self.pretransform_patch_size
 
 
-class Multimodal(_Section):
+class Multimodal(Section):
     bos_token_id: Annotated[int, Field(ge=0)] = 1
     audio_model_args: AudioModelArgs
     audio_tokenizer_args: AudioTokenizerArgs
@@ -191,6 +161,7 @@ class Multimodal(_Section):
 class VoxtralTTSConfig(TransformerArgs):
     """All of `params.json` that inference needs; the top level is the backbone."""
 
+    use_biases: Literal[False] = False
     vocab_size: Size
     rope_theta: Positive
     max_seq_len: Size = 65536
@@ -274,32 +245,19 @@ class Switches(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    first_frame: Literal["audio_token", "prefill"] = "audio_token"
-    alibi_slopes: Literal["mistral", "standard"] = "mistral"
+    first_frame: Literal["audio_token", "prefill"] = Field(default="audio_token", description="where frame 0 comes from")
+    alibi_slopes: Literal["mistral", "standard"] = Field(default="mistral", description="slopes of the codec's attention")
 
 
 def _round_up(rows: int) -> int:
     return -(-rows // TABLE_ROUNDING) * TABLE_ROUNDING
 
 
-def parse_config(params: Any, source: str = "params.json") -> VoxtralTTSConfig:
+def parse_config(params: Any, source: str = PARAMS) -> VoxtralTTSConfig:
     """Checks the parsed JSON. Raises ConfigError that names the key, what was found and what was expected."""
-    try:
-        return VoxtralTTSConfig.model_validate(params)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"]) or "top level"
-        found = "" if first["type"] in ("missing", "value_error") else f", found {str(first['input'])[:60]!r}"
-        raise ConfigError(f"{source}: {key}: {first['msg'].removeprefix('Value error, ')}{found}") from None
+    return parse_params(VoxtralTTSConfig, params, source)
 
 
 def load_config(checkpoint: Path) -> VoxtralTTSConfig:
     """Reads `checkpoint/params.json`. Raises CheckpointNotFound or ConfigError."""
-    path = checkpoint / "params.json"
-    if not path.is_file():
-        raise CheckpointNotFound(f"{checkpoint} is no checkpoint: it has no params.json; give a folder as published")
-    try:
-        params = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:  # a number of 5000 digits is a bare ValueError
-        raise ConfigError(f"{path}: not readable as JSON: {error}") from None
-    return parse_config(params, str(path))
+    return parse_config(read_params(checkpoint), str(checkpoint / PARAMS))

@@ -16,6 +16,7 @@ from runtime.errors import UsageError
 
 Arrays = dict[str, np.ndarray]
 PAGE = 1024  # values
+ROLLING_POSITIONS = 4096 * 4095  # rows that a cache without end may count; 93 hours at 50 a second
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,9 @@ class Stream(ABC):
         """Puts a snapshot's values back."""
 
     def save_rows(self, count: int) -> Arrays:
-        """Copies of the first `count` rows of every cache, by state."""
+        """Copies of the first `count` rows of every cache, by state; of all there are where that is fewer."""
         states = self.snapshot()
-        return {name: np.take(states[name], range(count), self.row_axis) for name in self._caches()}
+        return {name: np.take(states[name], range(min(count, shape[self.row_axis])), self.row_axis) for name, shape in self._caches().items()}
 
     def load_rows(self, rows: Arrays) -> None:
         """Puts what `save_rows` gave into an empty stream. Raises UsageError on rows of another bundle."""
@@ -149,11 +150,23 @@ def check_inputs(entry: ComponentEntry, inputs: Arrays, cache_length: int, count
             if not fits:
                 bounds = ", ".join(f"{name} from {low} to {high}" for name, (low, high) in entry.dims.items())
                 raise UsageError(f"{entry.name}: input {spec.name} has shape {list(array.shape)}, expected {list(spec.shape)} {bounds}".rstrip())
-    if "position" in inputs:
-        rows = inputs["embeddings"].shape[1] if "embeddings" in inputs else 0
-        for position in inputs["position"].tolist():
-            if position < 0 or (any(state.is_cache for state in entry.states) and position + rows > cache_length):
-                raise UsageError(f"{entry.name}: position {position} with {rows} rows lies outside the cache of {cache_length}")
+    for position in inputs["position"].tolist() if "position" in inputs else ():
+        _check_position(entry, position, inputs[entry.inputs[0].name].shape[1], cache_length)
+
+
+def _check_position(entry: ComponentEntry, position: int, rows: int, cache_length: int) -> None:
+    """A cache without end takes one row a call beyond its window, or as many as it has room for besides."""
+    cache = next((state for state in entry.states if state.is_cache), None)
+    if cache is None or position < 0:
+        fits, end = position >= 0, cache_length
+    elif cache.window is None:
+        fits, end = position + rows <= cache_length, cache_length
+    else:
+        in_one = rows * cache.stride <= cache.at_once or (position + rows) * cache.stride <= cache.window
+        fits = in_one and (position + rows) * cache.stride <= ROLLING_POSITIONS
+        end = (ROLLING_POSITIONS if in_one else cache.window) // cache.stride
+    if not fits:
+        raise UsageError(f"{entry.name}: position {position} with {rows} rows lies outside the cache of {end}")
 
 
 def empty_states(components: dict[str, ComponentEntry], count: int = 1) -> Arrays:

@@ -110,10 +110,10 @@ class ExecuTorchStream(Stream):
         self.reset()
 
     def reset(self) -> None:
-        """Nothing is written into the caches: what lies beyond the last row is never read."""
+        """Nothing is written into the caches: what lies beyond the last row is masked or not read."""
         with self.lock:
             self._saved = {state.name: np.zeros(self._shape(state, 0), state.dtype) for entry in self._graphs.values() for state in entry.states}
-            self._rows = 0
+            self._rows = dict.fromkeys(self._graphs, 0)  # of the caches of a graph, those written
             self._disown()
 
     def snapshot(self) -> Arrays:
@@ -128,7 +128,7 @@ class ExecuTorchStream(Stream):
         check_states(self.components, states)
         saved = copied(states)
         with self.lock:
-            self._saved, self._rows = saved, self.cache_length
+            self._saved, self._rows = saved, {graph: _cache_rows(entry) for graph, entry in self._graphs.items()}
             self._disown()
 
     def save_rows(self, count: int) -> Arrays:
@@ -141,7 +141,9 @@ class ExecuTorchStream(Stream):
         self._put_rows(found, rows)
         with self.lock:
             self._saved = self._current() | found
-            self._rows = max((array.shape[1] for array in found.values()), default=0)
+            self._rows = {
+                graph: max((found[state.name].shape[1] for state in entry.states if state.is_cache), default=0) for graph, entry in self._graphs.items()
+            }
             self._disown()
 
     def _shape(self, state: State, rows: int) -> tuple[int, ...]:
@@ -159,10 +161,11 @@ class ExecuTorchStream(Stream):
         return {name: array for states in (self._saved, *owned) for name, array in states.items()}
 
     def _read(self, graph: str) -> Arrays:
-        entry = self._graphs[graph]
-        if entry.states[0].is_cache and not self._rows:
+        entry, rows = self._graphs[graph], self._rows[graph]
+        has_cache = _cache_rows(entry) > 0
+        if has_cache and not rows:
             return {state.name: np.zeros(self._shape(state, 0), state.dtype) for state in entry.states}
-        wanted = [np.zeros(self._rows, np.float32)] if entry.states[0].is_cache else []
+        wanted = [np.zeros(rows, np.float32)] if has_cache else []
         return dict(zip((state.name for state in entry.states), self._engine.execute(entry.file, f"{graph}.read", wanted), strict=True))
 
     def _own(self, graph: str) -> None:
@@ -172,7 +175,7 @@ class ExecuTorchStream(Stream):
         if owner:
             owner._saved |= owner._read(graph)
         entry = self._graphs[graph]
-        if not entry.states[0].is_cache or self._rows:
+        if self._rows[graph] or not _cache_rows(entry):
             self._engine.execute(entry.file, f"{graph}.write", [self._saved[state.name] for state in entry.states])
         for state in entry.states:  # the program has them from here on
             del self._saved[state.name]
@@ -182,9 +185,16 @@ class ExecuTorchStream(Stream):
         if entry.graph in self._graphs:
             self._own(entry.graph)
         outputs = self._engine.execute(entry.file, entry.entry_point, [inputs[spec.name] for spec in entry.inputs])
-        if entry.states and entry.states[0].is_cache:
-            self._rows = max(self._rows, int(inputs["position"][0]) + inputs["embeddings"].shape[1])
+        if most := _cache_rows(entry):
+            stride = next(state.stride for state in entry.states if state.is_cache)
+            written = (int(inputs["position"][0]) + inputs[entry.inputs[0].name].shape[1]) * stride
+            self._rows[entry.graph] = min(most, max(self._rows[entry.graph], written))
         return dict(zip((spec.name for spec in entry.outputs), outputs, strict=True))
+
+
+def _cache_rows(entry: ComponentEntry) -> int:
+    """Rows that the caches of a graph have; 0 where it has none."""
+    return next((state.shape[1] for state in entry.states if state.is_cache), 0)
 
 
 def _reason(error: Exception, log: list[str]) -> str:

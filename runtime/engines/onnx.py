@@ -85,9 +85,28 @@ class OnnxStream(Stream):
         try:
             if entry.file not in self._bindings:
                 self._bindings[entry.file] = _Binding(session, entry, self._states)
-            return self._bindings[entry.file].run(inputs)
+            outputs = self._bindings[entry.file].run(inputs)
         except Exception as error:
             raise RuntimeFault(f"{entry.name}: ONNX Runtime failed: {first_line(error)}") from None
+        self._keep_staged(entry, inputs)
+        return outputs
+
+    def _keep_staged(self, entry: ComponentEntry, inputs: Arrays) -> None:
+        """Of a cache that rolls: rows that the call staged behind the history go into it, the row of position p to p mod its length."""
+        for state in entry.states:
+            if state.window is None:
+                continue
+            history, position = state.window - 1, int(inputs["position"][0]) * state.stride
+            count = inputs[entry.inputs[0].name].shape[1] * state.stride
+            first = min(position, history) if state.at_once == 1 else history
+            if first + count <= history:
+                continue
+            skipped = max(history - first, count - history)  # in place already, or gone again
+            rows, cache = np.arange(skipped, count), self._states[state.name]
+            if len(rows) == 1:
+                cache[:, :, (position + skipped) % history] = cache[:, :, first + skipped]
+            else:
+                cache[:, :, (position + rows) % history] = cache[:, :, first + skipped : first + count]
 
 
 class _Binding:

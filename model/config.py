@@ -1,0 +1,71 @@
+"""What the configurations of all families share: bounds, the shape of a stack, and how `params.json` is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from model.errors import CheckpointNotFound, ConfigError
+
+Size = Annotated[int, Field(gt=0, le=1 << 20)]  # bounds far above any model, so that no number makes reading it endless
+Few = Annotated[int, Field(gt=0, le=1 << 10)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Config = TypeVar("Config", bound=BaseModel)
+PARAMS = "params.json"
+SHAPE = ("dim", "n_layers", "head_dim", "hidden_dim", "n_heads", "n_kv_heads")
+
+
+class Section(BaseModel):
+    """Part of `params.json`: immutable; keys that inference does not need are passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class TransformerArgs(Section):
+    """Shape of a stack of pre-norm blocks."""
+
+    dim: Size
+    n_layers: Few
+    head_dim: Size
+    hidden_dim: Size
+    n_heads: Size
+    n_kv_heads: Size
+    norm_eps: Positive = 1e-5
+
+    @model_validator(mode="after")
+    def _heads_divide(self):
+        if self.n_heads % self.n_kv_heads:
+            raise ValueError(f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.n_kv_heads}")
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim {self.head_dim} is odd; RoPE rotates pairs")
+        return self
+
+
+def parse_params(kind: type[Config], params: Any, source: str = PARAMS) -> Config:
+    """Checks the parsed JSON. Raises ConfigError that names the key, what was found and what was expected."""
+    try:
+        return kind.model_validate(params)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"]) or "top level"
+        found = "" if first["type"] in ("missing", "value_error") else f", found {str(first['input'])[:60]!r}"
+        raise ConfigError(f"{source}: {key}: {first['msg'].removeprefix('Value error, ')}{found}") from None
+
+
+def read_params(checkpoint: Path) -> Any:
+    """The content of `checkpoint/params.json`. Raises CheckpointNotFound or ConfigError."""
+    path = checkpoint / PARAMS
+    if not path.is_file():
+        raise CheckpointNotFound(f"{checkpoint} is no checkpoint: it has no {PARAMS}; give a folder as published")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:  # a number of 5000 digits is a bare ValueError
+        raise ConfigError(f"{path}: not readable as JSON: {error}") from None
+
+
+def values_of(section: Section, *keys: str) -> str:
+    """For a person: `dim 3072, n_layers 26`."""
+    return ", ".join(f"{key} {getattr(section, key)}" for key in keys)

@@ -1,0 +1,1 @@
+"""Voxtral-Mini-Realtime: streaming speech to text."""

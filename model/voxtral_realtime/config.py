@@ -1,0 +1,165 @@
+"""Configuration of Voxtral-Realtime, read from the published `params.json`."""
+
+from __future__ import annotations
+
+import json
+from math import ceil
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from model.config import PARAMS, Few, Positive, Section, Size, TransformerArgs, parse_params, read_params
+from model.errors import ConfigError
+
+CONV_STRIDE = 2  # of the stem's second convolution; params.json has no key for it
+KERNEL = 3
+LEFT_PAD_TOKENS = 32  # of silence before a recording
+FLUSH_TOKENS = 10  # of silence behind it, beyond the delay: room for one long word
+BOS_ID, EOS_ID, PAD_ID, WORD_ID = 1, 2, 32, 33
+FIRST_TEXT_ID = 1000  # ids below are special
+LOG_MEL_FLOOR = 8.0  # below the maximum, in decades
+DELAYS_MS = (*range(80, 1201, 80), 2400)  # that the model was trained for
+
+
+class AudioEncodingArgs(Section):
+    """The log-mel front end."""
+
+    sampling_rate: Size
+    frame_rate: Positive
+    num_mel_bins: Annotated[int, Field(gt=0, le=1024)]
+    hop_length: Size
+    window_size: Size
+    chunk_length_s: Literal[None] = None
+    global_log_mel_max: float = 1.5
+    transcription_format: Literal["streaming"] = "streaming"
+
+
+class EncoderArgs(TransformerArgs):
+    """The causal audio encoder. Its biases stand where Whisper has them: wq, wv, wo, w2 and the convolutions."""
+
+    use_biases: Literal[True]
+    use_cache: bool = False
+    rope_theta: Positive
+    causal: Literal[True]
+    pos_embed: Literal["rope"]
+    max_source_positions: Literal[None] = None
+    ffn_type: Literal["swiglu"]
+    norm_type: Literal["rms_norm"]
+    sliding_window: Size
+    audio_encoding_args: AudioEncodingArgs
+
+
+class DownsampleArgs(Section):
+    downsample_factor: Few
+
+
+class WhisperModelArgs(Section):
+    encoder_args: EncoderArgs
+    downsample_args: DownsampleArgs
+
+
+class Multimodal(Section):
+    whisper_model_args: WhisperModelArgs
+
+
+class VoxtralRealtimeConfig(TransformerArgs):
+    """All of `params.json` that inference needs; the top level is the decoder."""
+
+    use_biases: Literal[False] = False
+    causal: Literal[True] = True
+    vocab_size: Size
+    rope_theta: Positive
+    tied_embeddings: Literal[True]
+    sliding_window: Size
+    model_max_length: Size = 131072
+    ada_rms_norm_t_cond: Literal[True]
+    ada_rms_norm_t_cond_dim: Size
+    multimodal: Multimodal
+
+    @property
+    def encoder(self) -> EncoderArgs:
+        return self.multimodal.whisper_model_args.encoder_args
+
+    @property
+    def audio(self) -> AudioEncodingArgs:
+        return self.encoder.audio_encoding_args
+
+    @property
+    def downsample(self) -> int:
+        """Encoder frames of one token."""
+        return self.multimodal.whisper_model_args.downsample_args.downsample_factor
+
+    @property
+    def mel_frames_per_token(self) -> int:
+        return CONV_STRIDE * self.downsample
+
+    @property
+    def samples_per_token(self) -> int:
+        return self.mel_frames_per_token * self.audio.hop_length
+
+    @model_validator(mode="after")
+    def _agree(self):
+        if self.dim % 2:
+            raise ValueError(f"dim {self.dim} is odd; the delay is embedded as cosines and sines")
+        if self.encoder.n_heads != self.encoder.n_kv_heads:
+            raise ValueError(f"encoder_args.n_kv_heads {self.encoder.n_kv_heads}: the encoder has as many key heads as query heads ({self.encoder.n_heads})")
+        rate = self.audio.sampling_rate / self.samples_per_token
+        if abs(rate - self.audio.frame_rate) > 1e-6:
+            raise ValueError(f"audio_encoding_args.frame_rate is {self.audio.frame_rate}; hop and strides make {rate} tokens a second")
+        if self.vocab_size <= WORD_ID:
+            raise ValueError(f"vocab_size {self.vocab_size}: has no [STREAMING_PAD] and [STREAMING_WORD], ids {PAD_ID} and {WORD_ID}")
+        return self
+
+
+class Switches(BaseModel):
+    """What a bundle is made for; it stands in the manifest.
+
+    delay_ms: how far the text lies behind the sound, in multiples of 80 ms; several with commas, the first is the default.
+    streaming: whether the bundle also listens live (`encode_chunk`).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    delay_ms: str = Field(default="480", description="how far text lies behind sound: multiples of 80 ms up to 1200, or 2400; several with commas")
+    streaming: bool = Field(default=False, description="a bundle that listens live as well")
+
+    @field_validator("delay_ms")
+    @classmethod
+    def _are_delays(cls, text: str) -> str:
+        parts = [part.strip() for part in text.split(",")]
+        for part in parts:
+            if not part.isascii() or not part.isdecimal() or int(part) not in DELAYS_MS:
+                raise ValueError(f"delay {part!r}: expected a multiple of 80 ms up to 1200, or 2400")
+        return ",".join(dict.fromkeys(str(int(part)) for part in parts))
+
+    @property
+    def delays_ms(self) -> tuple[int, ...]:
+        return tuple(int(part) for part in self.delay_ms.split(","))
+
+
+def delay_tokens(delay_ms: int, config: VoxtralRealtimeConfig) -> int:
+    """As the published tokenizer counts: 480 ms are 6 tokens."""
+    frames = ceil(delay_ms * config.audio.sampling_rate / 1000 / config.audio.hop_length)
+    return ceil(frames / config.mel_frames_per_token)
+
+
+def parse_config(params: Any, source: str = PARAMS) -> VoxtralRealtimeConfig:
+    """Checks the parsed JSON. Raises ConfigError that names the key, what was found and what was expected."""
+    return parse_params(VoxtralRealtimeConfig, params, source)
+
+
+def load_config(checkpoint: Path) -> VoxtralRealtimeConfig:
+    """Reads `checkpoint/params.json`. Raises CheckpointNotFound or ConfigError, also where tekken.json asks for another schedule."""
+    config = parse_config(read_params(checkpoint), str(checkpoint / PARAMS))
+    found = _left_pad(checkpoint / "tekken.json")
+    if found not in (None, LEFT_PAD_TOKENS):
+        raise ConfigError(f"{checkpoint / 'tekken.json'}: audio.streaming_n_left_pad_tokens {found}: only {LEFT_PAD_TOKENS} is known here")
+    return config
+
+
+def _left_pad(tokenizer: Path) -> Any:
+    """What the file says of the silence in front; None where it says nothing. Whether it is a tokenizer is found out elsewhere."""
+    try:
+        return json.loads(tokenizer.read_text(encoding="utf-8"))["audio"]["streaming_n_left_pad_tokens"]
+    except (OSError, ValueError, RecursionError, LookupError, TypeError):
+        return None

@@ -1,0 +1,173 @@
+"""Synthetic Voxtral-Realtime checkpoints: the published shapes, number by number, and smaller ones of the same form.
+
+What is heard outweighs the token before, so that tokens follow the sound; pads and words come as often as in speech.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from model.family import Distribution, Synthetic
+from model.synthetic import plain_distribution
+from model.synthetic_tokenizer import tekken
+from model.voxtral_realtime.components import AUDIO
+from model.voxtral_realtime.config import FIRST_TEXT_ID, LEFT_PAD_TOKENS, PAD_ID, WORD_ID, VoxtralRealtimeConfig
+
+CONTENT_VERSION = 1
+SPECIALS = {
+    24: "[AUDIO]",
+    25: "[BEGIN_AUDIO]",
+    PAD_ID: "[STREAMING_PAD]",
+    WORD_ID: "[STREAMING_WORD]",
+    34: "[REPEAT_AUDIO_TEXT]",
+    35: "[TRANSCRIBE]",
+}
+TOKEN_TABLE = f"{AUDIO}.tok_embeddings.weight"
+TOKEN_SIZE = 0.3  # of a token's embedding beside what is heard
+PAD_CHANCE, WORD_CHANCE = 0.06, 0.15  # per token, that it wins, were logits independent normals; as they are, pads and words are each a sixth to a third
+GELU_GAIN = 1.7  # what a product behind GELU needs for outputs of unit variance
+BIAS = 0.1
+MEL_GAIN = 6.0  # log-mel values of noise differ by a sixth
+CENTRED = ("conv_layers.0.conv.weight", "conv_layers.1.conv.weight", "audio_language_projection.2.weight")
+
+
+@dataclass(frozen=True)
+class Size:
+    """What differs from the published params.json, section by section; `num_vocab_tokens` are the entries of tekken.json."""
+
+    decoder: dict[str, Any]
+    encoder: dict[str, Any]
+    num_vocab_tokens: int
+
+    def params(self) -> dict[str, Any]:
+        """The content of params.json."""
+        model = {"encoder_args": _PUBLISHED_ENCODER | self.encoder, "downsample_args": {"downsample_factor": 4}}
+        return {**_PUBLISHED_DECODER, **self.decoder, "multimodal": {"whisper_model_args": model}}
+
+
+_PUBLISHED_DECODER = {
+    "dim": 3072,
+    "n_layers": 26,
+    "head_dim": 128,
+    "hidden_dim": 9216,
+    "n_heads": 32,
+    "n_kv_heads": 8,
+    "use_biases": False,
+    "causal": True,
+    "rope_theta": 1000000.0,
+    "norm_eps": 1e-05,
+    "vocab_size": 131072,
+    "model_parallel": 1,
+    "tied_embeddings": True,
+    "sliding_window": 8192,
+    "model_max_length": 131072,
+    "ada_rms_norm_t_cond": True,
+    "ada_rms_norm_t_cond_dim": 32,
+}
+
+_PUBLISHED_ENCODER = {
+    "dim": 1280,
+    "n_layers": 32,
+    "head_dim": 64,
+    "hidden_dim": 5120,
+    "n_heads": 32,
+    "n_kv_heads": 32,
+    "vocab_size": 131072,
+    "use_biases": True,
+    "use_cache": False,
+    "rope_theta": 1000000.0,
+    "causal": True,
+    "norm_eps": 1e-05,
+    "pos_embed": "rope",
+    "max_source_positions": None,
+    "ffn_type": "swiglu",
+    "norm_type": "rms_norm",
+    "sliding_window": 750,
+    "audio_encoding_args": {
+        "sampling_rate": 16000,
+        "frame_rate": 12.5,
+        "num_mel_bins": 128,
+        "hop_length": 160,
+        "window_size": 400,
+        "chunk_length_s": None,
+        "global_log_mel_max": 1.5,
+        "transcription_format": "streaming",
+    },
+}
+
+# Below the published size windows are so short that a verification goes beyond them, and inner widths are multiples of 32.
+SIZES = {
+    "tiny": Size(
+        decoder={"dim": 96, "n_layers": 2, "head_dim": 32, "hidden_dim": 192, "n_heads": 4, "n_kv_heads": 2}
+        | {"vocab_size": 1536, "sliding_window": 256, "ada_rms_norm_t_cond_dim": 8},
+        encoder={"dim": 64, "n_layers": 2, "head_dim": 16, "hidden_dim": 128, "n_heads": 4, "n_kv_heads": 4, "sliding_window": 40},
+        num_vocab_tokens=600,
+    ),
+    "small": Size(
+        decoder={"dim": 512, "n_layers": 6, "head_dim": 64, "hidden_dim": 1536, "n_heads": 12, "n_kv_heads": 4, "vocab_size": 8192, "sliding_window": 2048},
+        encoder={"dim": 256, "n_layers": 6, "head_dim": 32, "hidden_dim": 1024, "n_heads": 8, "n_kv_heads": 8},
+        num_vocab_tokens=8000,
+    ),
+    "full": Size(decoder={}, encoder={}, num_vocab_tokens=150000),
+}
+
+
+def _tekken(size: str) -> dict[str, Any]:
+    params = SIZES[size].params()
+    encoding = params["multimodal"]["whisper_model_args"]["encoder_args"]["audio_encoding_args"]
+    audio = {
+        "sampling_rate": encoding["sampling_rate"],
+        "frame_rate": encoding["frame_rate"],
+        "transcription_format": "streaming",
+        "transcription_delay_ms": 480,
+        "streaming_n_left_pad_tokens": LEFT_PAD_TOKENS,
+        "streaming_look_ahead_ms": 2.5,
+        "streaming_look_back_ms": 52.5,
+        "audio_encoding_config": {name: encoding[name] for name in ("num_mel_bins", "hop_length", "window_size")},
+    }
+    return tekken(params["vocab_size"], SIZES[size].num_vocab_tokens, SPECIALS, audio)
+
+
+def _distribution(name: str, shape: tuple[int, ...], config: VoxtralRealtimeConfig) -> Distribution:
+    mean, spread = plain_distribution(name, shape)
+    if name.endswith("bias"):
+        spread = BIAS
+    elif name.endswith("conv.weight"):  # [out, in, kernel]
+        spread = (MEL_GAIN if ".0." in name else GELU_GAIN) * float(np.prod(shape[1:])) ** -0.5
+    elif name == TOKEN_TABLE:
+        spread *= TOKEN_SIZE
+    elif name.endswith(("audio_language_projection.2.weight", "t_cond.2.weight")):
+        spread *= GELU_GAIN
+    elif name.endswith(("wo.weight", "w2.weight")):  # depth must not drown what is new in its context
+        spread *= (2 * config.n_layers) ** -0.5
+    return np.float32(mean), np.float32(spread)
+
+
+def _adjust(name: str, first: int, rows: np.ndarray, seed: int, config: VoxtralRealtimeConfig) -> None:
+    """What is the same in all sound passes no product behind a log-mel or GELU, whose values are mostly positive, so that tokens change.
+    Specials but [STREAMING_PAD] and [STREAMING_WORD] hardly ever win, and those two as often as in speech."""
+    if name.endswith(CENTRED):
+        rows -= rows.mean(axis=1, keepdims=True)
+    if name != TOKEN_TABLE or first:
+        return
+    normal = NormalDist()
+    largest = -normal.inv_cdf(np.log(2) / config.vocab_size)
+    kept = {token: rows[token] * (largest / -normal.inv_cdf(chance)) for token, chance in ((PAD_ID, PAD_CHANCE), (WORD_ID, WORD_CHANCE))}
+    rows[:FIRST_TEXT_ID] /= 2
+    for token, row in kept.items():
+        rows[token] = row
+
+
+SYNTHETIC = Synthetic(
+    version=CONTENT_VERSION,
+    sizes=tuple(SIZES),
+    params=lambda size: SIZES[size].params(),
+    tekken=_tekken,
+    vocab=lambda size: SIZES[size].num_vocab_tokens,
+    distribution=_distribution,
+    adjust=_adjust,
+)
