@@ -16,7 +16,7 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 WIDE = "layers.0.attention.wo=w4g128"
-QUANT = ["--quant", "w4", "--quant-for", "codec=w8", "--quant-rule", WIDE]  # groups of 32 and of 128, and per channel, in one bundle
+QUANT = ["--quant", "w4", "--quant-for", "codec=w8", "--quant-rule", WIDE, "--cache-length", "1024"]  # groups of 32 and of 128, and per channel, in one bundle
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +29,15 @@ def bundles(tmp_path_factory) -> Path:
     """One bundle per target, verified."""
     folder = tmp_path_factory.mktemp("bundles") / "all"
     assert export(["--target", "onnx,executorch,coreml", *QUANT, "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="session")
+def listening(tmp_path_factory) -> Path:
+    """The same of the second family: integer activations on every target, which Core ML has spelled out in half precision."""
+    folder = tmp_path_factory.mktemp("listening") / "all"
+    arguments = ["--model", "voxtral-realtime", "--quant", "8da4w", "--quant-for", "audio_encoder=w8", "--streaming", "--delay-ms", "480,80"]
+    assert export(["--target", "onnx,executorch,coreml", *arguments, "--out", str(folder)]) == 0
     return folder
 
 

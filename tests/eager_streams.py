@@ -1,6 +1,7 @@
 """Eager in an artifact's place, with faults put into it: for the tests of the checks."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from export.checks import Context, guarded
 from export.compare import Comparison, Fact
@@ -8,7 +9,7 @@ from export.eager import EagerEngine, reordered
 from export.source import Model, Plan, Source
 from quantize.linear import int8_per_block
 from runtime.engines.base import Arrays, Stream
-from runtime.voxtral_tts import Constants, parse_constants
+from runtime.families import open_family
 
 CACHE = 160
 Fault = Callable[[Stream, str, Arrays, Arrays], None]
@@ -45,21 +46,23 @@ class FaultyStream(Stream):
 class Engines:
     """One model, and contexts of it with a fault in the artifact's place."""
 
-    def __init__(self, checkpoint, quant: str):
-        self.source, self.plan = Source(checkpoint), Plan(quant, cache_length=CACHE)
-        model = Model(self.source, self.plan, "BSHD")
+    def __init__(self, checkpoint, quant: str, cache: int = CACHE, layout: str = "BSHD", **switches):
+        self.source, self.plan, self.layout = Source(checkpoint), Plan(quant, switches=switches, cache_length=cache), layout
+        model = Model(self.source, self.plan, layout)
         self.components = model.all_components()
-        self.eager = EagerEngine(self.components, CACHE, "BSHD", int8_per_block)
-        self.reordered = EagerEngine(self.components, CACHE, "BSHD", reordered(int8_per_block))
-        self.integer = [graph for graph, paths in model.quantized.items() if paths and graph not in ("embed_text", "embed_codes")]
-        self.constants: Constants = parse_constants(self.source.family.constants(self.source.config), {"first_frame": "audio_token"})
+        self.eager = EagerEngine(self.components, cache, layout, int8_per_block)
+        self.reordered = EagerEngine(self.components, cache, layout, reordered(int8_per_block))
+        self.integer = [graph for graph, paths in model.quantized.items() if paths and not graph.startswith("embed")]
+        self.family, chosen = open_family(self.source.family.name), self.source.switches(self.plan)
+        self.constants: Any = self.family.parse_constants(self.source.family.constants(self.source.config, chosen), chosen.model_dump())
 
     def context(self, fault: Fault, eager_too: bool = False, full: Callable[[], Stream] | None = None, bars: dict | None = None) -> Context:
         def faulty() -> Stream:
             return FaultyStream(self.eager.stream(), fault)
 
         eager = faulty if eager_too else self.eager.stream
-        return Context(self.components, faulty, eager, self.reordered.stream, full, "BSHD", self.integer, bars)
+        chunked = self.source.family.chunked
+        return Context(self.components, faulty, eager, self.reordered.stream, full, self.layout, self.integer, bars, chunked=chunked)
 
 
 def no_fault(stream, name, inputs, outputs) -> None: ...

@@ -42,7 +42,7 @@ def bundle(bundles) -> Path:
     [
         ("", [], "nothing to speak"),
         ("\x01\x07\t ", [], "nothing to speak"),
-        ("word " * 3000, [], "cache of 2048"),
+        ("word " * 3000, [], "cache of 1024"),
         ("Hello.", ["--voice", "nobody"], "casual_male, fr_male, neutral_female"),
         ("Hello.", ["--voice", "my_voice.wav"], "no codec encoder"),
         ("Hello.", ["--max-frames", "0"], "at least 1"),

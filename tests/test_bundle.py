@@ -212,9 +212,9 @@ MEASURED = {"onnx": (10.1e9, 340), "executorch": (10.9e9, 498), "coreml": (11.2e
 def test_dry_run_of_the_published_shapes_loads_no_weights_and_comes_near(tmp_path, monkeypatch, capsys):
     """Sparse files stand for 8 GB of weights: shapes are read, values are not."""
     from model.checkpoint import expected_tensors
-    from model.synthetic_sizes import SIZES
     from model.voxtral_tts.components import build_root
     from model.voxtral_tts.config import load_config
+    from model.voxtral_tts.sizes import SIZES
 
     folder = tmp_path / "full"
     folder.mkdir()

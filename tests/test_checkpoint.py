@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from model.checkpoint import WEIGHTS, Checkpoint, expected_tensors, materialize
 from model.errors import CheckpointError, CheckpointNotFound
 from model.synthetic import write_checkpoint
-from model.synthetic_sizes import SIZES
 from model.voxtral_tts.components import build_root, open_root
 from model.voxtral_tts.config import load_config, parse_config
+from model.voxtral_tts.sizes import SIZES
 from model.voxtral_tts.voices import load_voices
 
 NORM = "layers.1.attention_norm.weight"

@@ -19,9 +19,9 @@ def test_without_a_fault_every_check_passes(engines):
     context, reports = engines.context(no_fault), {}
     for check in (each_component(context), long_run(context, STEPS), replay(context), streaming(context)):
         assert failed(check) == []
-    assert failed(agreement(context, engines.constants, reports)) == []
-    assert failed(end_to_end(context, engines.constants, reports, True)) == []
-    assert reports["codes, artifact and eager"] == {"semantic_equal": 1.0, "acoustic_equal": 1.0}
+    assert failed(agreement(context, engines.family, engines.constants, reports)) == []
+    assert failed(end_to_end(context, engines.family, engines.constants, reports, True)) == []
+    assert reports["codes, artifact and eager"] == {"codes_equal": 1.0, "rounded_equal": 1.0}
     assert reports["free run, artifact and eager"]["log_mel_distance_db"] == 0
 
 
@@ -110,7 +110,7 @@ def test_a_stream_that_takes_one_position_too_many(engines):
         return stream
 
     context.artifact = lenient
-    assert failed(last_position(context, CACHE)) == ["one past the last position is refused"]
+    assert failed(last_position(context, CACHE)) == ["decode_step: one past the last position is refused"]
 
 
 def test_a_call_that_depends_on_how_many_came_before(engines):
@@ -138,7 +138,7 @@ def test_a_codec_that_takes_every_chunk_for_the_first(engines):
         return stream
 
     context.artifact = forgetful
-    assert failed(streaming(context)) == ["codec_step.audio"]
+    assert failed(streaming(context)) == ["codec.audio"]
 
 
 def test_a_logit_that_wins_by_more_than_any_rounding(engines):
@@ -146,7 +146,7 @@ def test_a_logit_that_wins_by_more_than_any_rounding(engines):
         if name in ("prefill", "decode_step"):
             outputs["semantic_logits"][0, 7] = 2 * np.abs(outputs["semantic_logits"]).max()
 
-    assert failed(agreement(engines.context(fault), engines.constants, {})) == ["semantic codes, teacher-forced"]
+    assert failed(agreement(engines.context(fault), engines.family, engines.constants, {})) == ["codes, teacher-forced"]
 
 
 def test_acoustic_values_two_levels_off(engines):
@@ -154,7 +154,7 @@ def test_acoustic_values_two_levels_off(engines):
         if name == "acoustic_step" and inputs["step"][0] == engines.constants.euler_steps - 1:
             outputs["next_x"] += 2.5 * 2 / (engines.constants.acoustic_levels - 1)
 
-    assert failed(agreement(engines.context(fault), engines.constants, {})) == ["acoustic codes, teacher-forced"]
+    assert failed(agreement(engines.context(fault), engines.family, engines.constants, {})) == ["rounded codes, teacher-forced"]
 
 
 def test_audio_that_is_no_number(engines):
@@ -162,7 +162,7 @@ def test_audio_that_is_no_number(engines):
         if name == "codec_step":
             outputs["audio"][0, 5] = np.inf
 
-    assert failed(end_to_end(engines.context(fault), engines.constants, {}, True)) == ["free run"]
+    assert failed(end_to_end(engines.context(fault), engines.family, engines.constants, {}, True)) == ["free run"]
 
 
 def test_a_model_that_quantisation_ruined(engines):
@@ -244,7 +244,7 @@ def test_a_codec_that_is_off_in_long_calls_alone(engines):
 
     context = engines.context(fault)
     assert failed(each_component(context)) == []
-    assert failed(streaming(context)) == ["codec_step.audio"]
+    assert failed(streaming(context)) == ["codec.audio"]
 
 
 def test_a_runner_up_that_wins_by_little(engines):
@@ -257,7 +257,7 @@ def test_a_runner_up_that_wins_by_little(engines):
             first, second = np.argsort(live)[::-1][:2]
             live[second] = live[first] + 0.03 * np.abs(live).max()
 
-    assert failed(agreement(engines.context(fault), engines.constants, {})) == ["semantic codes, teacher-forced"]
+    assert failed(agreement(engines.context(fault), engines.family, engines.constants, {})) == ["codes, teacher-forced"]
 
 
 def test_a_model_that_ends_before_its_first_frame_in_eager_too(engines):
@@ -265,5 +265,5 @@ def test_a_model_that_ends_before_its_first_frame_in_eager_too(engines):
         if name == "prefill":
             outputs["semantic_logits"][0, 1] = 1e3
 
-    assert failed(end_to_end(engines.context(fault, eager_too=True), engines.constants, {}, True)) == []
-    assert failed(end_to_end(engines.context(fault), engines.constants, {}, True)) == ["free run"]
+    assert failed(end_to_end(engines.context(fault, eager_too=True), engines.family, engines.constants, {}, True)) == []
+    assert failed(end_to_end(engines.context(fault), engines.family, engines.constants, {}, True)) == ["free run"]

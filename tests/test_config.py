@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.errors import CheckpointNotFound, ConfigError
-from model.synthetic_sizes import SIZES
 from model.voxtral_tts.config import load_config, parse_config
+from model.voxtral_tts.sizes import SIZES
 
 AUDIO, CODEC = "multimodal.audio_model_args", "multimodal.audio_tokenizer_args"
 ACOUSTIC = f"{AUDIO}.acoustic_transformer_args"

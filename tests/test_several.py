@@ -11,7 +11,7 @@ from export.checks import Context, at_once
 from runtime.bundle import MANIFEST
 from runtime.engines.base import Arrays, Stream
 from runtime.prefix import PrefixCache
-from runtime.voxtral_tts import Script, speak, speak_together
+from runtime.utterance import Script, speak, speak_together
 
 
 class SeveralStreams(Stream):

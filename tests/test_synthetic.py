@@ -1,6 +1,7 @@
 """Synthetic checkpoints: reproducible, in the published format, with a tokenizer and voices, and sentences that end."""
 
 import hashlib
+import itertools
 import json
 import multiprocessing
 import shutil
@@ -22,11 +23,13 @@ from model.__main__ import main
 from model.checkpoint import WEIGHTS, Checkpoint, materialize
 from model.component import Component
 from model.errors import OutputError
+from model.families import FAMILIES, open_family
 from model.synthetic import embedded_default, write_checkpoint
-from model.synthetic_sizes import PUBLISHED_VOICES, SIZES
-from model.synthetic_tokenizer import tekken
+from model.voxtral_realtime.components import AUDIO as AUDIO_PART
 from model.voxtral_tts.components import components, open_root
 from model.voxtral_tts.config import END_AUDIO, FIRST_LEVEL, Switches, VoxtralTTSConfig, load_config
+from model.voxtral_tts.sizes import PUBLISHED_VOICES, SIZES
+from model.voxtral_tts.synthetic import SEMANTIC_HEAD, TEXT_TABLE
 from model.voxtral_tts.voices import load_voices
 
 BEGIN, AUDIO, BEGIN_AUDIO, AFTER_TEXT, BEFORE_TEXT = 1, 24, 25, 35, 36
@@ -58,18 +61,23 @@ def test_another_seed_gives_other_values_of_the_same_form(tiny, tmp_path):
     assert different == {WEIGHTS, *(f"voice_embedding/{voice}.pt" for voice in SIZES["tiny"].voices)}
 
 
-def test_whoever_changes_the_bytes_of_the_embedded_checkpoint_raises_its_version(tiny):
-    digest = hashlib.sha256(b"".join((tiny / name).read_bytes() for name in ("params.json", WEIGHTS, "tekken.json"))).hexdigest()
-    assert (synthetic.CONTENT_VERSION, digest[:16]) == (2, "3b2109d6e7898169")
+def test_whoever_changes_the_bytes_of_an_embedded_checkpoint_raises_its_version(cache):
+    for key, version, expected in (("voxtral_tts", 2, "3b2109d6e7898169"), ("voxtral_realtime", 1, "6a25f955d4ffbebf")):
+        folder = embedded_default(key)
+        digest = hashlib.sha256(b"".join((folder / name).read_bytes() for name in ("params.json", WEIGHTS, "tekken.json"))).hexdigest()
+        assert (open_family(key).synthetic.version, digest[:16]) == (version, expected)
 
 
 def test_a_tensor_does_not_depend_on_others_nor_on_how_many_values_are_made_at_a_time(monkeypatch):
-    config = synthetic._config("tiny")
-    whole = torch.cat(list(synthetic._values(synthetic.SEMANTIC_HEAD, (256, 96), 0, config)))
-    monkeypatch.setattr(synthetic, "BLOCK", 1000)
-    pieces = list(synthetic._values(synthetic.SEMANTIC_HEAD, (256, 96), 0, config))
-    assert len(pieces) > 10
-    assert torch.equal(torch.cat(pieces), whole)
+    for key, name in (("voxtral_tts", SEMANTIC_HEAD), ("voxtral_realtime", f"{AUDIO_PART}.audio_language_projection.2.weight")):
+        family = open_family(key)
+        config = synthetic._config(family, "tiny")
+        monkeypatch.setattr(synthetic, "BLOCK", 2**22)
+        whole = torch.cat(list(synthetic.values(family.synthetic, name, (256, 96), 0, config)))
+        monkeypatch.setattr(synthetic, "BLOCK", 1000)
+        pieces = list(synthetic.values(family.synthetic, name, (256, 96), 0, config))
+        assert len(pieces) > 10
+        assert torch.equal(torch.cat(pieces), whole)
 
 
 def test_the_weights_open_strictly_and_all_are_bfloat16(tiny):
@@ -86,7 +94,7 @@ def test_values_that_must_be_positive_are(tiny):
 
 
 def test_a_voice_row_is_as_large_as_a_text_row(tiny):
-    text = Checkpoint(tiny).tensor(synthetic.TEXT_TABLE).float()
+    text = Checkpoint(tiny).tensor(TEXT_TABLE).float()
     for rows in load_voices(tiny, 96).values():
         assert float(rows.float().std() / text.std()) == pytest.approx(1, abs=0.1)
 
@@ -97,14 +105,14 @@ def test_params_are_sorted_and_readable(tiny):
 
 
 def test_inner_widths_below_the_published_size_hold_whole_groups_of_32():
-    for size in ("tiny", "small"):
-        for name, shape in synthetic._shapes(size).items():
-            if len(shape) == 2 and "input_projection" not in name and not name.endswith("embedding_sum"):
+    for key, size in itertools.product(FAMILIES, ("tiny", "small")):
+        for name, shape in synthetic._shapes(open_family(key), size).items():
+            if len(shape) == 2 and not any(part in name for part in ("input_projection", "embedding_sum", "t_cond")):
                 assert shape[1] % 32 == 0, (size, name, shape)
 
 
 def test_the_published_size_is_8_gigabytes_with_20_voices():
-    shapes = synthetic._shapes("full")
+    shapes = synthetic._shapes(open_family("voxtral_tts"), "full")
     assert (len(shapes), synthetic._bytes_of(shapes)) == (386, 2 * 4_002_353_392)
     assert (len(PUBLISHED_VOICES), sum(PUBLISHED_VOICES.values())) == (20, 2920)
     assert list(SIZES["full"].params()["multimodal"]["audio_tokenizer_args"]["voice"].values()) == list(range(20))
@@ -152,8 +160,7 @@ def test_entries_beyond_the_vocabulary_are_there_to_be_dropped(tiny):
 
 
 def test_the_published_vocabulary_size_loads(tmp_path):
-    size = SIZES["full"]
-    (tmp_path / "tekken.json").write_text(json.dumps(tekken(131072, size.num_vocab_tokens, size.voices, 24000, 12.5)), encoding="utf-8")
+    (tmp_path / "tekken.json").write_text(json.dumps(open_family("voxtral_tts").synthetic.tekken("full")), encoding="utf-8")
     loaded = MistralTokenizer.from_file(tmp_path / "tekken.json")
     prompt = loaded.encode_speech_request(SpeechRequest(input="x", voice="casual_male")).tokens
     assert (len(prompt), prompt.count(AUDIO)) == (147 + 1 + 5, 147)
@@ -320,7 +327,7 @@ def test_inspect_tells_what_a_checkpoint_holds(tiny, capsys):
     summary = json.loads(capsys.readouterr().out)
     assert (summary["tensors"], summary["dtypes"], summary["tokenizer"]) == (len(Checkpoint(tiny).names), ["BF16"], True)
     assert summary["voices"] == dict(sorted(SIZES["tiny"].voices.items()))
-    assert sum(summary["parameters"].values()) * 2 == synthetic._bytes_of(synthetic._shapes("tiny"))
+    assert sum(summary["parameters"].values()) * 2 == synthetic._bytes_of(synthetic._shapes(open_family("voxtral_tts"), "tiny"))
     assert summary["config"]["dim"] == 96
 
 

@@ -1,0 +1,208 @@
+"""Agreement with transformers' own Voxtral-Realtime: random configurations of it, written in the published format, run here.
+
+Queries and keys are stored differently there (half-split rotation), and the encoder's rotation base must be given: its default is another.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from export.eager import EagerEngine
+from export.source import Model, Plan, Source
+from runtime.families import open_family
+from runtime.voxtral_realtime import Listener
+
+BAR = 2e-5  # of the largest value: two orders of float sums through four layers
+P = "mm_streams_embeddings.embedding_module."
+ROPE = {"rope_type": "default", "rope_theta": 1e6}
+MELS, WINDOWS = 128, (12, 10)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is varied: windows, heads, widths, the delay in tokens."""
+
+    encoder_window: int = WINDOWS[0]
+    decoder_window: int = WINDOWS[1]
+    heads: int = 4
+    kv_heads: int = 2
+    delay: int = 6
+
+
+def build(sizes: Sizes):
+    """transformers' model with random weights, large enough that an error shows, and norms around 1."""
+    from transformers import VoxtralRealtimeConfig, VoxtralRealtimeForConditionalGeneration
+
+    audio = {
+        "hidden_size": 32,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "head_dim": 8,
+        "num_mel_bins": MELS,
+        "sliding_window": sizes.encoder_window,
+        "rms_norm_eps": 1e-5,
+        "rope_parameters": ROPE,
+    }
+    text = {
+        "vocab_size": 64,
+        "hidden_size": 48,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "head_dim": 16,
+        "sliding_window": sizes.decoder_window,
+        "rms_norm_eps": 1e-5,
+        "rope_parameters": ROPE,
+        "tie_word_embeddings": True,
+    }
+    config = VoxtralRealtimeConfig(audio_config=audio, text_config=text, downsample_factor=4, audio_length_per_tok=8, default_num_delay_tokens=6)
+    config._attn_implementation = "eager"
+    model = VoxtralRealtimeForConditionalGeneration(config).eval().float()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            is_norm = name.endswith("norm.weight")
+            spread = 0.1 if is_norm or name.endswith("bias") else parameter[0].numel() ** -0.5
+            parameter.copy_(is_norm * 1.0 + spread * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def published(model, sizes: Sizes, folder: Path) -> Path:
+    """The same weights in the published format."""
+    state, tensors = model.state_dict(), {}
+
+    def paired(weight: torch.Tensor, heads: int) -> torch.Tensor:
+        """Rows of each head from halves to pairs."""
+        return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+
+    names = {"q_proj": "wq", "k_proj": "wk", "v_proj": "wv", "o_proj": "wo"}
+    feed = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+    for name, value in state.items():
+        part = name.split(".")
+        if name == "lm_head.weight":
+            continue
+        if name.startswith("model.audio_tower.embedder.conv"):
+            new = f"{P}whisper_encoder.conv_layers.{int(part[3][-1]) - 1}.conv.{part[-1]}"
+        elif name.startswith("model.audio_tower.norm"):
+            new = f"{P}whisper_encoder.transformer.norm.weight"
+        elif name.startswith("model.multi_modal_projector"):
+            new = f"{P}audio_language_projection.{0 if part[2] == 'linear_1' else 2}.weight"
+        elif name == "model.language_model.embed_tokens.weight":
+            new = f"{P}tok_embeddings.weight"
+        elif name == "model.language_model.norm.weight":
+            new = "norm.weight"
+        else:
+            is_encoder = "audio_tower" in name
+            at = part.index("layers")
+            base = (f"{P}whisper_encoder.transformer." if is_encoder else "") + f"layers.{part[at + 1]}."
+            rest = part[at + 2 :]
+            if rest[0] == "self_attn":
+                new = f"{base}attention.{names[rest[1]]}.{rest[2]}"
+                if rest[1] in ("q_proj", "k_proj"):
+                    value = paired(value, 4 if is_encoder else sizes.heads if rest[1] == "q_proj" else sizes.kv_heads)
+            elif rest[0] == "mlp":
+                new = f"{base}feed_forward.{feed[rest[1]]}.{rest[2]}"
+            elif rest[0] == "ada_rms_norm":
+                new = f"{base}ada_rms_norm_t_cond.{0 if rest[1] == 'linear1' else 2}.weight"
+            else:
+                is_first = rest[0] in ("self_attn_layer_norm", "input_layernorm")
+                new = f"{base}{'attention_norm' if is_first else 'ffn_norm'}.weight"
+        tensors[new] = value.contiguous().clone()
+    folder.mkdir()
+    save_file(tensors, folder / "consolidated.safetensors")
+    (folder / "params.json").write_text(json.dumps(params(sizes)))
+    return folder
+
+
+def params(sizes: Sizes) -> dict:
+    encoding = {"sampling_rate": 16000, "frame_rate": 12.5, "num_mel_bins": MELS, "hop_length": 160, "window_size": 400}
+    encoder = {"dim": 32, "n_layers": 2, "head_dim": 8, "hidden_dim": 128, "n_heads": 4, "n_kv_heads": 4, "use_biases": True, "causal": True}
+    encoder |= {"rope_theta": 1e6, "pos_embed": "rope", "ffn_type": "swiglu", "norm_type": "rms_norm", "sliding_window": sizes.encoder_window}
+    encoder |= {"audio_encoding_args": encoding | {"global_log_mel_max": 1.5, "transcription_format": "streaming", "chunk_length_s": None}}
+    decoder = {"dim": 48, "n_layers": 2, "head_dim": 16, "hidden_dim": 96, "n_heads": sizes.heads, "n_kv_heads": sizes.kv_heads, "vocab_size": 64}
+    decoder |= {"rope_theta": 1e6, "tied_embeddings": True, "sliding_window": sizes.decoder_window, "ada_rms_norm_t_cond": True}
+    model = {"encoder_args": encoder, "downsample_args": {"downsample_factor": 4}}
+    return decoder | {"ada_rms_norm_t_cond_dim": 32, "multimodal": {"whisper_model_args": model}}
+
+
+class Ours:
+    """Eager, from the published format."""
+
+    def __init__(self, folder: Path, delay: int, **more):
+        source = Source(folder)
+        plan = Plan(switches={"delay_ms": str(80 * delay), "streaming": True}, **more)
+        switches = source.switches(plan)
+        self.constants = open_family("voxtral_realtime").parse_constants(source.family.constants(source.config, switches), {})
+        self.engine = EagerEngine(Model(source, plan, "BSHD").all_components(), source.rows(plan), "BSHD")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    made = {}
+
+    def get(sizes: Sizes):
+        key = (sizes.encoder_window, sizes.decoder_window, sizes.heads, sizes.kv_heads)
+        if key not in made:
+            model = build(sizes)
+            made[key] = model, published(model, sizes, tmp_path_factory.mktemp("published") / "checkpoint")
+        return made[key]
+
+    return get
+
+
+def sound(tokens: int, seed: int = 0) -> np.ndarray:
+    return (0.1 * np.random.default_rng(seed).standard_normal(tokens * 1280)).astype(np.float32)
+
+
+CASES = [
+    Sizes(),
+    Sizes(delay=1),
+    Sizes(delay=15),
+    Sizes(encoder_window=750, decoder_window=8192),  # beyond all that is heard
+    Sizes(encoder_window=5, decoder_window=2),
+    Sizes(encoder_window=13, decoder_window=53, delay=2),  # the window is one short of the last position
+    Sizes(heads=6, kv_heads=6),
+]
+
+
+@pytest.mark.parametrize("sizes", CASES, ids=str)
+@pytest.mark.parametrize("live", [False, True])
+def test_encoder_logits_and_tokens_agree(models, sizes, live):
+    """Theirs is one forward over all positions, with our tokens as its input; so each of our tokens must be the argmax of its logits."""
+    model, folder = models(sizes)
+    ours = Ours(folder, sizes.delay)
+    told: dict[str, list] = {"mel": [], "audio_embeds": [], "logits": []}
+    listener = Listener(ours.engine.stream(), ours.constants, at_once=1 if live else None, observe=lambda what, values: told[what].append(values))
+    tokens = [*listener.feed(sound(10)), *listener.finish()]
+    mel = torch.from_numpy(np.concatenate(told["mel"]).T)[None]
+    length = ours.constants.prompt_length(0)
+    ids = torch.tensor([[1] + [32] * (length - 1) + tokens[:-1]])
+    with torch.no_grad():
+        heard = model.model.get_audio_features(input_features=mel).pooler_output[0].numpy()
+        logits = model(input_ids=ids, input_features=mel, num_delay_tokens=sizes.delay, use_cache=False).logits[0, length - 1 :].numpy()
+    for found, expected in ((np.concatenate(told["audio_embeds"]), heard), (np.concatenate(told["logits"]), logits)):
+        assert found.shape == expected.shape and np.abs(expected).max() > 1
+        np.testing.assert_allclose(found, expected, atol=BAR * np.abs(expected).max(), rtol=0)
+    assert tokens == logits.argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("fault", ["delay", "rotation base"])
+def test_what_is_easily_taken_for_granted_is_seen(fault, tmp_path):
+    model, sizes = build(Sizes()), Sizes(delay=5)
+    folder = published(model, sizes, tmp_path / "checkpoint")
+    if fault == "delay":
+        forward = model.forward
+        model.forward = lambda **inputs: forward(**{**inputs, "num_delay_tokens": 6})
+    else:
+        content = json.loads((folder / "params.json").read_text())
+        content["multimodal"]["whisper_model_args"]["encoder_args"]["rope_theta"] = 1e4
+        (folder / "params.json").write_text(json.dumps(content))
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        test_encoder_logits_and_tokens_agree(lambda _: (model, folder), sizes, False)
