@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from export.checks import Context
 from export.compare import TIE_BAR, TIES, Fact, relative_distance
+from export.context import Context
 from runtime.family import RuntimeFamily
 
 Reports = dict[str, dict[str, float]]

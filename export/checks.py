@@ -7,101 +7,22 @@ and activation arithmetic, and eager in full precision; `reordered` is eager und
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 import numpy as np
 
-from export.compare import FLOAT_BAR, TIES, Comparison, Fact, median_of_quarters, relative_distance
+from export.compare import TIES, Comparison, Fact, median_of_quarters, relative_distance
+from export.context import LONG, Context, NewStream
 from model.component import Component
-from model.layers.attention import LAYOUTS
 from runtime.engines.base import ROLLING_POSITIONS, Arrays, Stream
 from runtime.errors import RuntimeFault, UsageError
 
 log = logging.getLogger(__name__)
-NewStream = Callable[[], Stream]
-LONG = 24
 SHORTEST_CACHE = 64  # rows: what the checks below write, 2 · LONG and one utterance of `agreement`
 TOLD = 200  # steps of a long run between two lines of progress
 SAME_STATES = 25  # steps of a long run after which both sides go on from the same states, where ties may flip
 WITH_TIES = 4  # in one of so many of these stretches eager is compared with itself as well
 GROWTH = 7  # of errors in a long run: at most with the number of rows, 7 times as many in the last quarter as in the first
-
-
-@dataclass(frozen=True)
-class Extent:
-    """How much is checked. `sizes` are rows of a dynamic dimension; short, so that a rounding tie in one call says nothing of another."""
-
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
-    sizes: tuple[int, ...] = (1, 2, 5, LONG)
-    steps: int = 1000
-    streamed: int = 125  # frames through the codec
-    spoken: int = 40  # frames of an utterance
-    replayed: int = 6  # steps of each of two utterances that are called again
-    freely: bool = True  # whether an utterance is spoken on its own codes as well
-
-    def __str__(self) -> str:
-        seeds, steps = (f"{count} {what}{'' if count == 1 else 's'}" for count, what in ((len(self.seeds), "seed"), (self.steps, "decode step")))
-        sizes = f"{seeds}, up to {max(self.sizes)} rows, {steps}, {self.streamed} frames of the codec, {self.spoken} of speech"
-        left_out = [what for what, done in (("no replay", self.replayed), ("no free run", self.freely)) if not done]
-        return ", ".join([sizes, *left_out])
-
-
-WHOLE = Extent()
-# Of a model of billions of weights, whose reference takes seconds for each step in eager torch.
-SAMPLE = Extent(seeds=(1,), sizes=(2, LONG), steps=4, streamed=8, spoken=3, replayed=1)
-# And where each call of the artifact takes ten.
-SKETCH = Extent(seeds=(1,), sizes=(LONG,), steps=0, streamed=8, spoken=1, replayed=0, freely=False)
-
-
-class Context:
-    """What the checks compare, and which graphs multiply with integer activations."""
-
-    def __init__(
-        self,
-        components: list[Component],
-        artifact: NewStream,
-        eager: NewStream,
-        reordered: NewStream,
-        full: NewStream | None,
-        layout: str,
-        integer_graphs: Collection[str] = (),
-        bars: dict[str, float] | None = None,
-        float_bar: float = FLOAT_BAR,
-        extent: Extent = WHOLE,
-        together: Callable[[int], Stream] | None = None,
-        chunked: tuple[str, str] = ("codec", "codec_step"),
-    ):
-        """`integer_graphs` have quantised products with integer activations; `bars` are for the quantisation error, by graph.
-        `float_bar` is for the lowering error where no tie decides. `together` gives a stream of the artifact's of so many callers.
-        `chunked` are the component that takes a whole and the one that takes it in pieces.
-        """
-        self.float_bar, self.extent, self.chunked = float_bar, extent, chunked
-        self.components = {component.name: component for component in components}
-        self.artifact, self.eager, self.reordered, self.full, self.together = artifact, eager, reordered, full, together
-        self.cache_axis, self._integer, self._bars = LAYOUTS[layout].rows, integer_graphs, bars or {}
-        self.last_states: tuple[tuple[str, int, bool], Arrays] | None = None
-
-    def comparison(self, component: str, output: str, check: str) -> Comparison:
-        return Comparison(component, output, check, self.is_integer(component), self.float_bar)
-
-    def streams(self, component: str) -> list[Stream]:
-        """The artifact's and eager's, and where ties may fall differently, eager's under another order of sums."""
-        return [make() for make in (self.artifact, self.eager, self.reordered)[: 3 if self.is_integer(component) else 2]]
-
-    def is_integer(self, component: str) -> bool:
-        return self.components[component].graph in self._integer
-
-    def quantisation_bar(self, component: str) -> float | None:
-        return self._bars.get(self.components[component].graph)
-
-    def rolls(self, component: str) -> bool:
-        """Whether its caches hold the last rows of a stream without end."""
-        return any(state.window for state in self.components[component].states)
-
-    def beyond(self, cache: np.ndarray, rows: int) -> np.ndarray:
-        """A cache without its first rows."""
-        return np.split(cache, [rows], axis=self.cache_axis)[1]
 
 
 def each_component(context: Context) -> Iterable[Comparison | Fact]:
@@ -262,14 +183,15 @@ def last_position(context: Context, length: int) -> Iterable[Comparison | Fact]:
 def _from_full_caches(context: Context, component: Component, runs: tuple[tuple[int, ...], ...]) -> Iterable[Comparison]:
     """Runs of positions one after another, each run from the same full caches."""
     compared, output = context.comparison(component.name, component.outputs[0].name, "last position"), component.outputs[0].name
-    streams, filled = context.streams(component.name), _full_states(context, {state.name for state in component.states})
+    filled = _full_states(context, {state.name for state in component.states})
     for index in range(max(len(runs), len(context.extent.seeds))):
         seed, positions = context.extent.seeds[index % len(context.extent.seeds)], runs[index % len(runs)]
         found = []
-        for stream in streams:
+        for make in context.makers(component.name):  # full caches, of one stream at a time
+            stream = make()
             stream.restore(filled)
             found.append([stream.run(component.name, _at(component.example(seed + position), position))[output] for position in positions])
-            stream.reset()  # full caches, of one stream at a time
+            del stream
         for results in zip(*found, strict=True):
             compared.add(*results)
     yield compared
@@ -293,13 +215,24 @@ def _stateful_graphs(context: Context) -> list[list[Component]]:
 
 
 def replay(context: Context) -> Iterable[Fact]:
-    """Reset and replay give the same bits; two interleaved streams give what each gives alone. Caches that roll are full before."""
-    utterances = [_calls(context, seed) for seed in (1, 2)]
-    full = _full_states(context, {state.name for component in context.components.values() for state in component.states if state.window})
+    """Reset and replay give the same bits; two interleaved streams give what each gives alone. Caches that roll are full before, those of
+    one graph at a time."""
+    steps = [graph[-1] for graph in _stateful_graphs(context)]
+    rolling = [[step] for step in steps if context.rolls(step.name)]
+    found = [_replayed(context, part) for part in rolling or [steps]]
+    again, apart = (all(facts) for facts in zip(*found, strict=True))
+    yield Fact("reset and replay", again, "compared bit for bit")
+    yield Fact("two interleaved streams", apart, "compared bit for bit with each alone")
+
+
+def _replayed(context: Context, steps: list[Component]) -> tuple[bool, bool]:
+    """Whether calls of these components give the same when they are made again, and between those of another stream."""
+    utterances = [_calls(context, steps, seed) for seed in (1, 2)]
+    full = _full_states(context, {state.name for step in steps for state in step.states if state.window})
 
     def begun(stream: Stream) -> Stream:
         stream.reset()
-        if any(context.rolls(name) for name in context.components):
+        if any(state.window for step in steps for state in step.states):
             stream.restore(full)
         return stream
 
@@ -309,13 +242,13 @@ def replay(context: Context) -> Iterable[Fact]:
         begun(stream)
         alone.append([stream.run(*call) for call in calls])
     begun(stream)
-    yield Fact("reset and replay", _same(alone[0], [stream.run(*call) for call in utterances[0]]), "compared bit for bit")
-    pair = [begun(context.artifact()), begun(context.artifact())]
+    again = _same(alone[0], [stream.run(*call) for call in utterances[0]])
+    pair = [begun(stream), begun(context.artifact())]
     mixed: list[list[Arrays]] = [[], []]
     for together in zip(*utterances, strict=True):
         for which, call in enumerate(together):
             mixed[which].append(pair[which].run(*call))
-    yield Fact("two interleaved streams", all(_same(a, b) for a, b in zip(alone, mixed, strict=True)), "compared bit for bit with each alone")
+    return again, all(_same(a, b) for a, b in zip(alone, mixed, strict=True))
 
 
 def at_once(context: Context) -> Iterable[Comparison]:
@@ -361,9 +294,8 @@ def _rows_at(context: Context, component: Component, position: int) -> Arrays:
     return {state.name: np.take(states[state.name], range(position), context.cache_axis) for state in component.states}
 
 
-def _calls(context: Context, seed: int) -> list[tuple[str, Arrays]]:
-    """A prefill, and then steps of every graph in turns; where caches roll, across their end."""
-    steps = [graph[-1] for graph in _stateful_graphs(context)]
+def _calls(context: Context, steps: list[Component], seed: int) -> list[tuple[str, Arrays]]:
+    """A prefill, and then steps of every component in turns; where caches roll, across their end."""
     calls = [] if context.rolls("prefill") else [("prefill", context.components["prefill"].example(seed, S=LONG // 2))]
     for index in range(context.extent.replayed):
         for step in steps:

@@ -17,6 +17,7 @@ from onnxscript import evaluator
 from export.errors import ExportError
 from export.lowering import EntryPoint, Graph, Lowering, dynamic_shapes, quiet_logs, zero_states
 from model.layers.attention import AttentionKernel, ReferenceAttention, held_positions, seen, use_attention
+from model.layers.rope import Rotation
 from quantize.linear import CHANNEL_BLOCK, QuantizedLinear, int8_per_block, use_product
 from runtime.errors import first_line
 
@@ -117,10 +118,14 @@ class SharedBufferAttention(AttentionKernel):
 
     def rolling(self, q, k, v, rotation, k_cache, v_cache, turn):
         last, bias = turn
-        q, k = rotation(q), rotation(k)
-        flat = (part.flatten(-2) for part in (q, k, v))
+        flat = (_rotated(q, rotation), _rotated(k, rotation), v.flatten(-2))
         out, k_cache, v_cache = rolling_attention(*flat, k_cache, v_cache, last, last + 1, bias, q.shape[2], k.shape[2])
         return out.reshape(q.shape), k_cache, v_cache
+
+
+def _rotated(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
+    """x [B, S, H, D] -> rotated [B, S, H·D], by ONNX's own operator: spelled out it is ten small ones."""
+    return torch.onnx.ops.rotary_embedding(x.flatten(-2), rotation.cos, rotation.sin, interleaved=True, num_heads=x.shape[2])
 
 
 def _microsoft(kind: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:

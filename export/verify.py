@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from export.agreement import Reports, agreement, end_to_end
-from export.checks import SAMPLE, SKETCH, WHOLE, Context, at_once, each_component, guarded, long_run, replay, streaming
+from export.checks import at_once, each_component, guarded, long_run, replay, streaming
 from export.compare import FLOAT_BAR, HALF_BAR, Comparison, Fact, distance_at
+from export.context import SAMPLE, SKETCH, WHOLE, Context
 from export.eager import EagerEngine, reordered
 from export.errors import ExportError
 from export.lowering import Graph, Lowering

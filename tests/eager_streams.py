@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from export.checks import Context, guarded
+from export.checks import guarded
 from export.compare import Comparison, Fact
+from export.context import Context
 from export.eager import EagerEngine, reordered
 from export.source import Model, Plan, Source
 from quantize.linear import int8_per_block

@@ -84,7 +84,7 @@ def run_of(frame: float, recipe: str, **more) -> dict:
     calls = {"decode_step": 10, "acoustic_step": 70, "codec_step": 10, "embed_codes": 10}
     parts = {"decode_step": frame / 2, "acoustic_step": frame / 4 / 7, "codec_step": frame / 8, "embed_codes": frame / 16}
     return {
-        "bundle": {"name": "m", "target": "onnx", "recipe": recipe, "bytes": 100},
+        "bundle": {"name": "m", "family": "voxtral_tts", "target": "onnx", "recipe": recipe, "bytes": 100},
         "machine": {"processor": "P", "cores": 2, "threads": 2, "system": "S", "python": "3", "onnxruntime": "1"},
         "bandwidth_gb_s": 40.0,
         "resident_bytes": 130,
@@ -108,7 +108,7 @@ def test_a_table_and_a_plot_from_runs(tmp_path):
     readme.write_text("# no place\n")
     refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert refused.returncode and "no place" in refused.stderr
-    readme.write_text("before\n<!-- bench: made by tools/bench_report.py -->\nold\n<!-- /bench -->\nafter\n")
+    readme.write_text("before\n<!-- bench voxtral_tts: made by tools/bench_report.py -->\nold\n<!-- /bench voxtral_tts -->\nafter\n")
     subprocess.run(command, cwd=ROOT, check=True)
     text = readme.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
@@ -120,8 +120,18 @@ def test_a_table_and_a_plot_from_runs(tmp_path):
     assert plot.read_bytes() == first and b"<svg" in first and readme.read_text() == text
 
 
-def test_the_readme_shows_what_the_runs_say(tmp_path):
-    runs = sorted((ROOT / "docs" / "bench").glob("*.json"))
+def test_runs_of_two_families_do_not_make_one_table(tmp_path):
+    for family in ("voxtral_tts", "voxtral_realtime"):
+        run = run_of(80.0, "w4")
+        run["bundle"]["family"] = family
+        (tmp_path / f"{family}.json").write_text(json.dumps(run))
+    refused = subprocess.run([sys.executable, "tools/bench_report.py", *map(str, tmp_path.glob("*.json"))], cwd=ROOT, capture_output=True, text=True)
+    assert refused.returncode and "voxtral_realtime and voxtral_tts" in refused.stderr
+
+
+@pytest.mark.parametrize("family", ["voxtral_tts", "voxtral_realtime"])
+def test_the_readme_shows_what_the_runs_say(family, tmp_path):
+    runs = sorted((ROOT / "docs" / "bench" / family).glob("*.json"))
     copy = tmp_path / "README.md"
     copy.write_text((ROOT / "README.md").read_text())
     subprocess.run([sys.executable, "tools/bench_report.py", *map(str, runs), "--readme", str(copy)], cwd=ROOT, check=True)

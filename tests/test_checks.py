@@ -8,8 +8,9 @@ import pytest
 from eager_streams import CACHE, FaultyStream, failed, no_fault
 
 from export.agreement import agreement, end_to_end
-from export.checks import LONG, each_component, last_position, long_run, replay, streaming
+from export.checks import each_component, last_position, long_run, replay, streaming
 from export.compare import FLOAT_BAR
+from export.context import LONG
 from runtime.engines.base import Arrays, Stream
 
 STEPS = 100

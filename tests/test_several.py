@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from eager_streams import Engines, Fault, failed, no_fault
 
-from export.checks import Context, at_once
+from export.checks import at_once
+from export.context import Context
 from runtime.bundle import MANIFEST
 from runtime.engines.base import Arrays, Stream
 from runtime.prefix import PrefixCache

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from mistral_common.tokens.tokenizers.audio import AudioConfig, AudioEncoder, AudioSpectrogramConfig, SpecialAudioIDs, TranscriptionFormat
 
 from export.eager import EagerEngine
 from export.source import Model, Plan, Source
@@ -144,14 +145,35 @@ def eager() -> tuple[EagerEngine, Constants]:
     return EagerEngine(Model(source, plan, "BSHD").all_components(), source.rows(plan), "BSHD"), constants
 
 
-@pytest.mark.parametrize(("samples", "tokens"), [(0, 49), (1, 50), (1280, 50), (1281, 51), (16000, 62)])
-def test_the_published_padding(eager, samples, tokens):
-    """N = 32 + ceil(n / 1280) + d + 11 embeddings, and a token for each from the prompt's last on."""
+PUBLISHED = AudioConfig(
+    sampling_rate=16000,
+    frame_rate=12.5,
+    encoding_config=AudioSpectrogramConfig(num_mel_bins=128, hop_length=160, window_size=400),
+    transcription_format=TranscriptionFormat.STREAMING,
+    transcription_delay_ms=480,
+    streaming_look_ahead_ms=2.5,
+    streaming_look_back_ms=52.5,
+    streaming_n_left_pad_tokens=32,
+)
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+@pytest.mark.parametrize("count", [0, 1, 1279, 1280, 1281, 4001, 16000])
+def test_padding_and_prompt_are_those_of_mistral_common(eager, count, delay):
+    """Its padded sound through the front end at once; an embedding for each 80 ms of it, and a token for each from the prompt's last on."""
     engine, constants = eager
-    told: list[np.ndarray] = []
-    listener = Listener(engine.stream(), constants, observe=lambda what, values: told.append(values) if what == "audio_embeds" else None)
-    found = [*listener.feed(np.zeros(samples, np.float32)), *listener.finish()]
-    assert sum(map(len, told)) == tokens and len(found) == tokens - 39 + 1
+    published, milliseconds = AudioEncoder(PUBLISHED, SpecialAudioIDs(24, 25, 32, None, None)), constants.delays_ms[delay]
+    padded = published.pad(noise(count), 16000, milliseconds)
+    whole = LogMel(constants.mel)
+    expected = np.concatenate((whole.feed(padded), whole.finish()))
+    told: dict[str, list] = {"mel": [], "audio_embeds": [], "logits": []}
+    listener = Listener(engine.stream(), constants, delay, observe=lambda what, values: told[what].append(values))
+    found = [*listener.feed(noise(count)), *listener.finish()]
+    np.testing.assert_allclose(np.concatenate(told["mel"]), expected, atol=1e-6)
+    prompt = [constants.bos_id, *published.encode_streaming_tokens(milliseconds)]
+    assert [constants.pad_id] * (constants.prompt_length(delay) - 1) == prompt[1:]
+    assert sum(map(len, told["audio_embeds"])) == len(padded) // 1280
+    assert len(found) == len(padded) // 1280 - len(prompt) + 1
 
 
 def hear(eager, samples, size, delay=0, at_once=1) -> list[int]:

@@ -32,6 +32,7 @@ class Sizes:
     heads: int = 4
     kv_heads: int = 2
     delay: int = 6
+    samples: int = 12800
 
 
 def build(sizes: Sizes):
@@ -157,8 +158,8 @@ def models(tmp_path_factory):
     return get
 
 
-def sound(tokens: int, seed: int = 0) -> np.ndarray:
-    return (0.1 * np.random.default_rng(seed).standard_normal(tokens * 1280)).astype(np.float32)
+def sound(count: int) -> np.ndarray:
+    return (0.1 * np.random.default_rng(0).standard_normal(count)).astype(np.float32)
 
 
 CASES = [
@@ -169,6 +170,7 @@ CASES = [
     Sizes(encoder_window=5, decoder_window=2),
     Sizes(encoder_window=13, decoder_window=53, delay=2),  # the window is one short of the last position
     Sizes(heads=6, kv_heads=6),
+    *(Sizes(samples=count) for count in (0, 1, 1279, 4001)),
 ]
 
 
@@ -180,7 +182,7 @@ def test_encoder_logits_and_tokens_agree(models, sizes, live):
     ours = Ours(folder, sizes.delay)
     told: dict[str, list] = {"mel": [], "audio_embeds": [], "logits": []}
     listener = Listener(ours.engine.stream(), ours.constants, at_once=1 if live else None, observe=lambda what, values: told[what].append(values))
-    tokens = [*listener.feed(sound(10)), *listener.finish()]
+    tokens = [*listener.feed(sound(sizes.samples)), *listener.finish()]
     mel = torch.from_numpy(np.concatenate(told["mel"]).T)[None]
     length = ours.constants.prompt_length(0)
     ids = torch.tensor([[1] + [32] * (length - 1) + tokens[:-1]])
