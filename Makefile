@@ -1,5 +1,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 DEMO := artifacts/voxtral-tts-tiny-onnx-w8
 
 .PHONY: demo test check install
@@ -20,7 +21,7 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test: check
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) -m slow

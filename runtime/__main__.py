@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from runtime.transcription import Transcriber
 
 FORMATS = ".wav .flac .mp3 .ogg .pcm"
+TOLD_S = 10.0  # between two lines of progress
 STREAMED, WHOLE = 5, 125  # frames of a piece: 0.4 s for who listens, 10 s for who waits for a file
 FAILED, INTERRUPTED = 3, 130
 log = logging.getLogger("runtime")
@@ -225,12 +226,15 @@ def _transcribe(arguments: argparse.Namespace) -> int:
     if arguments.live:
         return _listen(transcriber, arguments)
     source, started, text, words = Recording(arguments.audio, rate), time.perf_counter(), "", list[Word]()
-    as_it_comes = arguments.format == "text" and not arguments.timestamps and not arguments.output
+    told, as_it_comes = started, arguments.format == "text" and not arguments.timestamps and not arguments.output
     for heard in transcriber.transcribe(source.blocks(), arguments.delay_ms):
         if as_it_comes:
             print(heard.text if text.strip() else heard.text.lstrip(), end="", flush=True)
         text += heard.text
         words += heard.words
+        if not as_it_comes and time.perf_counter() - told >= TOLD_S:
+            told = time.perf_counter()
+            log.info("%.0f s of sound in %.0f s so far, %d words", source.seconds, told - started, len(words))
     elapsed = time.perf_counter() - started
     log.info("%.1f s of sound in %.1f s, %d words", source.seconds, elapsed, len(words))
     if as_it_comes:

@@ -282,21 +282,26 @@ def bench_text(result: dict[str, Any]) -> str:
 def _text_of(result: dict[str, Any]) -> str:
     what, machine_, frame = result["bundle"], result["machine"], result["frame"]
     lines = [
-        f"{what['name']} for {what['target']}, {what['recipe']}, {what['bytes'] / 1e9:.2f} GB; {machine_['processor']}, {machine_['threads']} threads,"
+        f"{what['name']} for {what['target']}, {what['recipe']}, {_size_text(what['bytes'])}; {machine_['processor']}, {machine_['threads']} threads,"
         f" {result['bandwidth_gb_s']:.0f} GB/s",
         f"{'component':<16} {'calls':>6} {'median':>10} {'90 %':>10} {'weights':>10} {'rate':>10}",
     ]
     for name, row in result["components"].items():
         rate = f"{row['gb_s']:.1f} GB/s" if row["weight_bytes"] else "-"
         lines.append(f"{name:<16} {row['calls']:>6} {row['median_ms']:>7.2f} ms {row['p90_ms']:>7.2f} ms {row['weight_bytes'] / 1e6:>7.0f} MB {rate:>10}")
-    resident = "" if result["resident_bytes"] is None else f", resident {result['resident_bytes'] / 1e9:.2f} GB"
+    over_time = [_size_text(size) for size in result["resident_over_time"] if size is not None]
+    resident = f", resident {over_time[0]} before the first of these frames and {over_time[-1]} after the last" if over_time else ""
     lines += [_together_text(row) for row in result["streams"]]
     lines += [
         f"frame {frame['median_ms']:.1f} ms (90 %: {frame['p90_ms']:.1f}), outside the graphs {frame['outside_ms']:.2f} ms, RTF {result['rtf']:.2f}",
-        f"floor {frame['floor_ms']:.1f} ms for {frame['weight_bytes'] / 1e9:.2f} GB: {frame['share_of_floor']:.0%} of what memory allows",
+        f"floor {frame['floor_ms']:.1f} ms for {_size_text(frame['weight_bytes'])}: {frame['share_of_floor']:.0%} of what memory allows",
         f"{_first_text(result)}; loaded in {result['load_s']:.1f} s{resident}",
     ]
     return "\n".join(lines)
+
+
+def _size_text(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 def _first_text(result: dict[str, Any]) -> str:

@@ -1,11 +1,13 @@
 """Bundles of the embedded default, made once for all tests through the command line, as a person makes them."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 from eager_streams import Engines
+from filelock import FileLock
 from hypothesis import settings
 
 from export.__main__ import main as export
@@ -24,21 +26,28 @@ def checkpoint() -> Path:
     return embedded_default()
 
 
+def exported_once(factory: pytest.TempPathFactory, name: str, arguments: list[str]) -> Path:
+    """A bundle per target, verified; where tests run in several processes, the first that asks makes them for all."""
+    folder = factory.getbasetemp()
+    shared = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / name
+    with FileLock(shared.with_suffix(".lock")):
+        if not shared.exists():
+            made = factory.mktemp(name) / "all"
+            assert export(["--target", "onnx,executorch,coreml", *arguments, "--out", str(made)]) == 0
+            made.rename(shared)
+    return shared
+
+
 @pytest.fixture(scope="session")
 def bundles(tmp_path_factory) -> Path:
-    """One bundle per target, verified."""
-    folder = tmp_path_factory.mktemp("bundles") / "all"
-    assert export(["--target", "onnx,executorch,coreml", *QUANT, "--out", str(folder)]) == 0
-    return folder
+    return exported_once(tmp_path_factory, "bundles", QUANT)
 
 
 @pytest.fixture(scope="session")
 def listening(tmp_path_factory) -> Path:
     """The same of the second family: integer activations on every target, which Core ML has spelled out in half precision."""
-    folder = tmp_path_factory.mktemp("listening") / "all"
     arguments = ["--model", "voxtral-realtime", "--quant", "8da4w", "--quant-for", "audio_encoder=w8", "--streaming", "--delay-ms", "480,80"]
-    assert export(["--target", "onnx,executorch,coreml", *arguments, "--out", str(folder)]) == 0
-    return folder
+    return exported_once(tmp_path_factory, "listening", arguments)
 
 
 @pytest.fixture

@@ -276,10 +276,12 @@ def test_a_recording_becomes_text_on_every_target(listening, recording, target, 
 
 @slow
 @pytest.mark.parametrize("form", ["text", "srt", "vtt", "json"])
-def test_every_format_goes_to_a_file(listening, recording, tmp_path, form):
+def test_every_format_goes_to_a_file(listening, recording, tmp_path, form, monkeypatch, capsys):
+    monkeypatch.setattr("runtime.__main__.TOLD_S", 0.0)
     out = tmp_path / f"out.{form}"
     assert runtime(["transcribe", str(recording), "--bundle", str(listening / "onnx"), "--format", form, "-o", str(out)]) == 0
     assert out.read_text() and ("-->" in out.read_text()) == (form in ("srt", "vtt"))
+    assert "so far" in capsys.readouterr().err  # who waits for a file is told how far it is
 
 
 @slow
