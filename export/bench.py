@@ -58,8 +58,8 @@ class BFloat16Engine(EagerEngine):
 
     def __init__(self, source: Source, plan: Plan):
         root = source.root()
-        for prefixes in source.family.weights_of_graph.values():
-            materialize(root, source.checkpoint, prefixes, _as_stored)
+        prefixes = {prefix for below in source.family.weights_of_graph.values() for prefix in below}
+        materialize(root, source.checkpoint, prefixes, _as_stored)  # at once: a tied weight is asked for by its first name
         root.to(torch.bfloat16)
         with torch.no_grad(), _half():  # constants are derived here
             components = source.family.components(root, source.config, source.switches(plan), source.rows(plan), LAYOUT)

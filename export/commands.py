@@ -107,9 +107,12 @@ def list_command(arguments: argparse.Namespace) -> int:
 
 
 def _all_components(source: Source) -> list[Component]:
-    """With every switch that adds some."""
-    flags = {name: True for name, field in source.family.switches.model_fields.items() if field.annotation is bool}
-    return source.describe(Plan(switches=flags))
+    return source.describe(_whole_plan(source))
+
+
+def _whole_plan(source: Source) -> Plan:
+    """With every switch that adds components."""
+    return Plan(switches={name: True for name, field in source.family.switches.model_fields.items() if field.annotation is bool})
 
 
 def _held(scheme: Scheme) -> str:
@@ -152,7 +155,7 @@ def bench_command(arguments: argparse.Namespace) -> int:
         if value is not None and value < 1:
             raise UsageError(f"--{name.replace('_', '-')} {value}: expected at least 1")
     source = _source(arguments.checkpoint, arguments.model)
-    result = bench_eager(source, Plan(), arguments.voice_rows, arguments.threads, arguments.frames, arguments.prompt_tokens)
+    result = bench_eager(source, _whole_plan(source), arguments.voice_rows, arguments.threads, arguments.frames, arguments.prompt_tokens)
     print(json.dumps(result, indent=1))
     return 0
 

@@ -23,14 +23,14 @@ class Extent:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
     sizes: tuple[int, ...] = (1, 2, 5, LONG)
     steps: int = 1000
-    streamed: int = 125  # frames through the codec
-    spoken: int = 40  # frames of an utterance
-    replayed: int = 6  # steps of each of two utterances that are called again
-    freely: bool = True  # whether an utterance is spoken on its own codes as well
+    streamed: int = 125  # frames in pieces and in one call
+    spoken: int = 40  # frames of a whole run
+    replayed: int = 6  # steps of each of two runs that are called again
+    freely: bool = True  # whether a run goes on from its own codes as well
 
     def __str__(self) -> str:
         seeds, steps = (f"{count} {what}{'' if count == 1 else 's'}" for count, what in ((len(self.seeds), "seed"), (self.steps, "decode step")))
-        sizes = f"{seeds}, up to {max(self.sizes)} rows, {steps}, {self.streamed} frames of the codec, {self.spoken} of speech"
+        sizes = f"{seeds}, up to {max(self.sizes)} rows, {steps}, {self.streamed} frames in pieces, {self.spoken} of a whole run"
         left_out = [what for what, done in (("no replay", self.replayed), ("no free run", self.freely)) if not done]
         return ", ".join([sizes, *left_out])
 
@@ -53,12 +53,12 @@ class Context:
         reordered: NewStream,
         full: NewStream | None,
         layout: str,
+        chunked: tuple[str, str],
         integer_graphs: Collection[str] = (),
         bars: dict[str, float] | None = None,
         float_bar: float = FLOAT_BAR,
         extent: Extent = WHOLE,
         together: Callable[[int], Stream] | None = None,
-        chunked: tuple[str, str] = ("codec", "codec_step"),
     ):
         """`integer_graphs` have quantised products with integer activations; `bars` are for the quantisation error, by graph.
         `float_bar` is for the lowering error where no tie decides. `together` gives a stream of the artifact's of so many callers.

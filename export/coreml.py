@@ -110,7 +110,7 @@ class OneHotAttention(AttentionKernel):
 
     def rolling(self, q, k, v, rotation, k_cache, v_cache, turn):
         written, hidden = turn
-        q, k = rotation(q), rotation(k)
+        q, k = rotation.both(q, k)
         rows, heads, head_dim = q.shape[1:]
         kv_heads = k_cache.shape[1]
         chosen = written.to(q.dtype)

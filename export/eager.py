@@ -75,7 +75,10 @@ class EagerStream(Stream):
     def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
         arguments = [torch.from_numpy(np.array(inputs[spec.name])) for spec in entry.inputs]
         names = [state.name for state in entry.states]
-        results = self._engine.call(entry.name, arguments, [torch.from_numpy(self._states[name]) for name in names])
+        given = [torch.from_numpy(self._states[name]) for name in names]
+        results = self._engine.call(entry.name, arguments, given)
         arrays = [result.numpy() for result in results]
-        self._states.update(zip(names, arrays[len(entry.outputs) :], strict=True))
+        for name, before, after, array in zip(names, given, results[len(entry.outputs) :], arrays[len(entry.outputs) :], strict=True):
+            if after is not before:  # else it was written in place, and a view of each view would hold them all
+                self._states[name] = array
         return dict(zip((spec.name for spec in entry.outputs), arrays, strict=False))

@@ -21,7 +21,7 @@ from quantize.scales import search_scales
 
 TOOLS_BYTES = 0.5e9  # resident after importing torch and a target's packages
 LOADING = 7  # bytes for each weight of the largest tensor while it is read: as stored, what of it is finite, integers
-STREAMS = 4  # sets of caches that verification holds: of the artifact, of two references, and a snapshot
+STREAMS = 3  # sets of one graph's full caches that verification holds at once: of two streams, and a snapshot
 HASHED, QUANTISED, READ = 0.3e9, 40e6, 400e6  # bytes of the source, weights quantised and weights only read, per second
 PROBE, SLOWEST = 2**20, 0.2  # weights that `speed` quantises; the least that it says
 
@@ -104,8 +104,8 @@ def _largest(root: nn.Module, prefixes: tuple[str, ...]) -> int:
 
 
 def _cache_bytes(source: Source, plan: Plan) -> int:
-    states = {state.name: state for component in source.describe(plan) for state in component.states}
-    return sum(4 * torch.Size(state.shape).numel() for state in states.values())
+    """Of the graph that has the largest."""
+    return max(sum(4 * torch.Size(state.shape).numel() for state in component.states) for component in source.describe(plan))
 
 
 def _full_precision(graphs: dict[str, dict[str, Any]]) -> int:

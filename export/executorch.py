@@ -45,7 +45,7 @@ class LlamaAttention(AttentionKernel):
     layout = "BSHD"
 
     def cached(self, q, k, v, rotation, k_cache, v_cache, position):
-        q, k = rotation(q), rotation(k)
+        q, k = rotation.both(q, k)
         start = position[0].item()
         torch._check_is_size(start)
         torch._check(start < k_cache.shape[1])
@@ -68,7 +68,7 @@ class LlamaAttention(AttentionKernel):
         return place, before
 
     def rolling(self, q, k, v, rotation, k_cache, v_cache, turn):
-        q, k = rotation(q), rotation(k)
+        q, k = rotation.both(q, k)
         place, what = turn
         if isinstance(place, torch.Tensor):
             torch.ops.llama.update_cache_with_indices(k, k_cache, 0, place)

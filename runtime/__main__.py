@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -114,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="how fast a bundle speaks here", description="Times per component and frame, against what memory allows.")
     bench.add_argument("bundle", type=Path)
     bench.add_argument("--frames", type=int, default=50, metavar="N", help="frames of 80 ms that are timed (default: 50)")
-    bench.add_argument("--prompt-tokens", type=int, default=20, metavar="N", help="text ids of the prompt (default: 20)")
+    bench.add_argument("--prompt-tokens", type=int, metavar="N", help="text to speech: ids of the prompt (default: 20)")
     _add_engine(bench)
     bench.add_argument(
         "--streams", type=_counts, default=(), metavar="N,...", help="speak so many utterances at once as well, in one pass over the weights (ONNX, up to 4)"
@@ -292,7 +293,8 @@ def _listen(transcriber: Transcriber, arguments: argparse.Namespace) -> int:
                 print(heard.text, end="", flush=True)
                 continue
             for word in heard.words:
-                print(as_word_line(word, live.dropped_s, arguments.format == "json"), flush=True)
+                at = replace(word, start=word.start + live.lost_before(word.start), end=word.end + live.lost_before(word.end))
+                print(as_word_line(at, arguments.format == "json"), flush=True)
     finally:
         signal.signal(signal.SIGINT, before)
     if arguments.format == "text" and not arguments.timestamps:
@@ -350,18 +352,24 @@ def _trace(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from runtime.bench import bench, bench_eager, bench_text, check_eager
+    from runtime.bench import PROMPT_TOKENS, bench, bench_eager, bench_text, check_eager
+    from runtime.bundle import Bundle
+    from runtime.families import open_family
 
     for name in ("frames", "prompt_tokens"):
-        if getattr(arguments, name) < 1:
-            raise UsageError(f"bench: --{name.replace('_', '-')} {getattr(arguments, name)}: expected at least 1")
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise UsageError(f"bench: --{name.replace('_', '-')} {value}: expected at least 1")
     if arguments.checkpoint and not arguments.compare:
         raise UsageError("bench: --checkpoint is for --compare; leave it out")
     if arguments.compare:
         check_eager(arguments.checkpoint)
-    if arguments.streams and arguments.chunks:
-        raise UsageError("bench: --streams is for text to speech, --chunks for speech to text; leave one out")
-    result = bench(arguments.bundle, _options(arguments), arguments.frames, arguments.prompt_tokens, arguments.streams or arguments.chunks)
+    manifest = Bundle(arguments.bundle).manifest
+    for name in {"streams", "chunks", "prompt_tokens"} - set(open_family(manifest.family).BENCH_OPTIONS):
+        if getattr(arguments, name):
+            raise UsageError(f"bench: --{name.replace('_', '-')} says nothing of a bundle of {manifest.family}; leave it out")
+    at_once = arguments.streams or arguments.chunks
+    result = bench(arguments.bundle, _options(arguments), arguments.frames, arguments.prompt_tokens or PROMPT_TOKENS, at_once)
     if arguments.compare:
         result["eager"] = bench_eager(arguments.checkpoint, result, arguments.threads)
     print(json.dumps(result, indent=1) if arguments.json else bench_text(result))

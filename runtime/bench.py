@@ -29,6 +29,7 @@ from runtime.voices import choose_voice
 FRAME_MS = 80.0
 PROBE_BYTES = 2**29  # far beyond any cache
 WARM_UP = 3  # frames that are not counted
+PROMPT_TOKENS = 20
 SAMPLED = 10  # times that memory is looked at while steps are timed
 PACKAGES = {"onnx": "onnxruntime", "executorch": "executorch", "coreml": "coremltools"}
 
@@ -61,7 +62,7 @@ class Subject:
     settings: BenchSettings
 
 
-def bench(folder: Path, options: EngineOptions, frames: int, prompt_tokens: int = 20, at_once: tuple[int, ...] = ()) -> dict[str, Any]:
+def bench(folder: Path, options: EngineOptions, frames: int, prompt_tokens: int = PROMPT_TOKENS, at_once: tuple[int, ...] = ()) -> dict[str, Any]:
     """`measure` of a bundle, and what it was measured on. Times in ms, sizes in bytes. `at_once` is what the family makes of it: numbers
     of callers that speak at once, or of steps that are encoded at once.
 
@@ -291,26 +292,15 @@ def _text_of(result: dict[str, Any]) -> str:
         lines.append(f"{name:<16} {row['calls']:>6} {row['median_ms']:>7.2f} ms {row['p90_ms']:>7.2f} ms {row['weight_bytes'] / 1e6:>7.0f} MB {rate:>10}")
     over_time = [_size_text(size) for size in result["resident_over_time"] if size is not None]
     resident = f", resident {over_time[0]} before the first of these frames and {over_time[-1]} after the last" if over_time else ""
-    lines += [_together_text(row) for row in result["streams"]]
+    said = open_family(what["family"]).bench_lines(result)
     lines += [
+        *said[1:],
         f"frame {frame['median_ms']:.1f} ms (90 %: {frame['p90_ms']:.1f}), outside the graphs {frame['outside_ms']:.2f} ms, RTF {result['rtf']:.2f}",
         f"floor {frame['floor_ms']:.1f} ms for {_size_text(frame['weight_bytes'])}: {frame['share_of_floor']:.0%} of what memory allows",
-        f"{_first_text(result)}; loaded in {result['load_s']:.1f} s{resident}",
+        f"{said[0]}; loaded in {result['load_s']:.1f} s{resident}",
     ]
     return "\n".join(lines)
 
 
 def _size_text(size: int) -> str:
     return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
-
-
-def _first_text(result: dict[str, Any]) -> str:
-    if "first_sound_s" in result:
-        return f"first sound {result['first_sound_s']:.2f} s after {result['prompt_tokens']} ids of a known voice"
-    return f"first token {result['first_token_s']:.2f} s after the sound that it needs"
-
-
-def _together_text(row: dict[str, Any]) -> str:
-    if "streams" in row:
-        return f"{row['streams']} at once: {row['frames_per_s']:.1f} frames/s, {row['pass_ms']:.0f} ms for one of each"
-    return f"{row['chunks']} chunks encoded at once: {row['step_ms']:.1f} ms for 80 ms of sound, text {row['added_delay_ms']:.0f} ms later"

@@ -38,7 +38,8 @@ def cues(words: Iterable[Word]) -> Iterator[Word]:
 
 
 def _joined(line: list[Word]) -> Word:
-    return Word(" ".join(word.text for word in line), line[0].start, line[-1].end)
+    words = " ".join(word.text for word in line).split()  # a blank line would end a cue
+    return Word(" ".join(words), line[0].start, line[-1].end)
 
 
 def clock(seconds: float, comma: str = ".") -> str:
@@ -67,9 +68,8 @@ def as_json(text: str, words: Iterable[Word] | None, **facts: Any) -> str:
     return json.dumps({"text": text, **facts, **timed}, ensure_ascii=False, indent=1) + "\n"
 
 
-def as_word_line(word: Word, lost_s: float, is_json: bool) -> str:
-    """One word on a line of its own, as live words come; so much sound was lost before it."""
-    word = Word(word.text, word.start + lost_s, word.end + lost_s)
+def as_word_line(word: Word, is_json: bool) -> str:
+    """One word on a line of its own, as live words come."""
     return json.dumps(_rounded(word), ensure_ascii=False) if is_json else f"[{clock(word.start)}] {word.text}"
 
 

@@ -65,6 +65,7 @@ class RuntimeFamily(Protocol):
     FAMILY: str
     CALLS: dict[str, tuple[set[str], set[str]]]  # component: its inputs, its outputs
     FIRST: str  # what a person waits for at the beginning
+    BENCH_OPTIONS: tuple[str, ...]  # of `bench`, those that say something of the family
 
     def parse_constants(self, constants: dict[str, Any], switches: dict[str, Any]) -> Any:
         """Raises IntegrityError that names the constant."""
@@ -96,3 +97,6 @@ class RuntimeFamily(Protocol):
 
     def together(self, engine: Engine, constants: Any, settings: BenchSettings, known: Any, time: TimeSteps) -> list[dict[str, Any]]:
         """For each number in `at_once` a row of figures: what makes them up, `time` measures."""
+
+    def bench_lines(self, result: dict[str, Any]) -> list[str]:
+        """For a person: how long the first output took, and a line for each row of `together`."""

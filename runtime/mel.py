@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 SMALLEST_POWER = 1e-10
-AT_ONCE = 2**17  # samples: their spectra take 50 MB
+AT_ONCE = 2**17  # samples: their spectra take 3 MB
 
 
 @dataclass(frozen=True)

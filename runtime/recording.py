@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from io import RawIOBase
 from pathlib import Path
@@ -22,7 +22,9 @@ QUALITY = "HQ"  # soxr's, with which the published front end resamples
 TOLD_S = 60.0  # of sound between two lines of progress
 BLOCK_S = 1.0  # of a file in memory at a time, and what is lost of a damaged one
 KEPT_IN_MEMORY = 2**24  # bytes of a file from a pipe; more goes to the disk
+UNKNOWN_LENGTH = 0x7FFF0000  # of a WAV that was written into a pipe
 FULL_SCALE, CLIPPED_SHARE = 0.99, 0.001  # 8 bits end at 0.992
+BLOCK_LIVE_S, REMEMBERED_S = 0.02, 60.0  # of live sound; a word is told a few seconds after it was heard, at most
 WAKE_S = 0.2  # how long a thread waits before it looks whether the other is gone
 SAMPLE = 2  # bytes of a 16-bit sample
 log = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ class Recording:
         if str(path) != "-" and (path.is_dir() or not path.exists()):
             raise UsageError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}; expected a file of audio")
         try:
-            self._file = soundfile.SoundFile(path if path.is_file() else _spooled(path))
+            self._file = soundfile.SoundFile(_spooled(path) if str(path) == "-" or not path.is_file() else path)
         except TypeError:
             raise UsageError(f"{path}: raw samples say nothing of their rate; pipe them in: transcribe - --live --rate HZ < {path}") from None
         except (soundfile.LibsndfileError, OSError) as error:
@@ -51,6 +53,8 @@ class Recording:
         self._frames = self._file.frames
         if not self._frames:
             raise UsageError(f"{self._name}: holds no sample")
+        if path.is_file():
+            _tell_if_cut(path)
         self.seconds = 0.0  # read so far
 
     def blocks(self) -> Iterator[np.ndarray]:
@@ -96,8 +100,18 @@ class Recording:
             log.warning("%s: %.1f %% of the samples are at full scale: it is clipped, and words may be lost", self._name, 100 * share)
 
 
+def _tell_if_cut(path: Path) -> None:
+    """libsndfile takes the samples of a WAV that are there for all: its header says how many there should be."""
+    with path.open("rb") as file:
+        head = file.read(12)
+    length, size = int.from_bytes(head[4:8], "little") + 8, path.stat().st_size
+    if head[:4] == b"RIFF" and size < length < UNKNOWN_LENGTH:
+        log.warning("%s: has %d bytes, its header says %d: it is cut off", path, size, length)
+
+
 def _spooled(path: Path) -> Any:
     """All of a pipe, or of stdin for `-`, as something that can be searched. Raises UsageError where stdin is closed."""
+    log.info("%s: read to its end first; for sound that goes on, transcribe - --live", "stdin" if str(path) == "-" else path)
     file = tempfile.SpooledTemporaryFile(KEPT_IN_MEMORY)  # noqa: SIM115  open until it is read
     with raw_stdin() if str(path) == "-" else path.open("rb") as source:
         while piece := source.read(2**20):
@@ -107,7 +121,8 @@ def _spooled(path: Path) -> Any:
 
 
 class LiveSource:
-    """Raw 16-bit little-endian samples from a pipe, read by a thread into a queue of some seconds, in blocks of 80 ms.
+    """Raw 16-bit little-endian samples from a pipe, read by a thread into a queue of some seconds, in blocks of 20 ms: a token is due a
+    little after its 80 ms, and would wait for the next block of that length.
 
     Where the listener is slower than the source, either the source waits, as a pipe lets it, or the oldest sound is dropped; both
     are told, once a second at most.
@@ -117,17 +132,22 @@ class LiveSource:
         """`source.read(n)` gives what is there, n bytes at most, and nothing at the end: an unbuffered file."""
         self._source, self._rate, self._to, self._drops = source, rate, to, drops
         self._frame = channels * SAMPLE
-        self._block = max(1, rate * 8 // 100) * self._frame
-        self._queue: queue.Queue[bytes | None] = queue.Queue(max(1, round(room_s / 0.08)))
+        self._block = max(1, round(rate * BLOCK_LIVE_S)) * self._frame
+        self._room, self._pieces, self._changed = max(1, round(room_s / BLOCK_LIVE_S)), deque[bytes](), threading.Condition()
         self._ended = threading.Event()
         self._error: OSError | None = None
         self._told = float("-inf")
         self.dropped_s = 0.0
+        self._losses = deque([(0.0, 0.0)])  # after so many seconds that were given, so many had been dropped
         self._thread = threading.Thread(target=self._read, name="voxport-live", daemon=True)
 
     def end(self) -> None:
         """Nothing more is read; what was read is still given."""
         self._ended.set()
+
+    def lost_before(self, given_s: float) -> float:
+        """Seconds that were dropped before the sound that comes after so many seconds of what was given; remembered for a minute."""
+        return next((lost for after, lost in reversed(self._losses) if after <= given_s), self._losses[0][1])
 
     def blocks(self) -> Iterator[np.ndarray]:
         """float32 [n] in [-1, 1] at the wanted rate, as they come. Raises RuntimeFault where the source cannot be read."""
@@ -135,8 +155,10 @@ class LiveSource:
 
         resampler = None if self._rate == self._to else soxr.ResampleStream(self._rate, self._to, 1, "float32", QUALITY)
         self._thread.start()
+        given = 0.0
         try:
-            while (piece := self._next()) is not None:
+            while (piece := self._next(given)) is not None:
+                given += len(piece) / (self._frame * self._rate)
                 samples = np.frombuffer(piece, "<i2").reshape(-1, self._frame // SAMPLE).astype(np.float32).mean(axis=1) / 32768
                 yield samples if resampler is None else resampler.resample_chunk(samples)
             if resampler is not None:
@@ -146,18 +168,29 @@ class LiveSource:
         if self._error:
             raise RuntimeFault(f"stdin: cannot be read: {self._error.strerror or self._error}")
 
-    def _next(self) -> bytes | None:
-        while True:
-            try:
-                return self._queue.get(timeout=WAKE_S)
-            except queue.Empty:
+    def _remember_losses(self, given: float) -> None:
+        if self.dropped_s > self._losses[-1][1]:
+            self._losses.append((given, self.dropped_s))
+        while len(self._losses) > 1 and self._losses[1][0] < given - REMEMBERED_S:
+            self._losses.popleft()
+
+    def _next(self, given: float) -> bytes | None:
+        with self._changed:
+            while not self._pieces:
                 if self._ended.is_set():
                     return None
+                self._changed.wait(WAKE_S)
+            self._remember_losses(given)  # the oldest is dropped: it lay before this piece
+            self._changed.notify()
+            return self._pieces.popleft()
 
     def _read(self) -> None:
         rest = b""
         try:
-            while not self._ended.is_set() and (piece := self._source.read(self._block - len(rest))):
+            while not self._ended.is_set() and (piece := self._source.read(self._block - len(rest))) != b"":
+                if piece is None:  # nothing yet, of a pipe that does not wait
+                    self._ended.wait(BLOCK_LIVE_S)
+                    continue
                 rest += piece
                 if len(rest) == self._block:
                     self._put(rest)
@@ -170,33 +203,19 @@ class LiveSource:
         except OSError as error:
             self._error = error
         finally:
-            self._wait_for_room(None)
+            self.end()
 
     def _put(self, piece: bytes) -> None:
-        while True:
-            try:
-                self._queue.put_nowait(piece)
-                return
-            except queue.Full:
-                pass
-            if not self._drops:
-                self._tell("the source waits")
-                self._wait_for_room(piece)
-                return
-            try:
-                lost = self._queue.get_nowait()
-            except queue.Empty:  # the listener was faster
-                continue
-            self.dropped_s += len(lost or b"") / (self._frame * self._rate)
-            self._tell(f"{self.dropped_s:.1f} s dropped so far")
-
-    def _wait_for_room(self, piece: bytes | None) -> None:
-        while not self._ended.is_set():
-            try:
-                self._queue.put(piece, timeout=WAKE_S)
-                return
-            except queue.Full:
-                continue
+        with self._changed:
+            while len(self._pieces) == self._room and not self._ended.is_set():
+                if self._drops:
+                    self.dropped_s += len(self._pieces.popleft()) / (self._frame * self._rate)
+                    self._tell(f"{self.dropped_s:.1f} s dropped so far")
+                else:
+                    self._tell("the source waits")
+                    self._changed.wait(WAKE_S)
+            self._pieces.append(piece)
+            self._changed.notify()
 
     def _tell(self, what: str) -> None:
         if time.monotonic() - self._told >= 1:

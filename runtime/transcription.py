@@ -44,7 +44,7 @@ class Transcriber:
         if not self.bundle.is_verified:
             log.warning("%s: this bundle is %s", folder, manifest.verification.status)
         self._piece = load_pieces(self.bundle.folder / manifest.tokenizer)
-        self._engine = open_engine(self.bundle, options)
+        self._engine, self._is_warm = open_engine(self.bundle, options), False
 
     @property
     def sample_rate(self) -> int:
@@ -62,13 +62,26 @@ class Transcriber:
         delay = self.constants.delay_index(delay_ms)
         if live:
             self.check_live()
+            self._warm_up()
         listener = Listener(self._engine.stream(), self.constants, delay, at_once if live else None)
         transcript = Transcript(self.constants, self._piece)
+        yield from self._heard(listener.feed(np.zeros(0, np.float32)), transcript)  # the silence in front, while no sound is there yet
         for block in blocks:
             yield from self._heard(listener.feed(block), transcript)
         yield from self._heard(listener.finish(), transcript)
         text = transcript.finish()
         yield Heard(text, transcript.take_words())
+
+    def _warm_up(self) -> None:
+        """Opens every graph, which takes seconds at the published size, before sound is taken; once."""
+        if self._is_warm:
+            return
+        listener = Listener(self._engine.stream(), self.constants, at_once=1)
+        enough = (self.constants.delays[0] + 3) * self.constants.samples_per_token
+        for _ in listener.feed(np.zeros(enough, np.float32)):
+            pass
+        self._is_warm = True
+        log.info("listening")
 
     def _heard(self, tokens: Iterable[int], transcript: Transcript) -> Iterator[Heard]:
         for token in tokens:

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from runtime.bundle import ComponentEntry, first_fault
 from runtime.captions import Word
-from runtime.engines.base import Arrays, Engine, Stream
-from runtime.errors import IntegrityError, UsageError
+from runtime.engines.base import ROLLING_POSITIONS, Arrays, Engine, Stream
+from runtime.errors import IntegrityError, RuntimeFault, UsageError
 from runtime.family import BenchSettings, Rehearsal, TimeSteps, Wanted
 from runtime.mel import LogMel, MelSettings
 from runtime.tokenizer import load_pieces
@@ -122,6 +122,7 @@ class Listener:
         self._frames = np.zeros((0, constants.n_mels), np.float32)
         self._prompt: list[np.ndarray] = []
         self._encoded = self.position = self._samples = 0
+        self._end = min(ROLLING_POSITIONS // state.stride for entry in stream.components.values() for state in entry.states if state.window)
         self._token = constants.pad_id
         self._take(np.zeros(constants.left_pad_tokens * constants.samples_per_token, np.float32))
 
@@ -156,6 +157,8 @@ class Listener:
         frames = self.constants.frames_per_token
         while len(self._frames) >= least * frames:
             count = min(len(self._frames) // frames, self._most if self._encoded < self.constants.left_pad_tokens else self._at_once)
+            if self._encoded + count > self._end:
+                raise RuntimeFault(f"a stream ends after {self._end * self.constants.seconds_per_token / 3600:.0f} hours of sound; start a new one")
             mel, self._frames = self._frames[: count * frames], self._frames[count * frames :]
             component = LIVE if count == 1 and LIVE in self._stream.components else "audio_encoder"
             inputs = {"mel": mel.reshape(1, count, frames, -1), "position": np.array([self._encoded])}
@@ -300,7 +303,7 @@ def compare(found: np.ndarray, expected: np.ndarray, constants: Constants) -> di
     return {"tokens": float(len(found)), "tokens_equal": float((found == expected).mean())}
 
 
-FIRST = "first_token_s"
+FIRST, BENCH_OPTIONS = "first_token_s", ("chunks",)
 
 
 class Exercise:
@@ -348,3 +351,11 @@ def together(engine: Engine, constants: Constants, settings: BenchSettings, know
         added = (count - 1) * constants.seconds_per_token
         rows.append({"chunks": count, "step_ms": seconds * 1e3 / count, "added_delay_ms": added * 1e3, "median_ms": calls})
     return rows
+
+
+def bench_lines(result: dict[str, Any]) -> list[str]:
+    rows = (
+        f"{row['chunks']} chunks encoded at once: {row['step_ms']:.1f} ms for 80 ms of sound, text {row['added_delay_ms']:.0f} ms later"
+        for row in result["streams"]
+    )
+    return [f"first token {result[FIRST]:.2f} s after a new stream begins, the silence in front of the sound included", *rows]

@@ -314,7 +314,7 @@ def _log_mel(samples: np.ndarray, rate: int) -> np.ndarray:
     return 10 * np.log10(np.maximum(power @ filters, 1e-10)).T
 
 
-FIRST = "first_sound_s"
+FIRST, BENCH_OPTIONS = "first_sound_s", ("streams", "prompt_tokens")
 
 
 class Exercise:
@@ -382,3 +382,8 @@ def together(engine: Engine, constants: Constants, settings: BenchSettings, know
         seconds, calls = time(stream, start)
         rows.append({"streams": count, "frames_per_s": count / seconds, "pass_ms": seconds * 1e3, "median_ms": calls})
     return rows
+
+
+def bench_lines(result: dict[str, Any]) -> list[str]:
+    rows = (f"{row['streams']} at once: {row['frames_per_s']:.1f} frames/s, {row['pass_ms']:.0f} ms for one of each" for row in result["streams"])
+    return [f"first sound {result[FIRST]:.2f} s after {result['prompt_tokens']} ids of a known voice", *rows]

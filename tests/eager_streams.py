@@ -63,7 +63,7 @@ class Engines:
 
         eager = faulty if eager_too else self.eager.stream
         chunked = self.source.family.chunked
-        return Context(self.components, faulty, eager, self.reordered.stream, full, self.layout, self.integer, bars, chunked=chunked)
+        return Context(self.components, faulty, eager, self.reordered.stream, full, self.layout, chunked, self.integer, bars)
 
 
 def no_fault(stream, name, inputs, outputs) -> None: ...

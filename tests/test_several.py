@@ -52,7 +52,17 @@ def context(engines: Engines, fault: Fault) -> Context:
         return stream
 
     together = lambda count: SeveralStreams(engines.eager.stream, count, fault)
-    return Context(engines.components, artifact, engines.eager.stream, engines.reordered.stream, None, "BSHD", engines.integer, together=together)
+    return Context(
+        engines.components,
+        artifact,
+        engines.eager.stream,
+        engines.reordered.stream,
+        None,
+        "BSHD",
+        engines.source.family.chunked,
+        engines.integer,
+        together=together,
+    )
 
 
 def test_without_a_fault_several_at_once_pass(engines):

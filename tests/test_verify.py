@@ -54,8 +54,8 @@ def test_a_wrong_second_output_fails(onnx_copy, capsys):
 @pytest.mark.parametrize(
     ("target", "sampled"),
     [
-        ("onnx", "1 seed, up to 24 rows, 4 decode steps, 8 frames of the codec, 3 of speech"),
-        ("coreml", "1 seed, up to 24 rows, 0 decode steps, 8 frames of the codec, 1 of speech, no replay, no free run"),
+        ("onnx", "1 seed, up to 24 rows, 4 decode steps, 8 frames in pieces, 3 of a whole run"),
+        ("coreml", "1 seed, up to 24 rows, 0 decode steps, 8 frames in pieces, 1 of a whole run, no replay, no free run"),
     ],
 )
 def test_a_large_model_is_checked_by_a_sample_that_says_so(bundles, monkeypatch, capsys, target, sampled):

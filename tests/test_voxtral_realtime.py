@@ -1,8 +1,10 @@
 """The parts of the speech-to-text family that run without an artifact: front end, schedule, windows, text."""
 
+import gc
 import itertools
 import json
 import shutil
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from model.voxtral_realtime.config import Switches, delay_tokens, load_config, p
 from model.voxtral_realtime.decoder import embed_delay
 from model.voxtral_realtime.synthetic import SIZES
 from runtime.engines.base import ROLLING_POSITIONS
+from runtime.errors import RuntimeFault
 from runtime.families import open_family
 from runtime.mel import LogMel, MelSettings
 from runtime.voxtral_realtime import Constants, Listener, Transcript
@@ -193,6 +196,47 @@ def test_however_it_is_fed_the_same_is_heard(eager):
     assert len(set(whole)) > 5
     for size, at_once in itertools.product((1279, 1280, 4001), (1, 2, 6)):
         assert hear(eager, samples, size, at_once=at_once) == whole
+
+
+def test_the_first_token_comes_when_what_it_needs_was_heard(eager):
+    """Its 80 ms and those of the delay, and the half window that the last frame looks ahead; in blocks as a live source gives them."""
+    engine, constants = eager
+    listener, heard_samples = Listener(engine.stream(), constants, at_once=1), 0
+    while not list(listener.feed(noise(320))):
+        heard_samples += 320
+    assert heard_samples + 320 == -(-((constants.delays[0] + 1) * 1280 + 40) // 320) * 320
+
+
+def test_memory_of_a_stream_does_not_grow(eager):
+    """Two thousand tokens more, and not a number for each of them: that would be 56,000 bytes; torch's own caches still take some."""
+    engine, constants = eager
+    listener, transcript = Listener(engine.stream(), constants, at_once=1), Transcript(constants, lambda token: b" a")
+
+    def listen(tokens: int) -> None:
+        for _ in range(tokens):
+            for token in listener.feed(noise(1280)):
+                transcript.add(token)
+            transcript.take_words()
+
+    listen(100)
+    tracemalloc.start()
+    try:
+        listen(200)
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        listen(2000)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - before < 28_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_stream_ends_with_a_word_where_positions_do(eager):
+    engine, constants = eager
+    listener = Listener(engine.stream(), constants)
+    listener._encoded = listener._end - 10
+    with pytest.raises(RuntimeFault, match="ends after 93 hours"):
+        list(listener.feed(noise(1280)))
 
 
 def test_another_delay_hears_otherwise(eager):

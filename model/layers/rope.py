@@ -64,7 +64,14 @@ class Rotation(NamedTuple):
     table: RotaryTable | None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Rotates the pairs of `x` [B, S, H, head_dim]."""
-        even, odd = x.float().reshape(*x.shape[:-1], x.shape[-1] // 2, 2).unbind(-1)  # [B, S, H, head_dim/2]
+        """Rotates the pairs of `x` [B, S, H, head_dim], in single precision."""
+        if x.dtype != torch.float32:  # a conversion that does nothing is two operators in an exported graph
+            return self(x.float()).to(x.dtype)
+        even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)  # [B, S, H, head_dim/2]
         cos, sin = self.cos[:, :, None], self.sin[:, :, None]
-        return torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2).to(x.dtype)
+        return torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
+
+    def both(self, q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Queries and keys at once, for targets whose tools take their time for every operator."""
+        q, k = self(torch.cat((q, k), dim=2)).split([q.shape[2], k.shape[2]], dim=2)
+        return q, k

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,6 +21,8 @@ BOS_ID, EOS_ID, PAD_ID, WORD_ID = 1, 2, 32, 33
 FIRST_TEXT_ID = 1000  # ids below are special
 LOG_MEL_FLOOR = 8.0  # below the maximum, in decades
 DELAYS_MS = (*range(80, 1201, 80), 2400)  # that the model was trained for
+PUBLISHED_DELAY_MS = 480
+log = logging.getLogger(__name__)
 
 
 class AudioEncodingArgs(Section):
@@ -120,7 +123,9 @@ class Switches(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    delay_ms: str = Field(default="480", description="how far text lies behind sound: multiples of 80 ms up to 1200, or 2400; several with commas")
+    delay_ms: str = Field(
+        default=str(PUBLISHED_DELAY_MS), description="how far text lies behind sound: multiples of 80 ms up to 1200, or 2400; several with commas"
+    )
     streaming: bool = Field(default=False, description="a bundle that listens live as well")
 
     @field_validator("delay_ms")
@@ -151,15 +156,18 @@ def parse_config(params: Any, source: str = PARAMS) -> VoxtralRealtimeConfig:
 def load_config(checkpoint: Path) -> VoxtralRealtimeConfig:
     """Reads `checkpoint/params.json`. Raises CheckpointNotFound or ConfigError, also where tekken.json asks for another schedule."""
     config = parse_config(read_params(checkpoint), str(checkpoint / PARAMS))
-    found = _left_pad(checkpoint / "tekken.json")
-    if found not in (None, LEFT_PAD_TOKENS):
+    schedule = _schedule(checkpoint / "tekken.json")
+    found, delay = schedule.get("streaming_n_left_pad_tokens", LEFT_PAD_TOKENS), schedule.get("transcription_delay_ms", PUBLISHED_DELAY_MS)
+    if found != LEFT_PAD_TOKENS:
         raise ConfigError(f"{checkpoint / 'tekken.json'}: audio.streaming_n_left_pad_tokens {found}: only {LEFT_PAD_TOKENS} is known here")
+    if delay != PUBLISHED_DELAY_MS:
+        log.warning("%s: its delay is %s ms; an export takes %d unless --delay-ms says otherwise", checkpoint / "tekken.json", delay, PUBLISHED_DELAY_MS)
     return config
 
 
-def _left_pad(tokenizer: Path) -> Any:
-    """What the file says of the silence in front; None where it says nothing. Whether it is a tokenizer is found out elsewhere."""
+def _schedule(tokenizer: Path) -> dict[str, Any]:
+    """What the file says of sound; nothing where it does not. Whether it is a tokenizer is found out elsewhere."""
     try:
-        return json.loads(tokenizer.read_text(encoding="utf-8"))["audio"]["streaming_n_left_pad_tokens"]
+        return dict(json.loads(tokenizer.read_text(encoding="utf-8"))["audio"])
     except (OSError, ValueError, RecursionError, LookupError, TypeError):
-        return None
+        return {}

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from runtime.bundle import Bundle, ComponentEntry, State
-from runtime.engines.base import Arrays, Engine, Stream, check_states, copied, empty_states
+from runtime.engines.base import Arrays, Engine, Stream, check_states, empty_states
 from runtime.errors import RuntimeFault, first_line
 
 
@@ -126,9 +126,11 @@ class ExecuTorchStream(Stream):
 
     def restore(self, states: Arrays) -> None:
         check_states(self.components, states)
-        saved = copied(states)
+        rows = {graph: max((_rows_used(states[state.name]) for state in entry.states if state.is_cache), default=0) for graph, entry in self._graphs.items()}
+        kept = [(state, rows[graph]) for graph, entry in self._graphs.items() for state in entry.states]
+        saved = {state.name: (states[state.name][:, :count] if state.is_cache else states[state.name]).copy() for state, count in kept}
         with self.lock:
-            self._saved, self._rows = saved, {graph: _cache_rows(entry) for graph, entry in self._graphs.items()}
+            self._saved, self._rows = saved, rows
             self._disown()
 
     def save_rows(self, count: int) -> Arrays:
@@ -195,6 +197,12 @@ class ExecuTorchStream(Stream):
 def _cache_rows(entry: ComponentEntry) -> int:
     """Rows that the caches of a graph have; 0 where it has none."""
     return next((state.shape[1] for state in entry.states if state.is_cache), 0)
+
+
+def _rows_used(cache: np.ndarray) -> int:
+    """Of [1, L, ...], up to the last that is not all zeros: those beyond were never written, so no position reads them."""
+    used = np.flatnonzero(np.any(cache[0], axis=tuple(range(1, cache.ndim - 1))))
+    return int(used[-1]) + 1 if len(used) else 0
 
 
 def _reason(error: Exception, log: list[str]) -> str:

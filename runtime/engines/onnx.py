@@ -57,11 +57,15 @@ class OnnxStream(Stream):
         self._states = empty_states(self.components, count) if shared is None else shared
 
     def reset(self) -> None:
-        if self.count > 1 or self._is_part:  # in place: others have the same memory
+        if self._has_others():
             for array in self._states.values():
                 array[:] = 0
         else:
             self._bindings, self._states = {}, empty_states(self.components)
+
+    def _has_others(self) -> bool:
+        """Whether other streams have the same memory, so that states must stay where they are."""
+        return self.count > 1 or self._is_part
 
     def alone(self, index: int) -> OnnxStream:
         return OnnxStream(self._engine, shared={name: array[index : index + 1] for name, array in self._states.items()})
@@ -71,8 +75,11 @@ class OnnxStream(Stream):
 
     def restore(self, states: Arrays) -> None:
         check_states(self.components, states, self.count)
-        for name, array in states.items():
-            self._states[name][:] = array  # in place: the bindings point here
+        if self._has_others():
+            for name, array in states.items():
+                self._states[name][:] = array
+        else:
+            self._bindings, self._states = {}, copied(states)
 
     def load_rows(self, rows: Arrays) -> None:
         self._put_rows(self._states, rows)  # in place, and nothing else moves
