@@ -177,7 +177,7 @@ def check_eager(checkpoint: Path | None) -> None:
 def bench_eager(checkpoint: Path | None, beside: dict[str, Any], threads: int | None) -> dict[str, Any]:
     """The same measurement of the model in eager torch, by the exporter and in a process of its own, because a runtime has no model."""
     sizes = {"frames": beside["frame"]["frames"], "prompt-tokens": beside["prompt_tokens"], "voice-rows": beside["voice_rows"], "threads": threads}
-    options = [text for name, value in sizes.items() if value is not None for text in (f"--{name}", str(value))]
+    options = [text for name, value in sizes.items() if value for text in (f"--{name}", str(value))]
     command = [
         sys.executable,
         "-m",
