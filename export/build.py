@@ -93,7 +93,9 @@ def _lower(lowering: Lowering, model: Model, wanted: dict[str, Any], parts: Part
         key = key_of({**wanted, "recipe": recipe, "graph": name})
         found = parts.find(name, key)
         lowered[name] = found or parts.make(name, key, partial(_lower_graph, lowering, model, name))
-        if not keep:
+        if keep:
+            model.pack(name)
+        else:
             model.release(name)
         free_memory()
         log.info("  %s: %s, %s", name, _told(lowered[name]), "kept from an earlier run" if found else f"{peak_memory():.1f} GB of memory at the peak")

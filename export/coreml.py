@@ -36,6 +36,39 @@ DTYPES = {"float32": np.float32, "int64": np.int32}  # Core ML has no 64-bit int
 HALF_MAX = float(np.finfo(np.float16).max)
 NORM_PEAK = 8.0  # rows are brought to this magnitude before they are squared: neither squares nor epsilons leave half precision
 EXACT = (Kind.LOGITS, Kind.LATENT)  # outputs that are rounded to codes: single precision from the last product on
+# Those of coremltools' 93 passes that change a program of any graph and recipe here, in its order: each is followed by a validation
+# of the whole, and the others take more than half of a conversion's time. Left out although they would change something:
+# `divide_to_multiply`, which multiplies by a rounded 1 / x where a division by x was exact.
+PASSES = (
+    "cast_optimization",
+    "noop_elimination",
+    "const_elimination",
+    "const_deduplication",
+    "remove_symbolic_reshape",
+    "reduce_transposes",
+    "merge_consecutive_reshapes",
+    "merge_consecutive_transposes",
+    "fuse_transpose_matmul",
+    "reduce_transposes",
+    "remove_redundant_ops",
+    "dedup_op_and_var_names",
+    "add_fp16_cast",
+    "add_int16_cast",
+    "guard_negative_gather_indices",
+    "const_elimination",
+    "dead_code_elimination",
+    "cast_optimization",
+    "dead_code_elimination",
+    "add_int16_cast",
+    "canonicalize_inplace_pattern",
+    "prefer_state_in_downstream",
+    "expand_dynamic_linear",
+    "dead_code_elimination",
+    "reduce_transposes",
+    "remove_redundant_ops",
+    "topological_reorder",
+)
+STATE_PASSES = {"canonicalize_inplace_pattern", "prefer_state_in_downstream"}
 PLAIN = {"add", "sub", "mul", "real_div", "split", "slice_by_index", "reshape", "expand_dims", "squeeze", "concat", "stack", "cast", "identity"}
 
 
@@ -53,12 +86,13 @@ def spell_product(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
 def _int8_rows(x: torch.Tensor) -> torch.Tensor:
     """`int8_per_token`'s activations in plain operators; the scale is kept where half precision is normal.
 
-    Divided by the scale, not multiplied by `1 / scale`: the converter's reciprocal adds 1e-4 to what it inverts.
+    Divided by the scale, not multiplied by `1 / scale`: the converter's reciprocal adds 1e-4 to what it inverts. The zero point, -128
+    less `least`, cancels out of all but the upper bound, since nothing lies below `low`.
     """
     low, high = x.amin(-1, keepdim=True).clamp(max=0), x.amax(-1, keepdim=True).clamp(min=0)
     scale = ((high - low) / 255).clamp(min=SMALLEST_SCALE)
-    zero = (-128 - torch.round(low / scale)).clamp(-128, 127)
-    return ((torch.round(x / scale) + zero).clamp(-128, 127) - zero) * scale
+    least = torch.round(low / scale)
+    return torch.minimum(torch.round(x / scale), least + 255) * scale
 
 
 def _rms_norm(x: torch.Tensor, shape: list[int], weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -215,13 +249,9 @@ def _ends_exactly(op: Any, exact: list[int]) -> bool:
 
 
 def _passes(component: Component) -> ct.PassPipeline:
-    """The default ones, but for one that multiplies with a rounded 1 / x where a division by x was exact; and but for
-    two that let attention read the cache where it was just written, which fail on states written last."""
-    pipeline = ct.PassPipeline()
-    pipeline.remove_passes({"common::divide_to_multiply"})
-    if not all(state.is_cache for state in component.states):
-        pipeline.remove_passes({"common::canonicalize_inplace_pattern", "common::prefer_state_in_downstream"})
-    return pipeline
+    """`PASSES`, but where states are written last for those two that let attention read the cache where it was just written: they fail."""
+    left_out = () if all(state.is_cache for state in component.states) else STATE_PASSES
+    return ct.PassPipeline([f"common::{name}" for name in PASSES if name not in left_out])
 
 
 def _shape(spec: TensorSpec, component: Component) -> list[Any]:

@@ -220,8 +220,9 @@ def _check_weights(where: str, found: list[Weight], component: Component) -> Non
 
 def _held(module: Compressed) -> tuple[torch.Tensor, torch.Tensor]:
     """Integers and scales, or indices and palettes."""
-    names = ("indices", "palette") if isinstance(module, PalettizedLinear) else ("weight", "scale")
-    return module.get_buffer(names[0]), module.get_buffer(names[1])
+    if isinstance(module, PalettizedLinear):
+        return module.get_buffer("indices"), module.get_buffer("palette")
+    return module.integers() if isinstance(module, QuantizedLinear) else module.weight, module.scale
 
 
 def _calls(component: Component) -> list[tuple[str, Compressed]]:

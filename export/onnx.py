@@ -87,7 +87,7 @@ def _(q, k, v, k_cache, v_cache, last, total, cos, sin, heads, kv_heads):
 def spell_product(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
     """The same weights as `linear`, spelled as `MatMulNBits`; a per-channel scale is repeated for each block."""
     block = linear.block if linear.scheme.group else CHANNEL_BLOCK
-    blocks = -(-linear.weight.shape[1] // block)
+    blocks = -(-linear.in_features // block)
     scale = linear.scale if linear.scheme.group else linear.scale.repeat(1, blocks)
     y = matmul_nbits(x, linear.weight, scale, linear.scheme.bits, block)
     return y if linear.bias is None else y + linear.bias

@@ -18,6 +18,7 @@ from model.checkpoint import Checkpoint, is_below, materialize
 from model.component import Component
 from model.families import family_of, open_family
 from model.family import Family
+from quantize.linear import pack_integers
 from quantize.quantizer import Quantizer
 from quantize.recipe import Recipe, RecipeError, Rule, find_recipe
 
@@ -140,6 +141,11 @@ class Model:
         """Lets a graph's weights go; asked for again, they are loaded again."""
         self._loaded.pop(graph, None)
 
+    def pack(self, graph: str) -> None:
+        """Once it is lowered: from here on its integers are compared and multiplied only, and take half the memory."""
+        for component in self._loaded.get(graph, []):
+            pack_integers(component.module)
+
     def graph(self, name: str) -> Graph:
         """What is lowered as one, with its weights."""
         return Graph(name, tuple(self.components(name)))
@@ -185,12 +191,13 @@ class OneGraph:
 @dataclass
 class GraphWeights:
     """Of one graph: number of weights; bytes that the recipe holds them in, that a call reads of them (of a table a few rows,
-    counted as none), and that the loaded model takes."""
+    counted as none), and that the loaded model takes, before and after its integers are packed."""
 
     count: int = 0
     held: float = 0.0
     read: float = 0.0
     loaded: float = 0.0
+    packed: float = 0.0
 
 
 def graph_weights(root: nn.Module, family: Family, graph: str, recipe: Recipe, float_bytes: int) -> GraphWeights:
@@ -204,13 +211,15 @@ def graph_weights(root: nn.Module, family: Family, graph: str, recipe: Recipe, f
             continue
         scheme = recipe.scheme_for(path, tables[name]) if name in tables else None
         if scheme is None:
-            held, loaded = float(float_bytes * count), float(4 * count)
+            held, loaded, packed = float(float_bytes * count), float(4 * count), float(4 * count)
         else:
             row = parameter.shape[-1]
             scales = count / row / scheme.channels * 2**scheme.bits if scheme.channels else count / (scheme.group or row)
-            held, loaded = count * scheme.bits / 8 + SCALE_BYTES * scales, count * (5 if scheme.channels else 1) + 4 * scales
+            held, loaded = count * scheme.bits / 8 + SCALE_BYTES * scales, count * (5 if scheme.channels else 1) + 5 * scales
+            packed = loaded if scheme.channels else count * scheme.bits / 8 + 4 * scales
         found.count += count
         found.held += held
         found.read += 0 if tables.get(name) else held
         found.loaded += loaded
+        found.packed += packed
     return found

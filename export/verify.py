@@ -47,8 +47,11 @@ def verify(
     `compute_units` are for Core ML itself.
     """
     model = model or Model(source, plan, lowering.layout, lowering.halves)
-    results: list[Comparison | Fact] = [fact for graph in model.graphs() for fact in _structure(graph, bundle, lowering)]
-    free_memory()
+    results: list[Comparison | Fact] = []
+    for graph in model.graphs():
+        results += _structure(graph, bundle, lowering)
+        model.pack(graph.name)
+        free_memory()
     reports: Reports = {}
     for index, precision in enumerate(precisions or lowering.precisions[: 1 if source.is_large else None]):
         options = EngineOptions(compute_precision=precision, compute_units=compute_units if precision is None else None)

@@ -21,7 +21,10 @@ CHANNEL_BLOCK = 128  # activation block of a per-channel weight under `int8_per_
 
 
 class QuantizedLinear(nn.Module):
-    """x [..., K] -> [..., N] with weight int8 [N, K], scale float32 [N, K / block], and a float32 bias [N] or none."""
+    """x [..., K] -> [..., N] with weight int8 [N, K], scale float32 [N, K / block], and a float32 bias [N] or none.
+
+    `pack` halves what integers of 4 bits take; then they are read through `integers`, and can no longer be lowered.
+    """
 
     weight: torch.Tensor
     scale: torch.Tensor
@@ -30,7 +33,8 @@ class QuantizedLinear(nn.Module):
 
     def __init__(self, integers: torch.Tensor, scale: torch.Tensor, scheme: Scheme):
         super().__init__()
-        self.scheme = scheme
+        self.scheme, self.is_packed = scheme, False
+        self.out_features, self.in_features = integers.shape
         self.register_buffer("weight", integers)
         self.register_buffer("scale", scale)
         self.register_buffer("zero", torch.zeros_like(scale, dtype=torch.int8), persistent=False)  # lowerings match a constant
@@ -40,7 +44,18 @@ class QuantizedLinear(nn.Module):
     @property
     def block(self) -> int:
         """Weights that share a scale."""
-        return self.weight.shape[1] // self.scale.shape[1]
+        return self.in_features // self.scale.shape[1]
+
+    def pack(self) -> None:
+        """Two integers of 4 bits a byte: column k in the low half, k + K / 2 in the high one. For good."""
+        if self.scheme.bits == 4 and self.in_features % 2 == 0 and not self.is_packed:
+            low, high = self.weight.chunk(2, dim=1)
+            self.weight, self.zero, self.is_packed = (low & 15) | (high << 4), self.zero[:0], True
+
+    def integers(self, rows: slice = slice(None)) -> torch.Tensor:
+        """int8 [rows, K], packed or not."""
+        held = self.weight[rows]
+        return torch.cat((held << 4 >> 4, held >> 4), dim=1) if self.is_packed else held
 
     def can_stack(self, parts: list[QuantizedLinear]) -> bool:
         """Rows of one scheme are quantised independently of each other, so that stacking changes no value."""
@@ -60,11 +75,10 @@ class QuantizedLinear(nn.Module):
         numbers some rows at a time, which stay in the cache."""
         if torch.compiler.is_exporting():
             return F.linear(x, self.dequantized(), self.bias)
-        rows, columns = self.weight.shape
-        result = x.new_empty(*x.shape[:-1], rows)
-        for part in torch.arange(rows).split(max(1, CHUNK // columns)):
+        result = x.new_empty(*x.shape[:-1], self.out_features)
+        for part in torch.arange(self.out_features).split(max(1, CHUNK // self.in_features)):
             place = slice(int(part[0]), int(part[-1]) + 1)
-            weight = (self.weight[place].unflatten(1, (-1, self.block)) * self.scale[place, :, None]).flatten(1)
+            weight = (self.integers(place).unflatten(1, (-1, self.block)) * self.scale[place, :, None]).flatten(1)
             result[..., place] = F.linear(x, weight, None if self.bias is None else self.bias[place])
         return result
 
@@ -106,13 +120,20 @@ def int8_per_block(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
 
     The kernel multiplies by 127 / absmax; a division by absmax / 127 rounds some ties the other way.
     """
-    columns = linear.weight.shape[1]
+    columns = linear.in_features
     size = linear.block if linear.scheme.group else CHANNEL_BLOCK
     blocks = F.pad(x, (0, -columns % size)).unflatten(-1, (-1, size))
     top = blocks.abs().amax(-1, keepdim=True)
     inverse = torch.where(top > 0, torch.full_like(top, 127.0) / top, 0.0)  # torch's `127 / top` is one ulp off
     rounded = (torch.round(blocks * inverse) * (top / 127)).flatten(-2)[..., :columns]
     return linear.multiply(rounded)
+
+
+def pack_integers(module: nn.Module) -> None:
+    """Packs every quantised linear below `module`, which only eager and comparisons use from here on."""
+    for part in module.modules():
+        if isinstance(part, QuantizedLinear):
+            part.pack()
 
 
 def use_product(module: nn.Module, product: Product) -> None:

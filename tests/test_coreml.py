@@ -4,18 +4,20 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import coremltools as ct
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from export.coreml import CoreMLLowering, OneHotAttention, _rms_norm, spell_product
+from export.coreml import STATE_PASSES, CoreMLLowering, OneHotAttention, _rms_norm, spell_product
 from export.coreml_package import WEIGHTS, _read, check_package, merge, read_quantized_weights
 from export.errors import ExportError
 from export.lowering import Graph
 from export.source import Model, Plan, Source
 from model.layers.attention import ReferenceAttention
 from model.layers.rope import RotaryTable
+from model.synthetic import embedded_default
 from quantize.linear import QuantizedLinear, float_activations, int8_per_token
 from quantize.recipe import find_recipe
 from quantize.scales import search_scales
@@ -123,6 +125,25 @@ def test_merged_functions_are_those_that_coremltools_merges(w4, tmp_path, monkey
         executors = [Executor(Package(path).function(component.name)) for path in (ours, theirs)]
         found, expected = (executor.run(inputs, executor.new_states()) for executor in executors)
         assert found.keys() == expected.keys() and all(np.array_equal(found[name], expected[name]) for name in found)
+
+
+@pytest.mark.parametrize(("key", "name", "recipe"), [("voxtral_tts", "codec", "w8"), ("voxtral_realtime", "decoder", "8da4w")])
+def test_the_passes_that_are_left_out_would_change_nothing(key, name, recipe, tmp_path, monkeypatch):
+    """All of coremltools' but the one that is told of; of a graph with a cache and of one without."""
+    graph = Model(Source(embedded_default(key)), Plan(recipe), "BHSD", halves=True).graph(name)
+    step = Graph(name, graph.components[-1:])
+    lower({name: step}, tmp_path)
+
+    def every(component):
+        pipeline = ct.PassPipeline()
+        left_out = set() if all(state.is_cache for state in component.states) else STATE_PASSES
+        pipeline.remove_passes({f"common::{name}" for name in {"divide_to_multiply"} | left_out})
+        return pipeline
+
+    monkeypatch.setattr("export.coreml._passes", every)
+    (tmp_path / "every").mkdir()
+    lower({name: step}, tmp_path / "every")
+    assert contents(tmp_path / f"{name}.mlpackage") == contents(tmp_path / "every" / f"{name}.mlpackage")
 
 
 def test_check_sees_a_changed_integer(packages, w4):

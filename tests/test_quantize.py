@@ -73,6 +73,21 @@ def test_integer_activations_come_near_float_ones(scheme):
         assert 1e-4 < distance < 2e-2
 
 
+@pytest.mark.parametrize(("bits", "columns", "bytes_a_row"), [(4, 96, 48), (8, 96, 96), (4, 9, 9)])
+def test_packed_integers_take_half_and_multiply_to_the_same_bits(bits, columns, bytes_a_row):
+    """Of 4 bits and an even number of columns; others stay as they are. Every integer from the smallest to the largest is there."""
+    scheme = Scheme(bits)
+    low, high = scheme.range
+    integers = torch.arange(low, high + 1, dtype=torch.int8).repeat(columns).reshape(-1, columns)
+    linear, x = QuantizedLinear(integers.clone(), torch.rand(len(integers), 1), scheme), torch.randn(3, columns)
+    before = linear(x)
+    linear.pack()
+    linear.pack()
+    assert linear.weight.shape == (len(integers), bytes_a_row)
+    assert torch.equal(linear.integers(), integers) and torch.equal(linear.integers(slice(2, 5)), integers[2:5])
+    assert torch.equal(linear(x), before) and torch.equal(int8_per_block(x, linear), int8_per_block(x, QuantizedLinear(integers, linear.scale, scheme)))
+
+
 def test_stacked_rows_are_the_rows():
     parts = [QuantizedLinear(f.integers, f.scale, INT4) for f in (search_scales(weight(seed=s), INT4, "w") for s in (1, 2))]
     x = torch.randn(3, 96)
