@@ -29,7 +29,7 @@ SUBNORMALS = 2.0**24  # below which, so many to 1
 # Give values that they take, which are halves already where the result is: types agree.
 MOVES = {"read_state", "reshape", "transpose", "expand_dims", "squeeze", "concat", "stack", "split", "slice_by_index", "slice_by_size", "gather"}
 MOVES |= {"slice_update", "gather_along_axis", "gather_nd", "tile", "reverse", "identity", "abs", "relu", "maximum", "minimum", "select"}
-FRESH = {"constexpr_blockwise_shift_scale"}  # gives a large array that nobody else has
+BLOCKWISE = "constexpr_blockwise_shift_scale"  # gives a large array that nobody else has
 MOST_ITERATIONS = 100_000  # of all loops of one call: a damaged condition must end
 LARGEST_STATE = 2**30  # values; a cache of the published model has 2 million
 Values = dict[str, Any]
@@ -48,6 +48,7 @@ class Executor:
         self._constants: Values = {}
         self._large: dict[str, Operation] = {}  # weights that are decompressed whenever they are used, and let go
         self._body = self._fold(function.body, _weights(function.body) > MOST_HELD)
+        self._done = _last_uses(self._body)
 
     def new_states(self) -> dict[str, np.ndarray]:
         """Zeros for every state of the function."""
@@ -69,7 +70,10 @@ class Executor:
         values = dict(self._constants) | {name: _widened(np.asarray(array)) for name, array in inputs.items()}
         self._iterations = MOST_ITERATIONS
         with np.errstate(all="ignore"):  # infinities and what is no number are results like others
-            self._block(self._body, values, states)
+            for operation, done in zip(self._body.operations, self._done, strict=True):
+                self._operation(operation, values, states)
+                for name in done:  # else a call would hold every cache of a model as often as it is computed with
+                    values.pop(name, None)
         return {name: np.array(values[name], self._held(kind)) for name, kind in self.function.outputs.items()}
 
     def _held(self, kind: TensorType) -> Any:
@@ -137,7 +141,7 @@ class Executor:
         if len(results) != len(operation.outputs):
             raise PackageError(f"{operation.where}: declares {len(operation.outputs)} outputs, gives {len(results)}")
         for named, result in zip(operation.outputs, results, strict=True):
-            values[named.name] = self._typed(result, named.type, operation)
+            values[named.name] = self._typed(result, named.type, operation, given)
 
     def _value(self, value: Name | Constant, values: Values) -> Any:
         if isinstance(value, Constant):
@@ -189,7 +193,7 @@ class Executor:
             carried = self._block(body, inner, states)
         raise MilError(f"did not end after {MOST_ITERATIONS} iterations of all loops")
 
-    def _typed(self, result: Any, kind: TensorType, operation: Operation) -> Any:
+    def _typed(self, result: Any, kind: TensorType, operation: Operation, given: dict[str, tuple]) -> Any:
         """A result in the type that the program declares. A shape that differs means that one of the two is wrong."""
         if kind.scalar.name == "string":
             return result
@@ -200,13 +204,42 @@ class Executor:
             if array.dtype.kind != "f":
                 raise MilError(f"{operation.where}: gives {array.dtype}, the program declares {kind}")
             rounds = kind.scalar.name == "fp16" and self._rounds and operation.type not in MOVES
-            return round_to_half(array, operation.type in FRESH) if rounds else array
+            if operation.type == BLOCKWISE:
+                return round_to_half(array, in_place=True) if rounds and not _gives_halves(operation, given) else array
+            return round_to_half(array) if rounds else array
         if array.dtype.kind == "f" or (kind.scalar.name == "bool") != (array.dtype.kind == "b"):
             raise MilError(f"{operation.where}: gives {array.dtype}, the program declares {kind}")
         found = array.astype(kind.scalar.held, copy=False)
         if found.dtype != array.dtype and not np.array_equal(found, array):
             raise MilError(f"{operation.where}: gives {array.dtype} beyond {kind}")
         return found
+
+
+def _gives_halves(operation: Operation, given: dict[str, tuple]) -> bool:
+    """Whether a decompressed weight needs no rounding, which takes half of a large one's time: an integer of 4 bits has 3 significant
+    ones, a scale that bfloat16 holds has 8, a half has 11."""
+    (data,), scale = operation.inputs["data"], np.abs(given["scale"][0], dtype=np.float32)
+    if "offset" in given or not isinstance(data, Constant) or data.kind.scalar.name != "int4":
+        return False
+    in_range = scale.min(initial=np.inf) >= SMALLEST_HALF and 8 * scale.max(initial=0) < HALF_OVERFLOWS
+    return bool(in_range) and not (scale.view(np.uint32) & np.uint32(0xFFFF)).any()
+
+
+def _last_uses(block: Block) -> list[list[str]]:
+    """For each operation of a block the names that nothing behind it takes, the block's outputs left out."""
+    seen, found = set(block.outputs), []
+    for operation in reversed(block.operations):
+        done = [name for name in _names(operation) if name not in seen]
+        seen.update(done)
+        found.append(done)
+    return found[::-1]
+
+
+def _names(operation: Operation) -> list[str]:
+    """Of what an operation and the blocks in it take and give."""
+    taken = [value.name for values in operation.inputs.values() for value in values if isinstance(value, Name)]
+    inner = [name for block in operation.blocks for name in (*block.outputs, *(name for part in block.operations for name in _names(part)))]
+    return list(dict.fromkeys((*taken, *inner, *(named.name for named in operation.outputs))))
 
 
 def _decompressed(operation: Operation) -> int:

@@ -1,5 +1,7 @@
 """What the executor does beyond single operations: loops and branches, and rounding to half precision."""
 
+import tracemalloc
+
 import coremltools as ct
 import numpy as np
 import pytest
@@ -48,6 +50,46 @@ def test_half_precision_rounds_where_the_program_says_so(tmp_path):
     np.testing.assert_array_equal(Executor(function, "float16").run({"x": x})["y"], rounded)
     exact = x * np.float32(np.float16(1.001)) + np.float32(1e-5)
     np.testing.assert_allclose(Executor(function, "float32").run({"x": x})["y"], exact, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("factor", "rounded"), [(1.5, False), (1.5 + 2**-9, True), (2.0**-15, True)])
+def test_weights_that_are_halves_already_are_not_rounded_again(tmp_path, monkeypatch, factor, rounded):
+    """4 bits and a scale of 8 significant ones make 11 at most; one of 10 makes more, and the smallest halves have fewer."""
+    integers, scale = np.tile(np.arange(-8, 8, dtype=np.int8), (3, 1)), np.full((3, 1), factor, np.float16)
+
+    @mb.program(input_specs=[mb.TensorSpec((16, 16), dtype=types.fp16)], opset_version=ct.target.iOS18)
+    def program(x):
+        return mb.linear(x=x, weight=mb.constexpr_blockwise_shift_scale(data=integers.astype(types.np_int4_dtype), scale=scale), name="y")
+
+    calls = []
+    monkeypatch.setattr("runtime.mil.executor.round_to_half", lambda array, in_place=False: calls.append(in_place) or round_to_half(array, in_place))
+    executor = Executor(Package(save(program, tmp_path / "weight.mlpackage")).function())
+    expected = (integers * scale.astype(np.float32)).astype(np.float16).T
+    np.testing.assert_array_equal(executor.run({"x": np.eye(16, dtype=np.float16)})["y"], expected)
+    assert (True in calls) == rounded
+
+
+def test_a_value_is_let_go_behind_its_last_use(tmp_path):
+    """200 values of 4 MB one from another, two of them taken once more at the end: a few at a time, not 800 MB."""
+
+    @mb.program(input_specs=[mb.TensorSpec((1024, 1024))], opset_version=ct.target.iOS18)
+    def program(x):
+        y = kept = mb.sin(x=x)
+        for _ in range(200):
+            y = mb.sin(x=y)
+        return mb.add(x=mb.add(x=y, y=kept), y=x, name="y")
+
+    executor = Executor(Package(save(program, tmp_path / "chain.mlpackage")).function(), "float32")
+    x = np.random.default_rng(0).random((1024, 1024), np.float32)
+    expected = last = np.sin(x)
+    for _ in range(200):
+        last = np.sin(last)
+    tracemalloc.start()
+    found = executor.run({"x": x})["y"]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_allclose(found, last + expected + x, rtol=1e-6)
+    assert peak < 8 * x.nbytes
 
 
 def test_many_values_are_rounded_to_half_like_one():
