@@ -62,7 +62,6 @@ PASSES = (
     "add_int16_cast",
     "canonicalize_inplace_pattern",
     "prefer_state_in_downstream",
-    "expand_dynamic_linear",
     "dead_code_elimination",
     "reduce_transposes",
     "remove_redundant_ops",
@@ -205,7 +204,7 @@ def _write_package(graph: Graph, path: Path, compute_precision: str) -> None:
             bounds = str((component.inputs, component.dims))
             if bounds not in converted:  # components of the same bounds are one program under two names
                 converted[bounds] = Path(temporary, f"{component.name}.mlpackage")
-                _convert(component, compute_precision).save(str(converted[bounds]))
+                _convert(component, compute_precision, converted[bounds])
                 free_memory()
             parts[component.name] = converted[bounds]
         merge(parts, graph.widest.name, path)
@@ -220,7 +219,7 @@ def _tell_palettes(module: nn.Module) -> None:
             part.register_buffer("_COREML_/weight/lut", part.get_buffer("palette")[:, None, :, None])  # [N / channels, 1, values, 1]
 
 
-def _convert(component: Component, compute_precision: str) -> ct.models.MLModel:
+def _convert(component: Component, compute_precision: str, path: Path) -> None:
     trace_inputs = tuple(Graph(component.graph, (component,)).trace_inputs().values())
     dynamic = (tuple(shapes or None for shapes in dynamic_shapes(component)),)
     with torch.no_grad():
@@ -228,7 +227,7 @@ def _convert(component: Component, compute_precision: str) -> ct.models.MLModel:
         program = torch.export.export(Stateful(component), trace_inputs, dynamic_shapes=dynamic, strict=False)
     exact = [index for index, spec in enumerate(component.outputs) if spec.kind in EXACT]
     mixed = ct.transform.FP16ComputePrecision(lambda op: not _ends_exactly(op, exact))
-    return ct.convert(
+    ct.convert(
         program.run_decompositions(RESPELLED),
         convert_to="mlprogram",
         inputs=[ct.TensorType(spec.name, _shape(spec, component), DTYPES[spec.dtype]) for spec in component.inputs],
@@ -236,16 +235,25 @@ def _convert(component: Component, compute_precision: str) -> ct.models.MLModel:
         minimum_deployment_target=OPSET,
         compute_precision=mixed if compute_precision == "float16" else ct.precision.FLOAT32,
         pass_pipeline=_passes(component),
+        package_dir=str(path),
         skip_model_load=True,
     )
 
 
 def _ends_exactly(op: Any, exact: list[int]) -> bool:
-    """Whether an operation stays in single precision: it is the last product before one of the outputs `exact`, or lies behind it."""
-    return (op.op_type in PLAIN or op.op_type == "linear") and any(
+    """Whether an operation stays in single precision: it is the last product before one of the outputs `exact`, or lies behind it. Not a
+    product of a compressed weight: it is held in half precision, and every call would widen all of it."""
+    return (op.op_type in PLAIN or (op.op_type == "linear" and not _is_compressed(op.weight))) and any(
         var in [op.enclosing_block.outputs[index] for index in exact] or any(child.op_type in PLAIN and _ends_exactly(child, exact) for child in var.child_ops)
         for var in op.outputs
     )
+
+
+def _is_compressed(weight: Any) -> bool:
+    source = weight.op
+    while source is not None and source.op_type == "cast":
+        source = source.x.op
+    return source is not None and source.op_type.startswith("constexpr")
 
 
 def _passes(component: Component) -> ct.PassPipeline:

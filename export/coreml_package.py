@@ -95,7 +95,7 @@ class _WeightWriter:
             raise ExportError(f"weight file: no blob at {offset}")
         file.seek(start)
         data = file.read(size)
-        key = hashlib.sha256(data).digest() + bytes([kind, padding])
+        key = hashlib.blake2b(data).digest() + bytes([kind, padding])  # three times as fast as SHA-256 where the processor has no such instruction
         if key not in self._places:
             self._file.write(bytes(-self._file.tell() % ALIGNMENT))
             place = self._places[key] = self._file.tell()

@@ -146,6 +146,16 @@ def test_the_passes_that_are_left_out_would_change_nothing(key, name, recipe, tm
     assert contents(tmp_path / f"{name}.mlpackage") == contents(tmp_path / "every" / f"{name}.mlpackage")
 
 
+def test_no_call_widens_a_compressed_weight(tmp_path):
+    """A head whose logits were computed in single precision would be cast as a whole for every token: 1.6 GB at the published size."""
+    graph = Model(Source(embedded_default("voxtral_realtime")), Plan("8da4w"), "BHSD", halves=True).graph("decoder")
+    lower({"decoder": Graph("decoder", graph.components[-1:])}, tmp_path)
+    operations = list(Package(tmp_path / "decoder.mlpackage").function("decode_step").operations())
+    weights = {named.name for operation in operations if operation.type.startswith("constexpr_") for named in operation.outputs}
+    takers = [operation.type for operation in operations for values in operation.inputs.values() for value in values if getattr(value, "name", "") in weights]
+    assert takers == ["linear"] * len(weights)
+
+
 def test_check_sees_a_changed_integer(packages, w4):
     linear = next(part for part in w4["acoustic_step"].widest.module.modules() if isinstance(part, QuantizedLinear))
     linear.weight[0, 0] ^= 1
