@@ -173,7 +173,7 @@ def last_position(context: Context, length: int) -> Iterable[Comparison | Fact]:
         cache = component.states[-1]
         last = ROLLING_POSITIONS // cache.stride - 1 if cache.window else length - 1
         rows = cache.shape[context.cache_axis] // cache.stride
-        yield from _from_full_caches(context, component, ((rows - 1, rows, rows + 1), (last,)) if cache.window else ((last,),))
+        yield from _from_full_caches(context, component, (tuple(range(rows - 1, rows + context.extent.beyond)), (last,)) if cache.window else ((last,),))
         try:
             context.artifact().run(component.name, _at(component.example(0), last + 1))
             yield Fact(f"{component.name}: one past the last position is refused", False, f"position {last + 1} ran")

@@ -26,6 +26,7 @@ class Extent:
     streamed: int = 125  # frames in pieces and in one call
     spoken: int = 40  # frames of a whole run
     replayed: int = 6  # steps of each of two runs that are called again
+    beyond: int = 2  # steps beyond the last row of caches that roll
     freely: bool = True  # whether a run goes on from its own codes as well
 
     def __str__(self) -> str:
@@ -39,7 +40,7 @@ WHOLE = Extent()
 # Of a model of billions of weights, whose reference takes seconds for each step in eager torch.
 SAMPLE = Extent(seeds=(1,), sizes=(2, LONG), steps=4, streamed=8, spoken=3, replayed=1)
 # And where each call of the artifact takes ten.
-SKETCH = Extent(seeds=(1,), sizes=(LONG,), steps=0, streamed=4, spoken=1, replayed=0, freely=False)
+SKETCH = Extent(seeds=(1,), sizes=(LONG,), steps=0, streamed=4, spoken=1, replayed=0, beyond=1, freely=False)
 
 
 class Context:

@@ -34,10 +34,9 @@ with quiet_logs("coremltools"):  # it tells of the framework that only macOS has
     import coremltools as ct
     from coremltools.converters.mil.frontend.milproto.load import load as load_program
     from coremltools.converters.mil.mil.ops.registry import SSAOpRegistry
-    from coremltools.converters.mil.mil.types.symbolic import is_symbolic
 
 OPSET, OPSET_NAME = ct.target.iOS18, "CoreML8"  # the first with states and with scales per block
-STATE_OPS = {"coreml_update_state"}  # how coremltools reads `write_state`
+STATE_OPS = {"write_state"}  # what coremltools calls `coreml_update_state`
 CONTENT = "Data/com.apple.CoreML"
 MODEL, WEIGHTS = f"{CONTENT}/model.mlmodel", f"{CONTENT}/weights/weight.bin"
 ALIGNMENT = 64
@@ -150,30 +149,41 @@ def read_quantized_weights(path: Path, function: str) -> list[tuple[np.ndarray, 
 
 
 def check_package(path: Path, graph: Graph, compute_precision: str = "float16") -> None:
-    """Reads a saved package and compares its functions with the components. Raises ExportError that names the first difference."""
+    """Reads a saved package and compares its functions with the components. Raises ExportError that names the first difference.
+
+    A function that takes the same blobs in the same order as one before it has the same weights.
+    """
+    compared: list[list[int]] = []
     for component in graph.components:
-        _check_function(path, component, compute_precision)
+        where = f"{path.name}: function {component.name}"
+        try:
+            blobs = _check_function(where, path, component, compute_precision)
+            if blobs not in compared:
+                _check_weights(where, _quantized_weights(_read(path, component.name)[1].functions[component.name]), component)
+        except ExportError:
+            raise
+        except Exception as error:
+            raise ExportError(f"{path.name}: cannot be read back: {type(error).__name__}: {first_line(error)}") from error
+        compared.append(blobs)
         free_memory()  # before the next one's program
 
 
-def _check_function(path: Path, component: Component, compute_precision: str) -> None:
-    where = f"{path.name}: function {component.name}"
-    try:
-        spec, program = _read(path, component.name)
-    except Exception as error:
-        raise ExportError(f"{path.name}: cannot be read back: {type(error).__name__}: {first_line(error)}") from error
+def _check_function(where: str, path: Path, component: Component, compute_precision: str) -> list[int]:
+    """All but the weights; returns at which places of the weight file the function's blobs lie, in the order of use."""
+    spec = ct.utils.load_spec(str(path / MODEL))
     described = {function.name: function for function in spec.description.functions}
-    if component.name not in described or component.name not in program.functions:
+    if component.name not in described or component.name not in spec.mlProgram.functions:
         raise ExportError(f"{where}: missing; there are {', '.join(described) or 'none'}")
-    function, proto = program.functions[component.name], spec.mlProgram.functions[component.name]
-    _check_interface(where, described[component.name], function, component)
-    _compare(where, "opset", proto.opset, OPSET_NAME)
-    products = {ct.converters.mil.mil.types.builtin_to_string(op.outputs[0].dtype) for op in function.operations if op.op_type in ("linear", "matmul")}
+    function = spec.mlProgram.functions[component.name]
+    block = function.block_specializations[function.opset]
+    _check_interface(where, described[component.name], block, component)
+    _compare(where, "opset", function.opset, OPSET_NAME)
+    products = {op.outputs[0].type.tensorType.dataType for op in block.operations if op.type in ("linear", "matmul")}
     if products:
-        _compare(where, "compute precision", "float16" if "fp16" in products else "float32", compute_precision)
-    foreign = {op.op_type for op in function.operations if OPSET not in SSAOpRegistry.core_ops.get(op.op_type, ())} - STATE_OPS
+        _compare(where, "compute precision", "float16" if ct.proto.MIL_pb2.FLOAT16 in products else "float32", compute_precision)
+    foreign = {op.type for op in block.operations if OPSET not in SSAOpRegistry.core_ops.get(op.type, ())} - STATE_OPS
     _compare(where, "operators outside iOS 18", sorted(foreign), [])
-    _check_weights(where, _quantized_weights(function), component)
+    return [value.offset for op in block.operations for value in _blob_values(op)]
 
 
 def _read(path: Path, function: str) -> tuple[Any, Any]:
@@ -190,8 +200,8 @@ def _compare(where: str, what: str, found: Any, expected: Any) -> None:
         raise ExportError(f"{where}: {what}: found {found}, expected {expected}")
 
 
-def _check_interface(where: str, described: Any, function: Any, component: Component) -> None:
-    """Names, kinds of numbers and sizes. A size that an output takes from an input is known as an expression only."""
+def _check_interface(where: str, described: Any, block: Any, component: Component) -> None:
+    """Names, kinds of numbers and sizes. A size that an output takes from an input is not known."""
     inputs = {part.name: _described(part.type.multiArrayType) for part in described.input}
     _compare(where, "inputs", inputs, {spec.name: (ARRAY_TYPES[spec.dtype], bounds_of(spec, component)) for spec in component.inputs})
     states = {part.name: _described(part.type.stateType.arrayType) for part in described.state}
@@ -200,7 +210,8 @@ def _check_interface(where: str, described: Any, function: Any, component: Compo
     _compare(where, "states", states, expected)
     kinds = {part.name: part.type.multiArrayType.dataType for part in described.output}
     _compare(where, "outputs", kinds, {spec.name: ARRAY_TYPES[spec.dtype] for spec in component.outputs})
-    shapes = [(part.name, [str(component.dims) if is_symbolic(size) else int(size) for size in part.shape]) for part in function.outputs]
+    types = {out.name: out.type.tensorType for op in block.operations for out in op.outputs}
+    shapes = [(name, [size.constant.size if size.HasField("constant") else str(component.dims) for size in types[name].dimensions]) for name in block.outputs]
     fixed = [(spec.name, [size if isinstance(size, int) else str(component.dims) for size in spec.shape]) for spec in component.outputs]
     _compare(where, "shapes of outputs", shapes, fixed)
 

@@ -192,11 +192,13 @@ def _movers(component: Component) -> dict[str, torch.export.ExportedProgram]:
 
 
 def _let_go(edge: EdgeProgramManager) -> None:
-    """The packed weights of what was delegated: caches of torch hold lowered modules for as long as the process runs."""
+    """The weights of what was delegated, packed and as they were: caches of torch hold lowered modules for as long as the process runs."""
     for method in edge.methods:
         for part in edge.exported_program(method).graph_module.modules():
             if isinstance(part, LoweredBackendModule):
                 part.named_data_store_output.buffers.clear()
+                part.original_module.state_dict.clear()
+                part.original_module.constants.clear()
 
 
 @contextmanager

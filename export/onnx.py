@@ -237,8 +237,9 @@ def _pack_weights(model: ir.Model) -> None:
             model.graph.register_initializer(packed[key])
         node.replace_input_with(1, packed[key])
     for name, _, _ in packed:
-        if not model.graph.initializers[name].uses():
+        if not (source := model.graph.initializers[name]).uses():
             del model.graph.initializers[name]
+            source.const_value = None  # patterns of the exporter hold graphs that they have seen, and values that were in them
 
 
 def _packed_value(source: ir.Value, bits: int, block: int) -> ir.Value:
