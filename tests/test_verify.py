@@ -55,7 +55,7 @@ def test_a_wrong_second_output_fails(onnx_copy, capsys):
     ("target", "sampled"),
     [
         ("onnx", "1 seed, up to 24 rows, 4 decode steps, 8 frames in pieces, 3 of a whole run"),
-        ("coreml", "1 seed, up to 24 rows, 0 decode steps, 8 frames in pieces, 1 of a whole run, no replay, no free run"),
+        ("coreml", "1 seed, up to 24 rows, 0 decode steps, 4 frames in pieces, 1 of a whole run, no replay, no free run"),
     ],
 )
 def test_a_large_model_is_checked_by_a_sample_that_says_so(bundles, monkeypatch, capsys, target, sampled):
