@@ -16,7 +16,7 @@ from torch import nn
 from quantize.recipe import Scheme
 
 Product = Callable[[torch.Tensor, "QuantizedLinear"], torch.Tensor]
-CHUNK = 2**19  # weights that are dequantised together
+CHUNK = 2**20  # weights that are dequantised together
 CHANNEL_BLOCK = 128  # activation block of a per-channel weight under `int8_per_block`: what the ONNX kernel is given
 
 
@@ -52,10 +52,16 @@ class QuantizedLinear(nn.Module):
             low, high = self.weight.chunk(2, dim=1)
             self.weight, self.zero, self.is_packed = (low & 15) | (high << 4), self.zero[:0], True
 
-    def integers(self, rows: slice = slice(None)) -> torch.Tensor:
-        """int8 [rows, K], packed or not."""
+    def integers(self, rows: slice = slice(None), out: torch.Tensor | None = None) -> torch.Tensor:
+        """int8 [rows, K], packed or not; written to `out`, of any dtype, where it is given."""
         held = self.weight[rows]
-        return torch.cat((held << 4 >> 4, held >> 4), dim=1) if self.is_packed else held
+        if not self.is_packed:
+            return held if out is None else out.copy_(held)
+        out = held.new_empty(len(held), self.in_features) if out is None else out
+        low, high = out.chunk(2, dim=1)
+        low.copy_(held << 4 >> 4)
+        high.copy_(held >> 4)
+        return out
 
     def can_stack(self, parts: list[QuantizedLinear]) -> bool:
         """Rows of one scheme are quantised independently of each other, so that stacking changes no value."""
@@ -72,13 +78,16 @@ class QuantizedLinear(nn.Module):
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., K] -> [..., N] with dequantised weights: in a lowering the operator that it recognises, in eager the same
-        numbers some rows at a time, which stay in the cache."""
+        numbers some rows at a time, which stay in the processor's cache, in memory that is asked for once."""
         if torch.compiler.is_exporting():
             return F.linear(x, self.dequantized(), self.bias)
         result = x.new_empty(*x.shape[:-1], self.out_features)
-        for part in torch.arange(self.out_features).split(max(1, CHUNK // self.in_features)):
-            place = slice(int(part[0]), int(part[-1]) + 1)
-            weight = (self.integers(place).unflatten(1, (-1, self.block)) * self.scale[place, :, None]).flatten(1)
+        rows = max(1, CHUNK // self.in_features)
+        held = x.new_empty(min(rows, self.out_features), self.in_features)
+        for start in range(0, self.out_features, rows):
+            place = slice(start, min(start + rows, self.out_features))
+            weight = self.integers(place, held[: place.stop - start])
+            weight.unflatten(1, (-1, self.block)).mul_(self.scale[place, :, None])
             result[..., place] = F.linear(x, weight, None if self.bias is None else self.bias[place])
         return result
 
