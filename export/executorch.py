@@ -26,6 +26,7 @@ from model.component import Component
 from model.layers.attention import AttentionKernel, ReferenceAttention, held_positions, seen, use_attention
 from model.layers.norm import use_norm
 from quantize.linear import int8_per_token, use_product
+from runtime.engines.executorch import MOVED_ROWS
 from runtime.errors import first_line
 
 # Products with weights only, of every precision: with everything that XNNPACK takes, slices and reshapes cut the codec of the
@@ -91,20 +92,21 @@ class Mover(Stateful):
 
 
 class ReadStates(Mover):
-    """`GRAPH.read`: all states, so that a runtime can take a snapshot; of caches as many first rows as its one input, of any values, is long."""
+    """`GRAPH.read`: all states, so that a runtime can take a snapshot; of caches the rows whose numbers are its one input."""
 
-    def forward(self, *like: torch.Tensor):
+    def forward(self, *rows: torch.Tensor):
         pairs = zip(self.states(), self.are_caches, strict=True)
-        return tuple(buffer.narrow(1, 0, like[0].shape[0]).clone() if is_cache else buffer.clone() for buffer, is_cache in pairs)
+        return tuple(buffer.index_select(1, rows[0]) if is_cache else buffer.clone() for buffer, is_cache in pairs)
 
 
 class WriteStates(Mover):
-    """`GRAPH.write`: replaces all states, of caches as many first rows as are given. A program starts with zeros whatever it was exported with."""
+    """`GRAPH.write`: replaces all states, of caches the rows whose numbers come first. A program starts with zeros whatever it was exported with."""
 
-    def forward(self, *values: torch.Tensor):
+    def forward(self, *given: torch.Tensor):
+        rows, values = (given[:1], given[1:]) if any(self.are_caches) else ((), given)
         for buffer, is_cache, value in zip(self.states(), self.are_caches, values, strict=True):
             if is_cache:
-                torch.ops.llama.update_cache(value, buffer, 0)
+                torch.ops.llama.update_cache_with_indices(value, buffer, 0, rows[0][None])
             else:
                 buffer.copy_(value)
         return ()
@@ -177,17 +179,20 @@ def _single_steps(graph: Graph) -> Graph:
 
 
 def _movers(component: Component) -> dict[str, torch.export.ExportedProgram]:
-    """Methods that give a component's states away and take others in."""
+    """Methods that give a component's states away and take others in. Memory for what a method takes and gives is there from loading
+    on, so that whole caches would be held twice."""
     if not component.states:
         return {}
     cache = next((state for state in component.states if state.is_cache), None)
-    rows = torch.export.Dim("rows", min=1, max=cache.shape[1]) if cache else None
-    like = (torch.zeros(TRACE_ROWS),) if cache else ()
+    count = torch.export.Dim("rows", min=1, max=min(MOVED_ROWS, cache.shape[1])) if cache else None
+    rows = (torch.arange(TRACE_ROWS),) if cache else ()
     values = tuple(torch.zeros(state.shape)[:, : TRACE_ROWS if state.is_cache else None] for state in component.states)
-    dynamic = tuple({1: rows} if state.is_cache else None for state in component.states)
+    dynamic = tuple({1: count} if state.is_cache else None for state in component.states)
     return {
-        f"{component.graph}.read": torch.export.export(ReadStates(component), like, dynamic_shapes=(({0: rows},),) if cache else None, strict=False),
-        f"{component.graph}.write": torch.export.export(WriteStates(component), values, dynamic_shapes=(dynamic,) if cache else None, strict=False),
+        f"{component.graph}.read": torch.export.export(ReadStates(component), rows, dynamic_shapes=(({0: count},),) if cache else None, strict=False),
+        f"{component.graph}.write": torch.export.export(
+            WriteStates(component), (*rows, *values), dynamic_shapes=(({0: count}, *dynamic),) if cache else None, strict=False
+        ),
     }
 
 

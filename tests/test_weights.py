@@ -105,3 +105,13 @@ def test_once_packed_the_integers_of_a_lowered_graph_are_nowhere_else(target, tm
     model.pack("decoder")
     free_memory()
     assert linears and [reference.expired() for reference in held] == [True] * len(linears)
+
+
+def test_executorch_plans_no_second_set_of_caches(bundles):
+    """What a method plans beside the shared states is there from loading on, for each of its inputs and outputs as large as they may be."""
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    program = deserialize_pte_binary((bundles / "executorch" / "backbone.pte").read_bytes()).program
+    planned = {plan.name: plan.non_const_buffer_sizes for plan in program.execution_plan}
+    for _, beside, caches in (planned["backbone.read"], planned["backbone.write"]):
+        assert beside < caches / 2 and caches == planned["backbone"][2]

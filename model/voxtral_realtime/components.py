@@ -180,9 +180,10 @@ def _encoder(root: VoxtralRealtime, config: VoxtralRealtimeConfig, switches: Swi
 
 
 def _decoder(root: VoxtralRealtime, config: VoxtralRealtimeConfig, switches: Switches, cache_length: int, layout: str) -> list[Component]:
-    window = min(config.sliding_window, cache_length)
+    window, delays = min(config.sliding_window, cache_length), tuple(delay_tokens(delay, config) for delay in switches.delays_ms)
+    prompt = 1 + LEFT_PAD_TOKENS + max(delays)  # runtimes hold memory for as many rows as a call may take
     for block in root.layers:
-        block.fold(tuple(delay_tokens(delay, config) for delay in switches.delays_ms))
+        block.fold(delays)
     join_products(root.layers)
     _roll(root.layers, window, layout)
     graph = DecoderGraph(root.layers, root.norm, root.output, RollingRotaryTable(config.head_dim, config.rope_theta))
@@ -211,11 +212,11 @@ def _decoder(root: VoxtralRealtime, config: VoxtralRealtimeConfig, switches: Swi
             ),
             example=example,
             states=states,
-            dims={"S": (1, window)} if rows == "S" else {},
+            dims={"S": (1, min(window, prompt))} if rows == "S" else {},
             purpose=purpose,
         )
 
     return [
-        component("prefill", "S", "embeddings of the prompt, written to the cache from `position` on, not beyond its rows"),
+        component("prefill", "S", "embeddings of the prompt, or of its first rows, written to the cache from `position` on, not beyond its rows"),
         component("decode_step", 1, "sum of the embeddings of a token and of its 80 ms of audio; `position` may go on beyond the cache's rows"),
     ]

@@ -22,6 +22,8 @@ from runtime.bundle import Bundle, ComponentEntry, State
 from runtime.engines.base import Arrays, Engine, Stream, check_states, empty_states
 from runtime.errors import RuntimeFault, first_line
 
+MOVED_ROWS = 64  # of each cache, that a call of `GRAPH.read` or `GRAPH.write` moves at most
+
 
 @contextlib.contextmanager
 def _stderr_kept() -> Iterator[list[str]]:
@@ -163,12 +165,12 @@ class ExecuTorchStream(Stream):
         return {name: array for states in (self._saved, *owned) for name, array in states.items()}
 
     def _read(self, graph: str) -> Arrays:
-        entry, rows = self._graphs[graph], self._rows[graph]
-        has_cache = _cache_rows(entry) > 0
-        if has_cache and not rows:
+        entry = self._graphs[graph]
+        pieces = [self._engine.execute(entry.file, f"{graph}.read", rows) for rows in _moves(entry, self._rows[graph])]
+        if not pieces:  # nothing was written yet
             return {state.name: np.zeros(self._shape(state, 0), state.dtype) for state in entry.states}
-        wanted = [np.zeros(rows, np.float32)] if has_cache else []
-        return dict(zip((state.name for state in entry.states), self._engine.execute(entry.file, f"{graph}.read", wanted), strict=True))
+        whole = zip(entry.states, *pieces, strict=True)
+        return {state.name: np.concatenate(found, axis=1) if state.is_cache else found[-1] for state, *found in whole}
 
     def _own(self, graph: str) -> None:
         owner = self._engine.owner.get(graph)
@@ -177,8 +179,9 @@ class ExecuTorchStream(Stream):
         if owner:
             owner._saved |= owner._read(graph)
         entry = self._graphs[graph]
-        if self._rows[graph] or not _cache_rows(entry):
-            self._engine.execute(entry.file, f"{graph}.write", [self._saved[state.name] for state in entry.states])
+        for rows in _moves(entry, self._rows[graph]):
+            taken = [self._saved[state.name][:, rows[0]] if state.is_cache else self._saved[state.name] for state in entry.states]
+            self._engine.execute(entry.file, f"{graph}.write", [*rows, *taken])
         for state in entry.states:  # the program has them from here on
             del self._saved[state.name]
         self._engine.owner[graph] = self
@@ -197,6 +200,11 @@ class ExecuTorchStream(Stream):
 def _cache_rows(entry: ComponentEntry) -> int:
     """Rows that the caches of a graph have; 0 where it has none."""
     return next((state.shape[1] for state in entry.states if state.is_cache), 0)
+
+
+def _moves(entry: ComponentEntry, rows: int) -> list[list[np.ndarray]]:
+    """What the calls that move the states of a graph are given first: numbers of the rows of its caches; nothing where it has none."""
+    return [[np.arange(start, min(start + MOVED_ROWS, rows))] for start in range(0, rows, MOVED_ROWS)] if _cache_rows(entry) else [[]]
 
 
 def _rows_used(cache: np.ndarray) -> int:
