@@ -22,8 +22,8 @@ from quantize.scales import search_scales
 TOOLS_BYTES = 0.5e9  # resident after importing torch and a target's packages
 LOADING = 7  # bytes for each weight of the largest tensor while it is read: as stored, what of it is finite, integers
 STREAMS = 3  # sets of one graph's full caches that verification holds at once: of two streams, and a snapshot
-HASHED, QUANTISED, READ = 0.3e9, 40e6, 400e6  # bytes of the source, weights quantised and weights only read, per second
-PROBE, SLOWEST = 2**20, 0.2  # weights that `speed` quantises; the least that it says
+HASHED, QUANTISED, READ = 0.3e9, 60e6, 400e6  # bytes of the source, weights quantised and weights only read, per second
+PROBE, PROBED, SLOWEST = 2**20, 100e6, 0.2  # weights that `speed` quantises, and how many per second; the least that it says
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Cost:
 
 
 COSTS = {
-    "onnx": Cost(lowering=1.2, running=1.5, product=0.15, verification=15, sample=40),
-    "executorch": Cost(lowering=1.5, running=1.7, product=0.9, verification=17, sample=40),
-    "coreml": Cost(lowering=2.7, running=1.8, product=0.75, verification=40, sample=50),
+    "onnx": Cost(lowering=1.2, running=1.5, product=0.05, verification=15, sample=20),
+    "executorch": Cost(lowering=1.5, running=1.7, product=0.5, verification=17, sample=28),
+    "coreml": Cost(lowering=2.7, running=1.8, product=0.45, verification=40, sample=16),
 }
 
 
@@ -86,7 +86,7 @@ def speed(seconds: float = 1.0) -> float:
         started = time.perf_counter()
         search_scales(weight, scheme, "probe")
         best = min(best, time.perf_counter() - started)
-    return max(SLOWEST, PROBE / QUANTISED / best)
+    return max(SLOWEST, PROBE / PROBED / best)
 
 
 def _source_bytes(source: Source) -> int:
