@@ -72,7 +72,7 @@ def check_claims(bundle: Bundle, source: Source, plan: Plan, lowering: Lowering)
     for found, component in zip(manifest.components, source.describe(plan, lowering.layout), strict=False):
         expected = component_entry(
             component,
-            EntryPoint(found.file, found.entry_point, found.dims),
+            EntryPoint(found.file, found.entry_point, found.dims, found.rows_moved),
             found.recipe,
             {"bits_per_weight": found.bits_per_weight, "weight_bytes": found.weight_bytes},
             lowering.most_streams,

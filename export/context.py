@@ -39,7 +39,7 @@ class Extent:
 WHOLE = Extent()
 # Of a model of billions of weights, whose reference takes seconds for each step in eager torch.
 SAMPLE = Extent(seeds=(1,), sizes=(2, LONG), steps=4, streamed=8, spoken=3, replayed=1)
-# And where each call of the artifact takes ten.
+# And where each call of the artifact takes seconds as well.
 SKETCH = Extent(seeds=(1,), sizes=(LONG,), steps=0, streamed=4, spoken=1, replayed=0, beyond=1, freely=False)
 
 

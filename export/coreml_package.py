@@ -151,9 +151,9 @@ def read_quantized_weights(path: Path, function: str) -> list[tuple[np.ndarray, 
 def check_package(path: Path, graph: Graph, compute_precision: str = "float16") -> None:
     """Reads a saved package and compares its functions with the components. Raises ExportError that names the first difference.
 
-    A function that takes the same blobs in the same order as one before it has the same weights.
+    A function whose operations take the same blobs in the same order as those of one before it has the same weights.
     """
-    compared: list[list[int]] = []
+    compared: list[list[list[int]]] = []
     for component in graph.components:
         where = f"{path.name}: function {component.name}"
         try:
@@ -168,8 +168,8 @@ def check_package(path: Path, graph: Graph, compute_precision: str = "float16") 
         free_memory()  # before the next one's program
 
 
-def _check_function(where: str, path: Path, component: Component, compute_precision: str) -> list[int]:
-    """All but the weights; returns at which places of the weight file the function's blobs lie, in the order of use."""
+def _check_function(where: str, path: Path, component: Component, compute_precision: str) -> list[list[int]]:
+    """All but the weights; returns at which places of the weight file the blobs lie that each operation takes."""
     spec = ct.utils.load_spec(str(path / MODEL))
     described = {function.name: function for function in spec.description.functions}
     if component.name not in described or component.name not in spec.mlProgram.functions:
@@ -183,7 +183,21 @@ def _check_function(where: str, path: Path, component: Component, compute_precis
         _compare(where, "compute precision", "float16" if ct.proto.MIL_pb2.FLOAT16 in products else "float32", compute_precision)
     foreign = {op.type for op in block.operations if OPSET not in SSAOpRegistry.core_ops.get(op.type, ())} - STATE_OPS
     _compare(where, "operators outside iOS 18", sorted(foreign), [])
-    return [value.offset for op in block.operations for value in _blob_values(op)]
+    return _blobs_taken(block)
+
+
+def _blobs_taken(block: Any) -> list[list[int]]:
+    """Offsets, operation by operation, of those that take any: their own and through constants and constant expressions."""
+    constants: dict[str, list[int]] = {}
+    taken = []
+    for op in block.operations:
+        names = [argument.name for _, binding in sorted(op.inputs.items()) for argument in binding.arguments if argument.HasField("name")]
+        offsets = [value.offset for value in _blob_values(op)] + [offset for name in names for offset in constants.get(name, ())]
+        if op.type.startswith("const"):
+            constants[op.outputs[0].name] = offsets
+        elif offsets:
+            taken.append(offsets)
+    return taken
 
 
 def _read(path: Path, function: str) -> tuple[Any, Any]:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from runtime.bundle import ComponentEntry, Manifest, Tensor
-from runtime.engines.executorch import MOVED_ROWS
 
 STATES = {
     "onnx": "States are inputs `past.NAME` and outputs `present.NAME`. Bind a cache's input and output to one buffer; the others are small.\n"
     "Large weights lie beside each graph, in `GRAPH.onnx.data`. Quantised products and attention are ONNX Runtime's own operators (domain com.microsoft:\n"
     "MatMulNBits, GroupQueryAttention).\n",
     "executorch": "States are mutable buffers of a graph's program, which starts with zeros. `GRAPH.read` returns all states of a graph in the order of the\n"
-    f"table, of caches the rows whose numbers, {MOVED_ROWS} at most, are its one input, int64 (no input where a graph has no caches);\n"
+    "table, of caches the rows whose numbers are its one input, int64, at most `rows_moved` of `manifest.json` (no input without caches);\n"
     "`GRAPH.write` takes the same numbers, then all states, and replaces those. Link the portable operators, XNNPACK, and the custom operators of\n"
     "`extension/llm` (update_cache, update_cache_with_indices, custom_sdpa), of the version in `manifest.json`.\n",
     "coreml": "For iOS 18, macOS 15 or newer. Each entry point is a function of its package: load it with `MLModelConfiguration.functionName`.\n"
     "States are Core ML states. Make one state object per package and utterance, and give it to every function of that package. A position\n"
     "beyond caches that do not roll is yours to refuse: what a package makes of it is not defined. Integers are int32 and states half precision, as the\n"
-    "tables below say; `manifest.json` has names and kinds of numbers as they are on every target. Compute units: `cpuAndGPU` is what the\n"
-    "graphs are laid out for.\n",
+    "tables below say, and logits of compressed weights are rounded to half; `manifest.json` has names and kinds of numbers as they are on\n"
+    "every target. Compute units: `cpuAndGPU` is what the graphs are laid out for.\n",
 }
 
 ROLLING = {

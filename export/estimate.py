@@ -20,7 +20,7 @@ from quantize.recipe import Scheme
 from quantize.scales import search_scales
 
 TOOLS_BYTES = 0.5e9  # resident after importing torch and a target's packages
-LOADING = 7  # bytes for each weight of the largest tensor while it is read: as stored, what of it is finite, integers
+LOADING = 6  # bytes for each weight of the largest tensor while it is read: as stored, and as a float
 STREAMS = 3  # sets of one graph's full caches that verification holds at once: of two streams, and a snapshot
 HASHED, QUANTISED, READ = 0.3e9, 60e6, 400e6  # bytes of the source, weights quantised and weights only read, per second
 PROBE, PROBED, SLOWEST = 2**20, 100e6, 0.2  # weights that `speed` quantises, and how many per second; the least that it says

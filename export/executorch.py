@@ -26,13 +26,13 @@ from model.component import Component
 from model.layers.attention import AttentionKernel, ReferenceAttention, held_positions, seen, use_attention
 from model.layers.norm import use_norm
 from quantize.linear import int8_per_token, use_product
-from runtime.engines.executorch import MOVED_ROWS
 from runtime.errors import first_line
 
 # Products with weights only, of every precision: with everything that XNNPACK takes, slices and reshapes cut the codec of the
 # golden checkpoint into 157 delegates, and lowering takes twice as long.
 PRODUCTS = [LinearConfig, AddmmConfig, MMConfig, SigmoidConfig]
 MASKED = -1e4  # finite: a row may be masked whole
+MOVED_ROWS = 64  # of each cache, that a call of `GRAPH.read` or `GRAPH.write` moves at most
 
 
 def _rms_norm(x: torch.Tensor, widths: tuple[int, ...], weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -141,7 +141,7 @@ class ExecuTorchLowering(Lowering):
         with (folder / name).open("wb") as file:
             program.write_to_file(file)
         _let_go(edge)
-        return {component.name: EntryPoint(name, graph.name, component.dims) for component in graph.components}
+        return {component.name: EntryPoint(name, graph.name, component.dims, _rows_moved(component)) for component in graph.components}
 
     def _trace(self, graph: Graph) -> dict[str, torch.export.ExportedProgram]:
         component = graph.widest
@@ -183,17 +183,21 @@ def _movers(component: Component) -> dict[str, torch.export.ExportedProgram]:
     on, so that whole caches would be held twice."""
     if not component.states:
         return {}
-    cache = next((state for state in component.states if state.is_cache), None)
-    count = torch.export.Dim("rows", min=1, max=min(MOVED_ROWS, cache.shape[1])) if cache else None
-    rows = (torch.arange(TRACE_ROWS),) if cache else ()
+    most = _rows_moved(component)
+    count = torch.export.Dim("rows", min=1, max=most) if most else None
+    rows = (torch.arange(TRACE_ROWS),) if most else ()
     values = tuple(torch.zeros(state.shape)[:, : TRACE_ROWS if state.is_cache else None] for state in component.states)
     dynamic = tuple({1: count} if state.is_cache else None for state in component.states)
     return {
-        f"{component.graph}.read": torch.export.export(ReadStates(component), rows, dynamic_shapes=(({0: count},),) if cache else None, strict=False),
+        f"{component.graph}.read": torch.export.export(ReadStates(component), rows, dynamic_shapes=(({0: count},),) if most else None, strict=False),
         f"{component.graph}.write": torch.export.export(
-            WriteStates(component), (*rows, *values), dynamic_shapes=(({0: count}, *dynamic),) if cache else None, strict=False
+            WriteStates(component), (*rows, *values), dynamic_shapes=(({0: count}, *dynamic),) if most else None, strict=False
         ),
     }
+
+
+def _rows_moved(component: Component) -> int:
+    return next((min(MOVED_ROWS, state.shape[1]) for state in component.states if state.is_cache), 0)
 
 
 def _let_go(edge: EdgeProgramManager) -> None:

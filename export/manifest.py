@@ -36,6 +36,7 @@ def component_entry(component: Component, where: EntryPoint, recipe: str, report
         states=tuple(State(**asdict(s)) for s in component.states),
         dims=dict(component.dims if where.dims is None else where.dims),
         most_streams=most_streams if component.batched else 1,
+        rows_moved=where.rows_moved,
         recipe=recipe,
         **report,
     )

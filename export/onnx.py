@@ -89,7 +89,7 @@ def spell_product(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
     block = linear.block if linear.scheme.group else CHANNEL_BLOCK
     blocks = -(-linear.in_features // block)
     scale = linear.scale if linear.scheme.group else linear.scale.repeat(1, blocks)
-    y = matmul_nbits(x, linear.weight, scale, linear.scheme.bits, block)
+    y = matmul_nbits(x, linear.constant, scale, linear.scheme.bits, block)
     return y if linear.bias is None else y + linear.bias
 
 

@@ -50,7 +50,14 @@ class QuantizedLinear(nn.Module):
         """Two integers of 4 bits a byte: column k in the low half, k + K / 2 in the high one. For good."""
         if self.scheme.bits == 4 and self.in_features % 2 == 0 and not self.is_packed:
             low, high = self.weight.chunk(2, dim=1)
-            self.weight, self.zero, self.is_packed = (low & 15) | (high << 4), self.zero[:0], True
+            self.weight, self.zero, self.is_packed = (low & 15) | (high << 4), self.zero.new_empty(0), True
+
+    @property
+    def constant(self) -> torch.Tensor:
+        """`weight`, as lowerings take it. Raises RuntimeError where it is packed."""
+        if self.is_packed:
+            raise RuntimeError("the integers are packed, so they can no longer be lowered; load the graph again")
+        return self.weight
 
     def integers(self, rows: slice = slice(None), out: torch.Tensor | None = None) -> torch.Tensor:
         """int8 [rows, K], packed or not; written to `out`, of any dtype, where it is given."""
@@ -69,12 +76,12 @@ class QuantizedLinear(nn.Module):
 
     def stack(self, parts: list[QuantizedLinear]) -> QuantizedLinear:
         """One linear with the rows of all parts, in order."""
-        return QuantizedLinear(torch.cat([part.weight for part in parts]), torch.cat([part.scale for part in parts]), self.scheme)
+        return QuantizedLinear(torch.cat([part.constant for part in parts]), torch.cat([part.scale for part in parts]), self.scheme)
 
     def dequantized(self) -> torch.Tensor:
         """float32 [N, K], as an operator that every lowering recognises."""
         low, high = self.scheme.range
-        return torch.ops.torchao.dequantize_affine(self.weight, [1, self.block], self.scale, self.zero, torch.int8, low, high)
+        return torch.ops.torchao.dequantize_affine(self.constant, [1, self.block], self.scale, self.zero, torch.int8, low, high)
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., K] -> [..., N] with dequantised weights: in a lowering the operator that it recognises, in eager the same

@@ -32,6 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     """Returns the exit code: 0, 2 usage, 3 failed, 5 integrity."""
     arguments = _parser().parse_args(argv)
     set_up_logging("runtime")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # who is ended tells it like one who is interrupted
     try:
         code = arguments.run(arguments)
         sys.stdout.flush()  # here, where a full disk behind it can still be told
@@ -76,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     transcribe = commands.add_parser("transcribe", help="speech to text", description="Write down what is said in a recording, or live.")
     transcribe.add_argument("audio", type=Path, help="a file of any rate and number of channels; - is stdin")
     transcribe.add_argument("--bundle", type=Path, required=True, metavar="DIR")
-    transcribe.add_argument("--format", choices=("text", "srt", "vtt", "json"), default="text", help="of what is written (default: text)")
+    transcribe.add_argument("--format", choices=("text", "srt", "vtt", "json"), help="of what is written (default: as FILE ends, else text)")
     transcribe.add_argument("--timestamps", action="store_true", help="with text: times before each line; with json: times of each word")
     transcribe.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write it (default: stdout)")
     transcribe.add_argument(
@@ -216,6 +217,9 @@ def _transcribe(arguments: argparse.Namespace) -> int:
     from runtime.recording import Recording
     from runtime.transcription import Transcriber
 
+    if arguments.format is None:
+        ending = arguments.output.suffix.lower() if arguments.output else ""
+        arguments.format = ending[1:] if ending in (".srt", ".vtt", ".json") else "text"
     _check_transcribe(arguments)
     if arguments.output:
         check_place(arguments.output)
@@ -284,9 +288,10 @@ def _listen(transcriber: Transcriber, arguments: argparse.Namespace) -> int:
 
     def end(number: int, frame: object) -> None:
         live.end()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for each in before:
+            signal.signal(each, signal.default_int_handler)
 
-    before = signal.signal(signal.SIGINT, end)
+    before = {each: signal.signal(each, end) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         for heard in transcriber.transcribe(live.blocks(), arguments.delay_ms, True, arguments.chunk):
             if arguments.format == "text" and not arguments.timestamps:
@@ -296,7 +301,8 @@ def _listen(transcriber: Transcriber, arguments: argparse.Namespace) -> int:
                 at = replace(word, start=word.start + live.lost_before(word.start), end=word.end + live.lost_before(word.end))
                 print(as_word_line(at, arguments.format == "json"), flush=True)
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
     if arguments.format == "text" and not arguments.timestamps:
         print(flush=True)
     return 0

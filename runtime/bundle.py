@@ -70,7 +70,7 @@ class State(_Record):
 
 class ComponentEntry(_Record):
     """How one component is called: `entry_point` of `file`. Axis 0 of its inputs, outputs and states, 1 in their shapes, may
-    be as many streams as `most_streams`."""
+    be as many streams as `most_streams`. `rows_moved`: of its caches, by one call of a method that moves states."""
 
     name: str
     graph: str
@@ -82,6 +82,7 @@ class ComponentEntry(_Record):
     states: tuple[State, ...]
     dims: dict[str, Bounds]
     most_streams: Annotated[int, Field(ge=1, le=2**10)] = 1
+    rows_moved: Annotated[int, Field(ge=0, le=2**20)] = 0
     recipe: str
     bits_per_weight: float
     weight_bytes: Annotated[int, Field(ge=0)] = 0

@@ -23,7 +23,7 @@ def read_constants(manifest: Manifest, expected: str | None = None) -> Any:
     """The family's constants, of a bundle with all that its runtime calls. Raises UsageError where the bundle is not of the `expected`
     family, or IntegrityError."""
     if expected not in (None, manifest.family):
-        raise UsageError(f"manifest.json: a bundle of family {manifest.family!r}; this command is for {expected}")
+        raise UsageError(f"manifest.json: a bundle of family {manifest.family!r}; this command is for {expected} (say speaks, transcribe listens)")
     family = open_family(manifest.family)
     entries = {entry.name: entry for entry in manifest.components}
     for name, (inputs, outputs) in family.CALLS.items():

@@ -25,6 +25,7 @@ KEPT_IN_MEMORY = 2**24  # bytes of a file from a pipe; more goes to the disk
 UNKNOWN_LENGTH = 0x7FFF0000  # of a WAV that was written into a pipe
 FULL_SCALE, CLIPPED_SHARE = 0.99, 0.001  # 8 bits end at 0.992
 BLOCK_LIVE_S, REMEMBERED_S = 0.02, 60.0  # of live sound; a word is told a few seconds after it was heard, at most
+HEADERS = (b"RIFF", b"fLaC", b"OggS", b"ID3", b"FORM")  # of files that are not raw samples
 WAKE_S = 0.2  # how long a thread waits before it looks whether the other is gone
 SAMPLE = 2  # bytes of a 16-bit sample
 log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class Recording:
         import soundfile
         import soxr
 
-        rate, clipped, loudest = self._file.samplerate, 0, 0.0
+        rate, clipped, loudest, damaged = self._file.samplerate, 0, 0.0, False
         told = TOLD_S
         resampler = None if rate == self._rate else soxr.ResampleStream(rate, self._rate, 1, "float32", QUALITY)
         read = 0
@@ -71,7 +72,7 @@ class Recording:
                 block = self._file.read(int(BLOCK_S * rate), dtype="float32", always_2d=True)
             except soundfile.LibsndfileError as error:
                 log.warning("%s: damaged after %.1f s (%s): what lies behind is left out", self._name, read / rate, first_line(error))
-                block = np.zeros((0, self._file.channels), np.float32)
+                block, damaged = np.zeros((0, self._file.channels), np.float32), True
             if not np.isfinite(block).all():
                 place = (read + int(np.argmin(np.isfinite(block).all(axis=1)))) / rate
                 raise UsageError(f"{self._name}: the sample at {place:.3f} s is not a finite number; mend the recording")
@@ -87,12 +88,16 @@ class Recording:
             if not len(block):
                 break
         self._file.close()
+        if not damaged:
+            self._tell_if_short(read)
         self._tell(read, clipped, loudest)
 
-    def _tell(self, read: int, clipped: int, loudest: float) -> None:
+    def _tell_if_short(self, read: int) -> None:
         frames, rate = self._frames, self._file.samplerate
         if read < frames < 2**62:  # what libsndfile says where nobody knows
             log.warning("%s: ends after %.1f s, its header says %.1f s: it is cut off", self._name, read / rate, frames / rate)
+
+    def _tell(self, read: int, clipped: int, loudest: float) -> None:
         if loudest > 1:
             log.warning("%s: samples up to %.3g, expected at most 1: scale the recording", self._name, loudest)
         elif clipped > CLIPPED_SHARE * read * self._file.channels:
@@ -150,7 +155,8 @@ class LiveSource:
         return next((lost for after, lost in reversed(self._losses) if after <= given_s), self._losses[0][1])
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """float32 [n] in [-1, 1] at the wanted rate, as they come. Raises RuntimeFault where the source cannot be read."""
+        """float32 [n] in [-1, 1] at the wanted rate, as they come. Raises RuntimeFault where the source cannot be read, and UsageError where
+        it is not of raw samples."""
         import soxr
 
         resampler = None if self._rate == self._to else soxr.ResampleStream(self._rate, self._to, 1, "float32", QUALITY)
@@ -158,6 +164,8 @@ class LiveSource:
         given = 0.0
         try:
             while (piece := self._next(given)) is not None:
+                if not given and piece.startswith(HEADERS):
+                    raise UsageError("stdin: an audio file; expected raw 16-bit samples. Leave --live out, or let ffmpeg write -f s16le")
                 given += len(piece) / (self._frame * self._rate)
                 samples = np.frombuffer(piece, "<i2").reshape(-1, self._frame // SAMPLE).astype(np.float32).mean(axis=1) / 32768
                 yield samples if resampler is None else resampler.resample_chunk(samples)
@@ -165,6 +173,10 @@ class LiveSource:
                 yield resampler.resample_chunk(np.zeros(0, np.float32), last=True)
         finally:
             self.end()
+            if self.dropped_s:
+                log.warning("%.1f s of sound were dropped in all", self.dropped_s)
+        if not given and not self._error:
+            log.warning("stdin: ended before any sound came")
         if self._error:
             raise RuntimeFault(f"stdin: cannot be read: {self._error.strerror or self._error}")
 

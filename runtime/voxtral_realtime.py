@@ -127,7 +127,11 @@ class Listener:
         self._take(np.zeros(constants.left_pad_tokens * constants.samples_per_token, np.float32))
 
     def feed(self, samples: np.ndarray) -> Iterator[int]:
-        """samples float32 [n] of `sample_rate` -> the tokens that became due. Raises UsageError where a sample is not finite."""
+        """samples float32 [n] of `sample_rate` -> the tokens that became due. Raises UsageError where it is no such array, or a sample is
+        not finite."""
+        if not isinstance(samples, np.ndarray) or samples.ndim != 1 or samples.dtype.kind != "f":
+            found = f"{samples.dtype} {list(samples.shape)}" if isinstance(samples, np.ndarray | np.generic) else type(samples).__name__
+            raise UsageError(f"audio: a block of {found}, expected a NumPy array of float32 [n] in [-1, 1] at {self.constants.sample_rate} Hz")
         if not np.isfinite(samples).all():
             place = (self._samples + int(np.argmin(np.isfinite(samples)))) / self.constants.sample_rate
             raise UsageError(f"audio: the sample at {place:.3f} s is not a finite number; mend the recording")

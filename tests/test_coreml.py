@@ -166,6 +166,27 @@ def test_check_sees_a_changed_integer(packages, w4):
         linear.weight[0, 0] ^= 1
 
 
+def test_check_sees_weights_that_changed_places_in_the_second_function(packages, w4, tmp_path):
+    """Functions share their weights, which are compared in the first; here two products of the second take each other's."""
+    import coremltools
+
+    path = Path(shutil.copytree(packages / "backbone.mlpackage", tmp_path / "backbone.mlpackage"))
+    model = path / "Data/com.apple.CoreML/model.mlmodel"
+    spec = coremltools.utils.load_spec(str(model))
+    function = spec.mlProgram.functions["decode_step"]
+    operations = function.block_specializations[function.opset].operations
+    weights = [op for op in operations if op.type == "constexpr_blockwise_shift_scale"]
+    one, other = next((a, b) for i, a in enumerate(weights) for b in weights[i + 1 :] if a.outputs[0].type == b.outputs[0].type)
+    before = type(one)()
+    before.CopyFrom(one)
+    for part in ("data", "scale"):
+        one.inputs[part].CopyFrom(other.inputs[part])
+        other.inputs[part].CopyFrom(before.inputs[part])
+    model.write_bytes(spec.SerializeToString())
+    with pytest.raises(ExportError, match=r"decode_step: the integers or scales of .* are not those of the module"):
+        check_package(path, w4["backbone"])
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from runtime.bundle import ComponentEntry, Tensor
-from runtime.engines.base import PAGE, check_inputs, copied
-from runtime.errors import UsageError
+from runtime.bundle import Bundle, ComponentEntry, Tensor
+from runtime.engines import open_engine
+from runtime.engines.base import PAGE, EngineOptions, check_inputs, copied
+from runtime.errors import RuntimeFault, UsageError
 
 ENTRY = ComponentEntry(
     name="step",
@@ -57,3 +58,50 @@ def test_inputs_of_several_streams_are_checked_as_of_one(x, position, count, mes
     with pytest.raises(UsageError, match=message):
         check_inputs(ENTRY, inputs, 8, count)
     check_inputs(ENTRY, {"x": np.zeros((count and min(count, 4), 3), np.float32), "position": np.arange(min(count, 4))}, 8, min(count, 4))
+
+
+@pytest.mark.slow
+def test_a_turn_that_is_interrupted_mixes_no_streams(bundles, monkeypatch):
+    """ExecuTorch's programs hold one stream's states; those of another are written in pieces."""
+    engine = open_engine(Bundle(bundles / "executorch"), EngineOptions())
+    first, second = engine.stream(), engine.stream()
+    noise = np.random.default_rng(0)
+    embeddings = noise.standard_normal((1, 2, first.components["prefill"].inputs[0].shape[-1]), dtype=np.float32)
+    most = first.components["prefill"].rows_moved
+    states = {name: array.copy() for name, array in second.snapshot().items()}
+    for name in states:
+        if "cache" in name:
+            states[name][:, : most + 1] = noise.standard_normal(states[name][:, : most + 1].shape, dtype=np.float32)
+    second.restore(states)
+    first.run("prefill", {"embeddings": embeddings, "position": np.array([0])})
+    step = {"embeddings": embeddings[:, :1], "position": np.array([2])}
+    kept = first.snapshot()
+    expected = first.run("decode_step", step)
+    first.restore(kept)
+    first.run("prefill", {"embeddings": embeddings, "position": np.array([0])})
+
+    execute, written = engine.execute, []
+
+    def interrupted(file, method, inputs):
+        if method == "backbone.write":
+            written.append(inputs[0])
+            if len(written) == 2:
+                raise KeyboardInterrupt
+        return execute(file, method, inputs)
+
+    monkeypatch.setattr(engine, "execute", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        second.run("decode_step", step | {"position": np.array([most + 1])})
+    found = first.run("decode_step", step)
+    assert [len(rows) for rows in written] == [most, 1, 2]
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+@pytest.mark.slow
+def test_programs_that_move_whole_caches_are_refused(bundles):
+    bundle = Bundle(bundles / "executorch")
+    entries = tuple(entry.model_copy(update={"rows_moved": 0}) for entry in bundle.manifest.components)
+    bundle.manifest = bundle.manifest.model_copy(update={"components": entries})
+    with pytest.raises(RuntimeFault, match="export the bundle again"):
+        open_engine(bundle, EngineOptions())

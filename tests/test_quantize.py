@@ -85,6 +85,9 @@ def test_packed_integers_take_half_and_multiply_to_the_same_bits(bits, columns, 
     linear.pack()
     assert linear.weight.shape == (len(integers), bytes_a_row)
     assert torch.equal(linear.integers(), integers) and torch.equal(linear.integers(slice(2, 5)), integers[2:5])
+    if bytes_a_row < columns:
+        with pytest.raises(RuntimeError, match="packed"):
+            linear.stack([linear])
     assert torch.equal(linear(x), before) and torch.equal(int8_per_block(x, linear), int8_per_block(x, QuantizedLinear(integers, linear.scale, scheme)))
 
 

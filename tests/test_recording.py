@@ -170,6 +170,18 @@ def test_or_what_is_oldest_is_dropped_and_told(caplog):
     rest = sum(map(len, blocks)) / RATE
     assert rest <= 1.1 and source.dropped_s + rest + 0.02 == pytest.approx(20)
     assert caplog.text.count("dropped so far") == 1  # at most one a second
+    assert f"{source.dropped_s:.1f} s of sound were dropped in all" in caplog.text
+
+
+@pytest.mark.parametrize("head", [b"RIFF\x24\x80\0\0WAVE", b"fLaC\0\0\0\x22", b"OggS\0\2", b"ID3\4"])
+def test_a_file_is_no_live_source(head):
+    with pytest.raises(UsageError, match="Leave --live out"):
+        list(LiveSource(io.BytesIO(head + bytes(1000)), RATE, 1, RATE).blocks())
+
+
+def test_a_live_source_without_sound_is_told(caplog):
+    assert not list(LiveSource(io.BytesIO(b""), RATE, 1, RATE).blocks())
+    assert "ended before any sound came" in caplog.text
 
 
 def test_times_count_what_was_dropped():

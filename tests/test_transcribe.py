@@ -13,6 +13,8 @@ import pytest
 import soundfile
 
 from runtime.__main__ import main as runtime
+from runtime.errors import UsageError
+from runtime.transcription import Transcriber
 
 RATE = 16000
 pytestmark = pytest.mark.slow
@@ -79,7 +81,7 @@ def test_words_appear_while_one_speaks(listening):
     assert early + rest == done.stdout
 
 
-@pytest.mark.parametrize("ending", ["interrupted", "nobody reads"])
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, "nobody reads"])
 def test_a_live_stream_that_is_left_ends_well(listening, ending):
     """While the source is still open and silent."""
     samples = (noise(3) * 32767).astype("<i2").tobytes()
@@ -90,8 +92,8 @@ def test_a_live_stream_that_is_left_ends_well(listening, ending):
     process.stdin.write(samples)
     process.stdin.flush()
     early = process.stdout.read1(100)
-    if ending == "interrupted":
-        process.send_signal(signal.SIGINT)
+    if isinstance(ending, signal.Signals):
+        process.send_signal(ending)
         assert process.wait(60) == 0 and b"interrupted" not in process.stderr.read()
         assert early + process.stdout.read() == whole  # what is still due is written
     else:
@@ -113,6 +115,18 @@ def test_a_recording_from_a_pipe(listening, recording):
     whole = subprocess.run(command(recording, "--bundle", listening / "onnx"), capture_output=True, check=True).stdout
     done = subprocess.run(command("-", "--bundle", listening / "onnx"), input=recording.read_bytes(), capture_output=True, check=True)
     assert done.stdout == whole
+
+
+def test_the_format_is_that_of_the_file_it_is_written_to(listening, recording, tmp_path):
+    for ending, begins in ((".srt", "1\n00:00:"), (".VTT", "WEBVTT"), (".json", "{")):
+        assert runtime(["transcribe", str(recording), "--bundle", str(listening / "onnx"), "-o", str(tmp_path / f"talk{ending}")]) == 0
+        assert (tmp_path / f"talk{ending}").read_text().startswith(begins)
+
+
+@pytest.mark.parametrize("block", [np.zeros((2, 5), np.float32), np.zeros(5, np.int16), np.float32(0), [0.0, 0.1]], ids=["2-D", "int16", "number", "list"])
+def test_a_block_that_is_no_sound_is_refused(listening, block):
+    with pytest.raises(UsageError, match=r"expected a NumPy array of float32 \[n\] in \[-1, 1\] at 16000 Hz"):
+        list(Transcriber(listening / "onnx").transcribe([block]))
 
 
 def test_what_does_not_go_together_is_told(listening, bundles, recording, tmp_path, capsys):

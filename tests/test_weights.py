@@ -104,7 +104,7 @@ def test_once_packed_the_integers_of_a_lowered_graph_are_nowhere_else(target, tm
     lowering.lower(graph, tmp_path)
     model.pack("decoder")
     free_memory()
-    assert linears and [reference.expired() for reference in held] == [True] * len(linears)
+    assert linears and all(reference.expired() for reference in held)
 
 
 def test_executorch_plans_no_second_set_of_caches(bundles):

@@ -31,7 +31,8 @@ Sound is mono, {rate} Hz, float32 in [-1, 1]; one token is {samples} samples. Le
 3. `audio_encoder(mel, position)`, {frames} frames a token, as many tokens as the bounds of T allow, or `encode_chunk` (where there
    is one) for one; `position` counts the tokens encoded before. Their embeddings belong to positions 0, 1, 2 ... of the decoder.
 4. The prompt has {left} + d + 1 ids: once {bos}, then {left} + d times the id {pad}. `prefill(embed_tokens(ids) + embeddings of positions
-   0 ... {left} + d, position=0, delay)`; `delay` is an index into the delays above. The argmax of `logits` is the first token.
+   0 ... {left} + d, position=0, delay)`; `delay` is an index into the delays above. Where the bounds of S are less, `decode_step` takes the others. The
+   argmax of the last `logits` is the first token.
 5. For each position behind the prompt: `decode_step(embed_tokens(the token before) + embedding, position, delay)`, then argmax, up to
    the last embedding. {eos} ends nothing.
 6. Text: an id from {text} on is bytes: `token_bytes`, in base64, of the entry of `tekken.json`'s `vocab` whose `rank` is id - {text}. Join bytes

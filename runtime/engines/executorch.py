@@ -22,8 +22,6 @@ from runtime.bundle import Bundle, ComponentEntry, State
 from runtime.engines.base import Arrays, Engine, Stream, check_states, empty_states
 from runtime.errors import RuntimeFault, first_line
 
-MOVED_ROWS = 64  # of each cache, that a call of `GRAPH.read` or `GRAPH.write` moves at most
-
 
 @contextlib.contextmanager
 def _stderr_kept() -> Iterator[list[str]]:
@@ -46,6 +44,8 @@ class ExecuTorchEngine(Engine):
 
     def __init__(self, bundle: Bundle, threads: int | None = None):
         super().__init__()
+        if any(_cache_rows(entry) and not entry.rows_moved for entry in bundle.manifest.components):
+            raise RuntimeFault(f"{bundle.folder}: its programs move whole caches, as those of an earlier voxport did; export the bundle again")
         with warnings.catch_warnings(), _stderr_kept():
             warnings.simplefilter("ignore")
             import torch
@@ -165,12 +165,12 @@ class ExecuTorchStream(Stream):
         return {name: array for states in (self._saved, *owned) for name, array in states.items()}
 
     def _read(self, graph: str) -> Arrays:
-        entry = self._graphs[graph]
-        pieces = [self._engine.execute(entry.file, f"{graph}.read", rows) for rows in _moves(entry, self._rows[graph])]
-        if not pieces:  # nothing was written yet
-            return {state.name: np.zeros(self._shape(state, 0), state.dtype) for state in entry.states}
-        whole = zip(entry.states, *pieces, strict=True)
-        return {state.name: np.concatenate(found, axis=1) if state.is_cache else found[-1] for state, *found in whole}
+        entry, count = self._graphs[graph], self._rows[graph]
+        states = {state.name: np.zeros(self._shape(state, count), state.dtype) for state in entry.states}
+        for rows in _moves(entry, count):
+            for state, found in zip(entry.states, self._engine.execute(entry.file, f"{graph}.read", rows), strict=True):
+                states[state.name][:, rows[0] if state.is_cache else slice(None)] = found
+        return states
 
     def _own(self, graph: str) -> None:
         owner = self._engine.owner.get(graph)
@@ -178,6 +178,7 @@ class ExecuTorchStream(Stream):
             return
         if owner:
             owner._saved |= owner._read(graph)
+            del self._engine.owner[graph]  # nobody's until all is written: a call may fail, or be interrupted, between two pieces
         entry = self._graphs[graph]
         for rows in _moves(entry, self._rows[graph]):
             taken = [self._saved[state.name][:, rows[0]] if state.is_cache else self._saved[state.name] for state in entry.states]
@@ -204,7 +205,8 @@ def _cache_rows(entry: ComponentEntry) -> int:
 
 def _moves(entry: ComponentEntry, rows: int) -> list[list[np.ndarray]]:
     """What the calls that move the states of a graph are given first: numbers of the rows of its caches; nothing where it has none."""
-    return [[np.arange(start, min(start + MOVED_ROWS, rows))] for start in range(0, rows, MOVED_ROWS)] if _cache_rows(entry) else [[]]
+    most = entry.rows_moved
+    return [[np.arange(start, min(start + most, rows), dtype=np.int64)] for start in range(0, rows, most)] if _cache_rows(entry) else [[]]
 
 
 def _rows_used(cache: np.ndarray) -> int:
