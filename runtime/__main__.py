@@ -217,9 +217,8 @@ def _transcribe(arguments: argparse.Namespace) -> int:
     from runtime.recording import Recording
     from runtime.transcription import Transcriber
 
-    if arguments.format is None:
-        ending = arguments.output.suffix.lower() if arguments.output else ""
-        arguments.format = ending[1:] if ending in (".srt", ".vtt", ".json") else "text"
+    ending = arguments.output.suffix[1:].lower() if arguments.output else ""
+    arguments.format = arguments.format or (ending if ending in ("srt", "vtt", "json") else "text")
     _check_transcribe(arguments)
     if arguments.output:
         check_place(arguments.output)
@@ -311,8 +310,7 @@ def _listen(transcriber: Transcriber, arguments: argparse.Namespace) -> int:
 def _info(arguments: argparse.Namespace) -> int:
     from runtime.bundle import Bundle
 
-    bundle = Bundle(arguments.bundle)
-    manifest = bundle.manifest
+    manifest = Bundle(arguments.bundle).manifest
     if arguments.json:
         print(manifest.model_dump_json(indent=1))
         return 0
