@@ -8,31 +8,41 @@ import numpy as np
 import torch
 from torch import nn
 
-from export.eager import EagerEngine
-from export.lowering import EntryPoint
+from bundle.bundle import ComponentEntry
 from export.manifest import component_entry
 from export.source import Plan, Source
+from export.targets.base import EntryPoint
+from export.verify.eager import EagerEngine
 from model.checkpoint import is_below, materialize
 from model.component import Component
 from model.layers.attention import LAYOUTS
 from runtime.bench import Subject, machine, measure
-from runtime.bundle import ComponentEntry
 from runtime.engines.base import Arrays, Stream
 from runtime.families import open_family
-from runtime.family import BenchSettings
+from runtime.families.base import BenchSettings
 
 LAYOUT = "BSHD"
 
 
-def bench_eager(source: Source, plan: Plan, voice_rows: int, threads: int | None, frames: int, prompt_tokens: int) -> dict[str, Any]:
+def bench_eager(
+    source: Source, plan: Plan, voice_rows: int, threads: int | None, frames: int, prompt_tokens: int
+) -> dict[str, Any]:
     """`measure` of the model in bfloat16, as its checkpoint holds it: 2 bytes a weight."""
     family, switches = open_family(source.family.name), source.switches(plan)
-    constants = family.parse_constants(source.family.constants(source.config, switches), switches.model_dump())
-    weights = {component.name: _bytes_read(source, component.graph) for component in source.describe(plan, LAYOUT)}
-    settings = BenchSettings(np.random.default_rng(0).standard_normal((voice_rows, constants.dim), dtype=np.float32), prompt_tokens)
+    constants = family.parse_constants(
+        source.family.constants(source.config, switches), switches.model_dump()
+    )
+    weights = {
+        component.name: _bytes_read(source, component.graph) for component in source.describe(plan, LAYOUT)
+    }
+    settings = BenchSettings(
+        np.random.default_rng(0).standard_normal((voice_rows, constants.dim), dtype=np.float32), prompt_tokens
+    )
     if threads:
         torch.set_num_threads(threads)
-    subject = Subject(family, lambda: BFloat16Engine(source, plan), constants, source.rows(plan), weights, settings)
+    subject = Subject(
+        family, lambda: BFloat16Engine(source, plan), constants, source.rows(plan), weights, settings
+    )
     return {
         "bundle": {
             "name": source.folder.resolve().name,
@@ -49,8 +59,16 @@ def bench_eager(source: Source, plan: Plan, voice_rows: int, threads: int | None
 def _bytes_read(source: Source, graph: str) -> int:
     """Of a call; of a table a few rows, counted as none; what is a constant at run time, neither."""
     root, prefixes = source.root(), source.family.weights_of_graph[graph]
-    left_out = {f"{path}.weight" for path, module in root.named_modules() if isinstance(module, nn.Embedding) or source.family.is_constant(path)}
-    return sum(2 * parameter.numel() for name, parameter in root.named_parameters(remove_duplicate=False) if name not in left_out and is_below(name, prefixes))
+    left_out = {
+        f"{path}.weight"
+        for path, module in root.named_modules()
+        if isinstance(module, nn.Embedding) or source.family.is_constant(path)
+    }
+    return sum(
+        2 * parameter.numel()
+        for name, parameter in root.named_parameters(remove_duplicate=False)
+        if name not in left_out and is_below(name, prefixes)
+    )
 
 
 class BFloat16Engine(EagerEngine):
@@ -59,10 +77,14 @@ class BFloat16Engine(EagerEngine):
     def __init__(self, source: Source, plan: Plan):
         root = source.root()
         prefixes = {prefix for below in source.family.weights_of_graph.values() for prefix in below}
-        materialize(root, source.checkpoint, prefixes, _as_stored)  # at once: a tied weight is asked for by its first name
+        materialize(
+            root, source.checkpoint, prefixes, _as_stored
+        )  # at once: a tied weight is asked for by its first name
         root.to(torch.bfloat16)
         with torch.no_grad(), _half():  # constants are derived here
-            components = source.family.components(root, source.config, source.switches(plan), source.rows(plan), LAYOUT)
+            components = source.family.components(
+                root, source.config, source.switches(plan), source.rows(plan), LAYOUT
+            )
         for component in components:
             component.module.to(torch.bfloat16)
         super().__init__(components, source.rows(plan), LAYOUT)
@@ -86,7 +108,10 @@ class BFloat16Stream(Stream):
 
     def __init__(self, engine: BFloat16Engine, components: tuple[Component, ...], cache_length: int):
         read = {"bits_per_weight": 16.0, "weight_bytes": 0}
-        super().__init__(tuple(component_entry(c, EntryPoint("eager", c.graph), "", read) for c in components), cache_length)
+        super().__init__(
+            tuple(component_entry(c, EntryPoint("eager", c.graph), "", read) for c in components),
+            cache_length,
+        )
         self._engine = engine
         self.reset()
 
@@ -103,9 +128,14 @@ class BFloat16Stream(Stream):
 
     def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
         arguments = [torch.from_numpy(inputs[spec.name]) for spec in entry.inputs]
-        arguments = [argument.to(torch.bfloat16) if argument.is_floating_point() else argument for argument in arguments]
+        arguments = [
+            argument.to(torch.bfloat16) if argument.is_floating_point() else argument
+            for argument in arguments
+        ]
         names = [state.name for state in entry.states]
         with _half():
             results = self._engine.call(entry.name, arguments, [self._states[name] for name in names])
         self._states.update(zip(names, results[len(entry.outputs) :], strict=True))
-        return {spec.name: result.float().numpy() for spec, result in zip(entry.outputs, results, strict=False)}
+        return {
+            spec.name: result.float().numpy() for spec, result in zip(entry.outputs, results, strict=False)
+        }

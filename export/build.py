@@ -12,18 +12,26 @@ from typing import Any
 
 from safetensors.torch import save
 
-from export.describe import bundle_readme
-from export.errors import VerificationError
-from export.lowering import EntryPoint, Lowering
+from bundle.bundle import (
+    MANIFEST,
+    SCHEMA_VERSION,
+    Bundle,
+    FileEntry,
+    Manifest,
+    Verification,
+    file_entry,
+    read_manifest,
+)
+from bundle.bundle import Source as SourceEntry
+from bundle.errors import IntegrityError, OutputExists, UsageError, VerificationError
+from export.bundle_readme import bundle_readme
 from export.manifest import NOT_RUN, TOKENIZER, component_entry, recipe_entry, source_files, tool_versions
 from export.memory import check_memory, free_memory, peak_memory
-from export.parts import RECORD, Part, Parts, key_of
+from export.resume import RECORD, Part, Parts, key_of
 from export.source import Model, Plan, Source, graph_weights
 from export.staging import staging
-from export.verify import failures, verify
-from runtime.bundle import MANIFEST, SCHEMA_VERSION, Bundle, FileEntry, Manifest, Verification, file_entry, read_manifest
-from runtime.bundle import Source as SourceEntry
-from runtime.errors import IntegrityError, UsageError
+from export.targets.base import EntryPoint, Lowering
+from export.verify.verify import failures, verify
 from runtime.families import open_family
 
 log = logging.getLogger(__name__)
@@ -45,10 +53,6 @@ class Request:
     memory: int = 0
 
 
-class OutputExists(UsageError):
-    """The output folder holds something else. Exit code 2."""
-
-
 def build(source: Source, lowering: Lowering, request: Request) -> tuple[Path, bool]:
     """Exports one bundle and returns its folder, and whether it was made anew.
 
@@ -65,14 +69,20 @@ def build(source: Source, lowering: Lowering, request: Request) -> tuple[Path, b
         lowered = _lower(lowering, model, wanted, Parts(folder), request.check)
         _write_parts(source, folder)
         manifest = _manifest(source, lowering, request, lowered, wanted, folder)
-        (folder / "README.md").write_text(bundle_readme(manifest, source.family.calls(manifest.constants, manifest.switches)), encoding="utf-8")
+        (folder / "README.md").write_text(
+            bundle_readme(manifest, source.family.calls(manifest.constants, manifest.switches)),
+            encoding="utf-8",
+        )
         manifest = manifest.model_copy(update={"files": _files(folder)})
         _write_manifest(folder, manifest)
         if request.check:
             log.info("%s: verifying", request.name)
             result = verify(Bundle(folder), source, request.plan, lowering, model=model)
             if result["status"] != "passed":
-                raise VerificationError(f"{request.name} for {request.target} does not match eager: " + "; ".join(failures(result)[:3]))
+                raise VerificationError(
+                    f"{request.name} for {request.target} does not match eager: "
+                    + "; ".join(failures(result)[:3])
+                )
             verified = {"verification": Verification.model_validate(result), "numerics": lowering.runners[0]}
             _write_manifest(folder, manifest.model_copy(update=verified))
         (folder / RECORD).unlink()
@@ -86,7 +96,9 @@ def _check_tokenizer(source: Source) -> None:
         open_family(source.family.name).open_tokenizer(path)
 
 
-def _lower(lowering: Lowering, model: Model, wanted: dict[str, Any], parts: Parts, keep: bool) -> dict[str, Part]:
+def _lower(
+    lowering: Lowering, model: Model, wanted: dict[str, Any], parts: Parts, keep: bool
+) -> dict[str, Part]:
     """Every graph's artifact, those of an earlier run where they are still what would be made. `keep` weights, for verification."""
     lowered = {}
     for name, recipe in wanted["recipe"]["graphs"].items():
@@ -98,11 +110,18 @@ def _lower(lowering: Lowering, model: Model, wanted: dict[str, Any], parts: Part
         else:
             model.release(name)
         free_memory()
-        log.info("  %s: %s, %s", name, _told(lowered[name]), "kept from an earlier run" if found else f"{peak_memory():.1f} GB of memory at the peak")
+        log.info(
+            "  %s: %s, %s",
+            name,
+            _told(lowered[name]),
+            "kept from an earlier run" if found else f"{peak_memory():.1f} GB of memory at the peak",
+        )
     return lowered
 
 
-def _lower_graph(lowering: Lowering, model: Model, name: str, folder: Path) -> tuple[dict[str, EntryPoint], dict[str, float]]:
+def _lower_graph(
+    lowering: Lowering, model: Model, name: str, folder: Path
+) -> tuple[dict[str, EntryPoint], dict[str, float]]:
     graph = model.graph(name)
     free_memory()
     return lowering.lower(graph, folder), model.reports[name]
@@ -110,7 +129,11 @@ def _lower_graph(lowering: Lowering, model: Model, name: str, folder: Path) -> t
 
 def _told(part: Part) -> str:
     size = f"{part.size / 1e6:.1f} MB"
-    return f"{size}, weight error {part.report['weight_error']:.3%} (min-max: {part.report['weight_error_min_max']:.3%})" if part.report else size
+    return (
+        f"{size}, weight error {part.report['weight_error']:.3%} (min-max: {part.report['weight_error_min_max']:.3%})"
+        if part.report
+        else size
+    )
 
 
 def _identity(source: Source, lowering: Lowering, request: Request) -> dict[str, Any]:
@@ -120,7 +143,10 @@ def _identity(source: Source, lowering: Lowering, request: Request) -> dict[str,
         "family": source.family.name,
         "target": request.target,
         "switches": source.switches(request.plan).model_dump(),
-        "source": {"name": request.name, "files": {name: entry.model_dump() for name, entry in source_files(source.folder).items()}},
+        "source": {
+            "name": request.name,
+            "files": {name: entry.model_dump() for name, entry in source_files(source.folder).items()},
+        },
         "recipe": recipe_entry(source, request.plan).model_dump(),
         "cache_length": source.rows(request.plan),
         "compute_precision": lowering.compute_precision,
@@ -136,7 +162,9 @@ def _is_current(request: Request, wanted: dict[str, Any]) -> bool:
         found = read_manifest(request.out).model_dump(mode="json")
     except (UsageError, IntegrityError):
         found = None
-    if found is not None and all(found[key] == json.loads(json.dumps(value)) for key, value in wanted.items()):
+    if found is not None and all(
+        found[key] == json.loads(json.dumps(value)) for key, value in wanted.items()
+    ):
         try:
             Bundle(request.out).check_hashes()
         except IntegrityError as error:
@@ -146,7 +174,9 @@ def _is_current(request: Request, wanted: dict[str, Any]) -> bool:
         foreign = [name for name in _files_below(request.out) if name not in found["files"]]
         if not foreign:
             return False  # the same, unverified: made anew
-        raise OutputExists(f"{request.out}: holds {foreign[0]}, which is not the bundle's; move it, or --force to replace the folder")
+        raise OutputExists(
+            f"{request.out}: holds {foreign[0]}, which is not the bundle's; move it, or --force to replace the folder"
+        )
     if request.out.is_dir() and not any(request.out.iterdir()):
         return False
     what = "another bundle" if found is not None else "something that is no bundle"
@@ -161,7 +191,9 @@ def _write_parts(source: Source, folder: Path) -> None:
         (folder / "voices").mkdir()
     for name, rows in source.voices.items():
         # not save_file, whose error on a full disk does not say so
-        (folder / "voices" / f"{name}.safetensors").write_bytes(save({"embedding": rows.float().contiguous()}))
+        (folder / "voices" / f"{name}.safetensors").write_bytes(
+            save({"embedding": rows.float().contiguous()})
+        )
 
 
 def _files(folder: Path) -> dict[str, FileEntry]:
@@ -173,14 +205,29 @@ def _files_below(folder: Path) -> list[str]:
     return [name for name in names if name not in NOT_PART]
 
 
-def _manifest(source: Source, lowering: Lowering, request: Request, lowered: dict[str, Part], wanted: dict[str, Any], folder: Path) -> Manifest:
+def _manifest(
+    source: Source,
+    lowering: Lowering,
+    request: Request,
+    lowered: dict[str, Part],
+    wanted: dict[str, Any],
+    folder: Path,
+) -> Manifest:
     recipes, root, family = source.recipes(request.plan), source.root(), source.family
     components = []
     for component in source.describe(request.plan, lowering.layout):
         graph, recipe = component.graph, recipes[component.graph]
         weights = graph_weights(root, family, graph, recipe, 2 if lowering.halves else 4)
-        report = {"bits_per_weight": round(8 * weights.held / weights.count, 2), "weight_bytes": int(weights.read), **lowered[graph].report}
-        components.append(component_entry(component, lowered[graph].entries[component.name], recipe.name, report, lowering.most_streams))
+        report = {
+            "bits_per_weight": round(8 * weights.held / weights.count, 2),
+            "weight_bytes": int(weights.read),
+            **lowered[graph].report,
+        }
+        components.append(
+            component_entry(
+                component, lowered[graph].entries[component.name], recipe.name, report, lowering.most_streams
+            )
+        )
     return Manifest(
         **{key: value for key, value in wanted.items() if key not in ("source", "recipe")},
         source=SourceEntry.model_validate(wanted["source"]),
@@ -197,4 +244,6 @@ def _manifest(source: Source, lowering: Lowering, request: Request, lowered: dic
 
 
 def _write_manifest(folder: Path, manifest: Manifest) -> None:
-    (folder / MANIFEST).write_text(json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    (folder / MANIFEST).write_text(
+        json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True) + "\n", encoding="utf-8"
+    )

@@ -11,27 +11,26 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from bundle.bundle import Bundle, first_fault
+from bundle.errors import RecipeError, UsageError, VerificationError, VoxportError
+from bundle.files import check_place, write_whole
 from export.bench import bench_eager
 from export.build import REPORT, Request, build
-from export.checks import SHORTEST_CACHE
-from export.claims import check_claims, check_source, plan_of
-from export.eager import EagerEngine
-from export.errors import VerificationError
 from export.estimate import estimate
 from export.manifest import TOKENIZER
 from export.source import Model, Plan, Source
 from export.targets import HALVES, TARGETS, check_recipes, compute_precision, open_target, parse_targets
-from export.verify import failures, table
-from export.verify import verify as verify_bundle
+from export.verify.checks import SHORTEST_CACHE
+from export.verify.eager import EagerEngine
+from export.verify.manifest_check import check_claims, check_source, plan_of
+from export.verify.verify import failures, table
+from export.verify.verify import verify as verify_bundle
 from model.component import Component
 from model.families import DEFAULT, FAMILIES, find_family, public_name, switches_of
-from model.synthetic import embedded_default, embedded_name
+from model.synthetic.checkpoint import embedded_default, embedded_name
 from quantize.linear import float_activations
-from quantize.recipe import RECIPES, RecipeError, Scheme, find_recipe, parse_rule
-from runtime.bundle import Bundle, first_fault
-from runtime.errors import RuntimeFault, UsageError
+from quantize.recipe import RECIPES, Scheme, find_recipe, parse_rule
 from runtime.families import open_family
-from runtime.files import check_place, write_whole
 from runtime.trace import read_inputs, write_outputs
 
 log = logging.getLogger("export")
@@ -63,14 +62,40 @@ def build_command(arguments: argparse.Namespace) -> int:
         if arguments.dry_run:
             results.append({"target": target, "out": str(out), "exists": out.exists(), **expected})
             continue
-        licence = f"that of the checkpoint; {source.family.licence}" if arguments.checkpoint else "none needed: random weights"
-        request = Request(name, target, out, plan, licence, arguments.force, not arguments.no_verify, expected["memory_bytes"])
+        licence = (
+            f"that of the checkpoint; {source.family.licence}"
+            if arguments.checkpoint
+            else "none needed: random weights"
+        )
+        request = Request(
+            name,
+            target,
+            out,
+            plan,
+            licence,
+            arguments.force,
+            not arguments.no_verify,
+            expected["memory_bytes"],
+        )
         lowering = open_target(target, arguments.compute_precision)
         folder, made = build(source, lowering, request)
         manifest = Bundle(folder).manifest
         size = sum(entry.size for entry in manifest.files.values())
-        log.info("%s: %s, %s", folder, "written" if made else "up to date, every file checked", manifest.verification.status)
-        results.append({"target": target, "out": str(folder), "made": made, "bytes": size, "status": manifest.verification.status})
+        log.info(
+            "%s: %s, %s",
+            folder,
+            "written" if made else "up to date, every file checked",
+            manifest.verification.status,
+        )
+        results.append(
+            {
+                "target": target,
+                "out": str(folder),
+                "made": made,
+                "bytes": size,
+                "status": manifest.verification.status,
+            }
+        )
     if arguments.json:
         print(json.dumps(results, indent=1))
     else:
@@ -85,8 +110,14 @@ def list_command(arguments: argparse.Namespace) -> int:
         "families": {key: row.title for key, row in FAMILIES.items()},
         "targets": list(TARGETS),
         "recipes": {name: recipe.describe() for name, recipe in RECIPES.items()},
-        "components": {key: {component.name: component.purpose for component in _all_components(source)} for key, source in sources.items()},
-        "paths": {key: sorted({re.sub(r"\.\d+\.", ".N.", path) for path in source.quantizable}) for key, source in sources.items()},
+        "components": {
+            key: {component.name: component.purpose for component in _all_components(source)}
+            for key, source in sources.items()
+        },
+        "paths": {
+            key: sorted({re.sub(r"\.\d+\.", ".N.", path) for path in source.quantizable})
+            for key, source in sources.items()
+        },
     }
     if arguments.json:
         print(json.dumps(content, indent=1))
@@ -96,13 +127,17 @@ def list_command(arguments: argparse.Namespace) -> int:
     for name, recipe in RECIPES.items():
         scheme = recipe.linears
         what = "full precision" if scheme is None else f"{_held(scheme)}, tables int8"
-        print(f"recipe      {name:<8} {what}{', int8 activations on every target' if scheme and scheme.activations == 'int8' else ''}")
+        print(
+            f"recipe      {name:<8} {what}{', int8 activations on every target' if scheme and scheme.activations == 'int8' else ''}"
+        )
     for key, source in sources.items():
         print(f"\n{public_name(key)}")
         for component, purpose in content["components"][key].items():
             print(f"component   {component:<14} {purpose}")
         for path in content["paths"][key]:
-            print(f"path        {path}{'  (kept as floats unless a rule says otherwise)' if path in source.family.high_precision else ''}")
+            print(
+                f"path        {path}{'  (kept as floats unless a rule says otherwise)' if path in source.family.high_precision else ''}"
+            )
     return 0
 
 
@@ -112,7 +147,13 @@ def _all_components(source: Source) -> list[Component]:
 
 def _whole_plan(source: Source) -> Plan:
     """With every switch that adds components."""
-    return Plan(switches={name: True for name, field in source.family.switches.model_fields.items() if field.annotation is bool})
+    return Plan(
+        switches={
+            name: True
+            for name, field in source.family.switches.model_fields.items()
+            if field.annotation is bool
+        }
+    )
 
 
 def _held(scheme: Scheme) -> str:
@@ -128,7 +169,9 @@ def verify_command(arguments: argparse.Namespace) -> int:
     manifest = bundle.manifest
     for name in ("compute_precision", "compute_units"):
         if getattr(arguments, name) and manifest.target not in HALVES:
-            raise UsageError(f"--{name.replace('_', '-')}: for Core ML bundles; {arguments.bundle} is for {manifest.target}")
+            raise UsageError(
+                f"--{name.replace('_', '-')}: for Core ML bundles; {arguments.bundle} is for {manifest.target}"
+            )
     bundle.check_hashes()
     source = _source(arguments.checkpoint, manifest.family)
     check_source(manifest.source.files, source.folder, arguments.checkpoint)
@@ -137,15 +180,27 @@ def verify_command(arguments: argparse.Namespace) -> int:
     check_claims(bundle, source, plan, lowering)
     precisions = (arguments.compute_precision,) if arguments.compute_precision else None
     if arguments.compute_units not in (None, "all") and None not in (precisions or lowering.precisions):
-        raise UsageError(f"--compute-units {arguments.compute_units}: for Core ML itself, which does not run here; leave it out")
-    result = verify_bundle(bundle, source, plan, lowering, arguments.steps, precisions=precisions, compute_units=arguments.compute_units)
+        raise UsageError(
+            f"--compute-units {arguments.compute_units}: for Core ML itself, which does not run here; leave it out"
+        )
+    result = verify_bundle(
+        bundle,
+        source,
+        plan,
+        lowering,
+        arguments.steps,
+        precisions=precisions,
+        compute_units=arguments.compute_units,
+    )
     try:
         write_whole(arguments.bundle / REPORT, (json.dumps(result, indent=1) + "\n").encode())
-    except RuntimeFault as error:  # somebody else's bundle may lie where nobody writes
+    except VoxportError as error:  # somebody else's bundle may lie where nobody writes
         log.warning("%s", error)
     print(json.dumps(result, indent=1) if arguments.json else table(result))
     if result["status"] == "failed":
-        raise VerificationError(f"{arguments.bundle} does not match eager: " + "; ".join(failures(result)[:3]))
+        raise VerificationError(
+            f"{arguments.bundle} does not match eager: " + "; ".join(failures(result)[:3])
+        )
     return 0
 
 
@@ -155,7 +210,14 @@ def bench_command(arguments: argparse.Namespace) -> int:
         if value is not None and value < 1:
             raise UsageError(f"--{name.replace('_', '-')} {value}: expected at least 1")
     source = _source(arguments.checkpoint, arguments.model)
-    result = bench_eager(source, _whole_plan(source), arguments.voice_rows, arguments.threads, arguments.frames, arguments.prompt_tokens)
+    result = bench_eager(
+        source,
+        _whole_plan(source),
+        arguments.voice_rows,
+        arguments.threads,
+        arguments.frames,
+        arguments.prompt_tokens,
+    )
     print(json.dumps(result, indent=1))
     return 0
 
@@ -176,12 +238,18 @@ def trace_command(arguments: argparse.Namespace) -> int:
     product = lowering.product if lowering else float_activations
     engine = EagerEngine(model.all_components(), source.rows(plan), layout, product)
     family, switches = open_family(source.family.name), source.switches(plan)
-    constants = family.parse_constants(source.family.constants(source.config, switches), switches.model_dump())
+    constants = family.parse_constants(
+        source.family.constants(source.config, switches), switches.model_dump()
+    )
     inputs = read_inputs(arguments.inputs, family.trace_inputs(constants))
     check_place(arguments.output)
     outputs = family.trace(engine, constants, inputs, arguments.live)
     write_outputs(arguments.output, outputs)
-    print(json.dumps({name: array.shape for name, array in outputs.items()}) if arguments.json else arguments.output)
+    print(
+        json.dumps({name: array.shape for name, array in outputs.items()})
+        if arguments.json
+        else arguments.output
+    )
     return 0
 
 
@@ -192,7 +260,9 @@ def _source(checkpoint: Path | None, model: str | None) -> Source:
         return Source(embedded_default(key))
     source = Source(checkpoint)
     if model and source.family.name != key:
-        raise UsageError(f"{checkpoint}: a checkpoint of {source.family.title}, not of {FAMILIES[key].title}; give another --checkpoint")
+        raise UsageError(
+            f"{checkpoint}: a checkpoint of {source.family.title}, not of {FAMILIES[key].title}; give another --checkpoint"
+        )
     return source
 
 
@@ -204,7 +274,9 @@ def _switches(arguments: argparse.Namespace, source: Source) -> dict[str, Any]:
             if (value := getattr(arguments, name)) is None:
                 continue
             if key != source.family.name:
-                raise UsageError(f"--{name.replace('_', '-')}: for {row.title}; this is {source.family.title}")
+                raise UsageError(
+                    f"--{name.replace('_', '-')}: for {row.title}; this is {source.family.title}"
+                )
             given[name] = value
     try:
         return source.family.switches(**given).model_dump()
@@ -216,7 +288,9 @@ def _plan(arguments: argparse.Namespace, source: Source) -> Plan:
     find_recipe(arguments.quant)
     longest = source.family.longest_cache(source.config)
     if arguments.cache_length is not None and not SHORTEST_CACHE <= arguments.cache_length <= longest:
-        raise RecipeError(f"--cache-length {arguments.cache_length}: expected {SHORTEST_CACHE} to {longest} rows")
+        raise RecipeError(
+            f"--cache-length {arguments.cache_length}: expected {SHORTEST_CACHE} to {longest} rows"
+        )
     overrides = []
     for text in arguments.quant_for:
         component, separator, recipe = text.partition("=")
@@ -233,10 +307,16 @@ def _plan(arguments: argparse.Namespace, source: Source) -> Plan:
 
 
 def _estimate_text(result: dict[str, Any]) -> str:
-    what = "exists: it would be checked, and with --force replaced" if result["exists"] else "would be written"
+    what = (
+        "exists: it would be checked, and with --force replaced" if result["exists"] else "would be written"
+    )
     lines = [f"{result['out']}: {what}; for {result['target']}"]
     for graph, row in result["graphs"].items():
-        lines.append(f"  {graph:<14} {row['weights'] / 1e6:>9.1f} M weights, {row['bytes'] / 1e6:>9.1f} MB, recipe {row['recipe']}")
+        lines.append(
+            f"  {graph:<14} {row['weights'] / 1e6:>9.1f} M weights, {row['bytes'] / 1e6:>9.1f} MB, recipe {row['recipe']}"
+        )
     disk, memory, seconds = result["disk_bytes"] / 1e9, result["memory_bytes"] / 1e9, result["seconds"]
-    lines.append(f"  estimated: {disk:.3f} GB of disk, {memory:.1f} GB of memory at the peak, {seconds:.0f} s at this machine's speed of now")
+    lines.append(
+        f"  estimated: {disk:.3f} GB of disk, {memory:.1f} GB of memory at the peak, {seconds:.0f} s at this machine's speed of now"
+    )
     return "\n".join(lines)

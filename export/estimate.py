@@ -22,8 +22,16 @@ from quantize.scales import search_scales
 TOOLS_BYTES = 0.5e9  # resident after importing torch and a target's packages
 LOADING = 6  # bytes for each weight of the largest tensor while it is read: as stored, and as a float
 STREAMS = 3  # sets of one graph's full caches that verification holds at once: of two streams, and a snapshot
-HASHED, QUANTISED, READ = 0.3e9, 60e6, 400e6  # bytes of the source, weights quantised and weights only read, per second
-PROBE, PROBED, SLOWEST = 2**20, 100e6, 0.2  # weights that `speed` quantises, and how many per second; the least that it says
+HASHED, QUANTISED, READ = (
+    0.3e9,
+    60e6,
+    400e6,
+)  # bytes of the source, weights quantised and weights only read, per second
+PROBE, PROBED, SLOWEST = (
+    2**20,
+    100e6,
+    0.2,
+)  # weights that `speed` quantises, and how many per second; the least that it says
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,9 @@ COSTS = {
 }
 
 
-def estimate(source: Source, plan: Plan, target: str, check: bool = True, precision: str | None = None) -> dict[str, Any]:
+def estimate(
+    source: Source, plan: Plan, target: str, check: bool = True, precision: str | None = None
+) -> dict[str, Any]:
     """Weights and bytes of each graph; disk and peak memory in bytes, time in seconds. `check` counts verification in.
 
     For verification weights stay loaded, so the peak lies in one of three places: where a graph's largest tensor is read, where
@@ -58,15 +68,26 @@ def estimate(source: Source, plan: Plan, target: str, check: bool = True, precis
         prefixes = source.family.weights_of_graph[graph]
         loaded = loaded if check else 0.0
         weights = graph_weights(root, source.family, graph, recipe, float_bytes(target, precision))
-        peak = max(peak, loaded + LOADING * _largest(root, prefixes), loaded + weights.loaded + cost.lowering * weights.held)
+        peak = max(
+            peak,
+            loaded + LOADING * _largest(root, prefixes),
+            loaded + weights.loaded + cost.lowering * weights.held,
+        )
         loaded += weights.packed
-        seconds += cost.product * _products(root, prefixes) + weights.count / (READ if recipe.linears is None else QUANTISED)
+        seconds += cost.product * _products(root, prefixes) + weights.count / (
+            READ if recipe.linears is None else QUANTISED
+        )
         graphs[graph] = {"weights": weights.count, "bytes": int(weights.held), "recipe": recipe.name}
     artifact = sum(row["bytes"] for row in graphs.values())
     if check:
         streams = STREAMS * _cache_bytes(source, plan)
-        peak = max(peak, loaded + cost.running * artifact + streams + (0 if source.is_large else _full_precision(graphs)))
-        seconds += cost.verification + (cost.sample * sum(row["weights"] for row in graphs.values()) / 1e9 if source.is_large else 0)
+        peak = max(
+            peak,
+            loaded + cost.running * artifact + streams + (0 if source.is_large else _full_precision(graphs)),
+        )
+        seconds += cost.verification + (
+            cost.sample * sum(row["weights"] for row in graphs.values()) / 1e9 if source.is_large else 0
+        )
     return {
         "graphs": graphs,
         "disk_bytes": int(artifact + sum(rows.numel() * 4 for rows in source.voices.values())),
@@ -95,16 +116,29 @@ def _source_bytes(source: Source) -> int:
 
 def _products(root: nn.Module, prefixes: tuple[str, ...]) -> int:
     """Weights that become products: matrices, and kernels of convolutions."""
-    return sum(is_below(name, prefixes) and parameter.dim() > 1 for name, parameter in root.named_parameters(remove_duplicate=False))
+    return sum(
+        is_below(name, prefixes) and parameter.dim() > 1
+        for name, parameter in root.named_parameters(remove_duplicate=False)
+    )
 
 
 def _largest(root: nn.Module, prefixes: tuple[str, ...]) -> int:
-    return max((parameter.numel() for name, parameter in root.named_parameters(remove_duplicate=False) if is_below(name, prefixes)), default=0)
+    return max(
+        (
+            parameter.numel()
+            for name, parameter in root.named_parameters(remove_duplicate=False)
+            if is_below(name, prefixes)
+        ),
+        default=0,
+    )
 
 
 def _cache_bytes(source: Source, plan: Plan) -> int:
     """Of the graph that has the largest."""
-    return max(sum(4 * torch.Size(state.shape).numel() for state in component.states) for component in source.describe(plan))
+    return max(
+        sum(4 * torch.Size(state.shape).numel() for state in component.states)
+        for component in source.describe(plan)
+    )
 
 
 def _full_precision(graphs: dict[str, dict[str, Any]]) -> int:

@@ -9,21 +9,25 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from export.lowering import EntryPoint
+from bundle.bundle import ComponentEntry, FileEntry, RecipeEntry, State, Tensor, file_entry
 from export.source import Plan, Source
+from export.targets.base import EntryPoint
 from model.checkpoint import WEIGHTS
 from model.component import Component, TensorSpec
-from runtime.bundle import ComponentEntry, FileEntry, RecipeEntry, State, Tensor, file_entry
 
 TOKENIZER = "tekken.json"
 NOT_RUN = "not run"  # a manifest's numerics where nothing has executed the artifacts
 
 
-def component_entry(component: Component, where: EntryPoint, recipe: str, report: dict[str, Any], most_streams: int = 1) -> ComponentEntry:
+def component_entry(
+    component: Component, where: EntryPoint, recipe: str, report: dict[str, Any], most_streams: int = 1
+) -> ComponentEntry:
     """The component as a manifest tells of it; `most_streams` is the target's."""
 
     def tensors(specs: tuple[TensorSpec, ...]) -> tuple[Tensor, ...]:
-        return tuple(Tensor(name=spec.name, dtype=spec.dtype, shape=spec.shape, kind=spec.kind.value) for spec in specs)
+        return tuple(
+            Tensor(name=spec.name, dtype=spec.dtype, shape=spec.shape, kind=spec.kind.value) for spec in specs
+        )
 
     return ComponentEntry(
         name=component.name,
@@ -44,7 +48,12 @@ def component_entry(component: Component, where: EntryPoint, recipe: str, report
 
 def recipe_entry(source: Source, plan: Plan) -> RecipeEntry:
     """What decides the weights of each graph."""
-    return RecipeEntry.model_validate({"name": plan.quant, "graphs": {graph: recipe.describe() for graph, recipe in source.recipes(plan).items()}})
+    return RecipeEntry.model_validate(
+        {
+            "name": plan.quant,
+            "graphs": {graph: recipe.describe() for graph, recipe in source.recipes(plan).items()},
+        }
+    )
 
 
 def source_files(checkpoint: Path) -> dict[str, FileEntry]:
@@ -64,7 +73,7 @@ def tool_versions(packages: tuple[str, ...]) -> dict[str, str]:
 def _code_hash() -> str:
     digest = hashlib.sha256()
     root = Path(__file__).parent.parent
-    for package in ("export", "model", "quantize", "runtime"):
+    for package in ("bundle", "export", "model", "quantize", "runtime"):
         for path in sorted((root / package).rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

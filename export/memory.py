@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from export.errors import ExportError
+from bundle.errors import ExportError
 
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -45,4 +45,6 @@ def free_memory() -> None:
 
 def peak_memory() -> float:
     """Of this process since it began, in GB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
+    return (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
+    )

@@ -12,15 +12,15 @@ from typing import Any
 
 from torch import nn
 
-from export.errors import ExportError
-from export.lowering import Graph
+from bundle.errors import ExportError, RecipeError
+from export.targets.base import Graph
 from model.checkpoint import Checkpoint, is_below, materialize
 from model.component import Component
 from model.families import family_of, open_family
 from model.family import Family
 from quantize.linear import pack_integers
 from quantize.quantizer import Quantizer
-from quantize.recipe import Recipe, RecipeError, Rule, find_recipe
+from quantize.recipe import Recipe, Rule, find_recipe
 
 HELD_BYTES = 2e9  # of float32 weights that a reference may hold at once beside the model that is verified
 SCALE_BYTES = 2  # bfloat16
@@ -40,13 +40,22 @@ class Plan:
         """The recipe of each graph, rules included. Raises RecipeError on an unknown component or a contradiction."""
         chosen: dict[str, str] = {}
         for component, recipe in self.quant_for:
-            graph = component_graphs.get(component, component if component in component_graphs.values() else None)
+            graph = component_graphs.get(
+                component, component if component in component_graphs.values() else None
+            )
             if graph is None:
-                raise RecipeError(f"--quant-for {component}={recipe}: no such component; there are {', '.join(component_graphs)}")
+                raise RecipeError(
+                    f"--quant-for {component}={recipe}: no such component; there are {', '.join(component_graphs)}"
+                )
             if chosen.setdefault(graph, recipe) != recipe:
-                raise RecipeError(f"--quant-for {component}={recipe}: it shares its weights with a component that is to be {chosen[graph]}")
+                raise RecipeError(
+                    f"--quant-for {component}={recipe}: it shares its weights with a component that is to be {chosen[graph]}"
+                )
         protected = tuple(Rule(path, None, None) for path in family.high_precision)
-        return {graph: find_recipe(chosen.get(graph, self.quant)).with_rules(self.rules + protected) for graph in dict.fromkeys(component_graphs.values())}
+        return {
+            graph: find_recipe(chosen.get(graph, self.quant)).with_rules(self.rules + protected)
+            for graph in dict.fromkeys(component_graphs.values())
+        }
 
 
 class Source:
@@ -79,8 +88,12 @@ class Source:
         """The recipe of each graph. Raises RecipeError on what no component or no weight answers to."""
         for rule in plan.rules:
             if not any(fnmatchcase(path, rule.pattern) for path in self.quantizable):
-                raise RecipeError(f"--quant-rule {rule.pattern}: matches no weight; paths are as in the checkpoint, like {self.quantizable[-1]}")
-        recipes = plan.recipes(self.family, {component.name: component.graph for component in self.describe(plan)})
+                raise RecipeError(
+                    f"--quant-rule {rule.pattern}: matches no weight; paths are as in the checkpoint, like {self.quantizable[-1]}"
+                )
+        recipes = plan.recipes(
+            self.family, {component.name: component.graph for component in self.describe(plan)}
+        )
         self._check_groups(recipes)
         return recipes
 
@@ -89,14 +102,23 @@ class Source:
         odd: dict[str, str] = {}
         for graph, recipe in recipes.items():
             for path, module in self._root.named_modules():
-                if isinstance(module, nn.Linear) and path in self.quantizable and is_below(path, self.family.weights_of_graph[graph]):
+                if (
+                    isinstance(module, nn.Linear)
+                    and path in self.quantizable
+                    and is_below(path, self.family.weights_of_graph[graph])
+                ):
                     scheme = recipe.scheme_for(path, False)
                     if scheme and scheme.group and module.in_features % scheme.group:
                         like = "*" + ".".join(path.split(".")[-2:])
-                        odd.setdefault(like, f"groups of {scheme.group} do not divide the {module.in_features} inputs of {path}")
+                        odd.setdefault(
+                            like,
+                            f"groups of {scheme.group} do not divide the {module.in_features} inputs of {path}",
+                        )
         if odd:
             rules = " ".join(f"--quant-rule '{pattern}=none'" for pattern in odd)
-            raise RecipeError(f"{next(iter(odd.values()))}; take w8, which has no groups, or keep such weights as floats: {rules}")
+            raise RecipeError(
+                f"{next(iter(odd.values()))}; take w8, which has no groups, or keep such weights as floats: {rules}"
+            )
 
     @property
     def is_large(self) -> bool:
@@ -106,7 +128,11 @@ class Source:
     @cached_property
     def quantizable(self) -> list[str]:
         """Paths of the linears and tables that a recipe may touch."""
-        paths = [path for path, module in self._root.named_modules() if isinstance(module, nn.Linear | nn.Embedding)]
+        paths = [
+            path
+            for path, module in self._root.named_modules()
+            if isinstance(module, nn.Linear | nn.Embedding)
+        ]
         return [path for path in paths if not self.family.is_constant(path)]
 
     @cached_property
@@ -119,7 +145,13 @@ class Model:
 
     def __init__(self, source: Source, plan: Plan, layout: str, halves: bool = False):
         """`halves` rounds what stays in floating point to half precision, as some targets hold it."""
-        self._source, self._plan, self._recipes, self._layout, self._halves = source, plan, source.recipes(plan), layout, halves
+        self._source, self._plan, self._recipes, self._layout, self._halves = (
+            source,
+            plan,
+            source.recipes(plan),
+            layout,
+            halves,
+        )
         self._loaded: dict[str, list[Component]] = {}
         self.reports: dict[str, dict[str, float]] = {}
         self.quantized: dict[str, list[str]] = {}
@@ -130,7 +162,12 @@ class Model:
             quantizer, root = Quantizer(self._recipes[graph], family.is_constant), self._source.root()
             materialize(root, self._source.checkpoint, family.weights_of_graph[graph], quantizer)
             self._loaded[graph] = family.components(
-                root, self._source.config, self._source.switches(self._plan), self._source.rows(self._plan), self._layout, only=graph
+                root,
+                self._source.config,
+                self._source.switches(self._plan),
+                self._source.rows(self._plan),
+                self._layout,
+                only=graph,
             )
             if self._halves:
                 _round_to_half(self._loaded[graph])
@@ -165,7 +202,9 @@ def _round_to_half(components: list[Component]) -> None:
                 half = tensor.half()
                 if not half.isfinite().all():
                     where = components[0].graph
-                    raise ExportError(f"{where}: a weight of {float(tensor.abs().max()):.3g} is beyond half precision; --compute-precision float32 holds it")
+                    raise ExportError(
+                        f"{where}: a weight of {float(tensor.abs().max()):.3g} is beyond half precision; --compute-precision float32 holds it"
+                    )
                 tensor.data = half.float()
 
 
@@ -200,10 +239,16 @@ class GraphWeights:
     packed: float = 0.0
 
 
-def graph_weights(root: nn.Module, family: Family, graph: str, recipe: Recipe, float_bytes: int) -> GraphWeights:
+def graph_weights(
+    root: nn.Module, family: Family, graph: str, recipe: Recipe, float_bytes: int
+) -> GraphWeights:
     """From shapes alone."""
     prefixes = family.weights_of_graph[graph]
-    tables = {f"{path}.weight": isinstance(module, nn.Embedding) for path, module in root.named_modules() if isinstance(module, nn.Linear | nn.Embedding)}
+    tables = {
+        f"{path}.weight": isinstance(module, nn.Embedding)
+        for path, module in root.named_modules()
+        if isinstance(module, nn.Linear | nn.Embedding)
+    }
     found = GraphWeights()
     for name, parameter in root.named_parameters(remove_duplicate=False):  # a tied weight is in both graphs
         path, count = name.removesuffix(".weight"), int(parameter.numel())
@@ -214,8 +259,15 @@ def graph_weights(root: nn.Module, family: Family, graph: str, recipe: Recipe, f
             held, loaded, packed = float(float_bytes * count), float(4 * count), float(4 * count)
         else:
             row = parameter.shape[-1]
-            scales = count / row / scheme.channels * 2**scheme.bits if scheme.channels else count / (scheme.group or row)
-            held, loaded = count * scheme.bits / 8 + SCALE_BYTES * scales, count * (5 if scheme.channels else 1) + 5 * scales
+            scales = (
+                count / row / scheme.channels * 2**scheme.bits
+                if scheme.channels
+                else count / (scheme.group or row)
+            )
+            held, loaded = (
+                count * scheme.bits / 8 + SCALE_BYTES * scales,
+                count * (5 if scheme.channels else 1) + 5 * scales,
+            )
             packed = loaded if scheme.channels else count * scheme.bits / 8 + 4 * scales
         found.count += count
         found.held += held

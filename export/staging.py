@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from export.errors import ExportError
-from export.parts import sweep
-from runtime.errors import UsageError
+from bundle.errors import ExportError, UsageError
+from export.resume import sweep
 
 
 @contextmanager
@@ -41,7 +40,9 @@ def staging(out: Path) -> Iterator[Path]:
             _replace(folder, out)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise ExportError(f"{out.parent}: no space left on the disk; free some or give another --out") from None
+            raise ExportError(
+                f"{out.parent}: no space left on the disk; free some or give another --out"
+            ) from None
         raise ExportError(f"{error.filename or out}: {error.strerror or error}") from None
     finally:
         for parent in new_parents:  # the deepest first; full ones stay
@@ -59,7 +60,9 @@ def _locked(folder: Path, out: Path) -> Iterator[None]:
             raise BlockingIOError
         yield
     except BlockingIOError:
-        raise UsageError(f"{out}: another export is writing it; wait for that one or give another --out") from None
+        raise UsageError(
+            f"{out}: another export is writing it; wait for that one or give another --out"
+        ) from None
     finally:
         os.close(descriptor)
 

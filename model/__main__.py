@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from model.errors import ModelError
+from bundle.errors import VoxportError
 
 USAGE, FAILED, INTERRUPTED = 2, 3, 130
 DEFAULT_SIZE = "tiny"
@@ -25,17 +25,22 @@ def main(argv: list[str] | None = None) -> int:
         code = arguments.run(arguments)
         sys.stdout.flush()  # here, where a full disk behind it can still be told
         return code
-    except ModelError as error:
+    except VoxportError as error:
         print(f"voxport: error: {error}", file=sys.stderr)
         return error.exit_code
     except ModuleNotFoundError as error:
-        print(f"voxport: error: {error.name} is not installed; install voxport with its extra [export]: pip install '.[export]' in its folder", file=sys.stderr)
+        print(
+            f"voxport: error: {error.name} is not installed; install voxport with its extra [export]: pip install '.[export]' in its folder",
+            file=sys.stderr,
+        )
         return USAGE
     except BrokenPipeError:  # whoever read has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        if getattr(error, "filename", None) is None:  # of stdout: what is left in its buffer has nowhere to go
+        if (
+            getattr(error, "filename", None) is None
+        ):  # of stdout: what is left in its buffer has nowhere to go
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"voxport: error: {error.filename or 'stdout'}: {error.strerror or error}", file=sys.stderr)
         return FAILED
@@ -48,15 +53,37 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m model", description="Speech checkpoints as published.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    inspect = commands.add_parser("inspect", help="check a checkpoint and say what it holds", description="Check a checkpoint strictly; loads no weights.")
-    inspect.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder with params.json and consolidated.safetensors")
+    inspect = commands.add_parser(
+        "inspect",
+        help="check a checkpoint and say what it holds",
+        description="Check a checkpoint strictly; loads no weights.",
+    )
+    inspect.add_argument(
+        "checkpoint",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="folder with params.json and consolidated.safetensors",
+    )
     inspect.add_argument("--json", action="store_true", help="the summary as JSON on stdout")
     inspect.set_defaults(run=_inspect)
 
-    synth = commands.add_parser("synth", help="write a synthetic checkpoint", description="Write a checkpoint of random weights in the published format.")
+    synth = commands.add_parser(
+        "synth",
+        help="write a synthetic checkpoint",
+        description="Write a checkpoint of random weights in the published format.",
+    )
     synth.add_argument("out", type=Path, metavar="OUT", help="a new or empty folder")
-    synth.add_argument("--family", default="voxtral-tts", metavar="MODEL", help="voxtral-tts or voxtral-realtime (default: voxtral-tts)")
-    synth.add_argument("--size", default=DEFAULT_SIZE, help=f"tiny (2 MB), small (0.1 GB) or full (8 GB, the published numbers); default: {DEFAULT_SIZE}")
+    synth.add_argument(
+        "--family",
+        default="voxtral-tts",
+        metavar="MODEL",
+        help="voxtral-tts or voxtral-realtime (default: voxtral-tts)",
+    )
+    synth.add_argument(
+        "--size",
+        default=DEFAULT_SIZE,
+        help=f"tiny (2 MB), small (0.1 GB) or full (8 GB, the published numbers); default: {DEFAULT_SIZE}",
+    )
     synth.add_argument("--seed", type=int, default=0, help="the same seed gives the same bytes (default: 0)")
     synth.add_argument("--json", action="store_true", help="what was written, as JSON on stdout")
     synth.set_defaults(run=_synth)
@@ -78,11 +105,17 @@ def _synth(arguments: argparse.Namespace) -> int:
     from model.families import find_family
 
     key = find_family(arguments.family)
-    from model.synthetic import write_checkpoint
+    from model.synthetic.checkpoint import write_checkpoint
 
     write_checkpoint(arguments.out, arguments.size, arguments.seed, key)
     size = sum(path.stat().st_size for path in arguments.out.rglob("*") if path.is_file())
-    result = {"out": str(arguments.out), "family": key, "size": arguments.size, "seed": arguments.seed, "bytes": size}
+    result = {
+        "out": str(arguments.out),
+        "family": key,
+        "size": arguments.size,
+        "seed": arguments.seed,
+        "bytes": size,
+    }
     print(json.dumps(result) if arguments.json else arguments.out)
     return 0
 
@@ -97,7 +130,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 
 def summarize(folder: Path) -> dict[str, Any]:
-    """What a checkpoint holds, after a strict check of every tensor's name, shape and dtype. Raises ModelError."""
+    """What a checkpoint holds, after a strict check of every tensor's name, shape and dtype. Raises VoxportError."""
     from model.checkpoint import Checkpoint, expected_tensors
     from model.families import family_of, open_family
 
@@ -113,7 +146,10 @@ def summarize(folder: Path) -> dict[str, Any]:
         "parameters": _parameters(shapes, family.parts),
         "bytes": checkpoint.path.stat().st_size,
         "dtypes": sorted({checkpoint.dtype(name) for name in shapes}),
-        "voices": {name: rows.shape[0] for name, rows in (family.voices(folder, config) if family.voices else {}).items()},
+        "voices": {
+            name: rows.shape[0]
+            for name, rows in (family.voices(folder, config) if family.voices else {}).items()
+        },
         "tokenizer": (folder / "tekken.json").is_file(),
     }
 
@@ -131,10 +167,16 @@ def _lines(summary: dict[str, Any]) -> list[str]:
     rows = [
         ("family", summary["family"]),
         *summary["summary"].items(),
-        ("weights", f"{summary['tensors']} tensors, {summary['bytes']:,} bytes, {', '.join(summary['dtypes'])}"),
+        (
+            "weights",
+            f"{summary['tensors']} tensors, {summary['bytes']:,} bytes, {', '.join(summary['dtypes'])}",
+        ),
         ("parameters", f"{sum(parameters.values()):,}"),
         *((f"  {part}", f"{count:,}") for part, count in parameters.items()),
-        ("voices", ", ".join(f"{name} ({count} rows)" for name, count in summary["voices"].items()) or "none"),
+        (
+            "voices",
+            ", ".join(f"{name} ({count} rows)" for name, count in summary["voices"].items()) or "none",
+        ),
         ("tokenizer", "tekken.json" if summary["tokenizer"] else "no tekken.json"),
     ]
     return [f"{label:<24}{value}" for label, value in rows]

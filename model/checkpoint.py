@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from model.errors import CheckpointError, CheckpointNotFound
+from bundle.errors import CheckpointError, CheckpointNotFound
 
 WEIGHTS = "consolidated.safetensors"
 DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F16": torch.float16}
@@ -30,7 +30,9 @@ class Checkpoint:
         try:
             self._file = safe_open(self.path, framework="pt")
         except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{self.path}: not a complete safetensors file ({error}); fetch it again") from None
+            raise CheckpointError(
+                f"{self.path}: not a complete safetensors file ({error}); fetch it again"
+            ) from None
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -49,22 +51,34 @@ class Checkpoint:
         """
         with safe_open(self.path, framework="pt") as file:
             tensor = file.get_tensor(name)
-        if not all(map(torch.isfinite, tensor.aminmax())):  # which pass NaN on, and take a fiftieth of the time
-            raise CheckpointError(f"{self.path}: tensor {name}: holds values that are not finite; fetch it again")
+        if not all(
+            map(torch.isfinite, tensor.aminmax())
+        ):  # which pass NaN on, and take a fiftieth of the time
+            raise CheckpointError(
+                f"{self.path}: tensor {name}: holds values that are not finite; fetch it again"
+            )
         return tensor
 
     def check(self, expected: dict[str, tuple[int, ...]]) -> None:
         """Every tensor is expected and every expected tensor is there, in its shape, as a float. Raises CheckpointError."""
         missing, extra = sorted(expected.keys() - self.names), sorted(self.names - expected.keys())
         if missing:
-            raise CheckpointError(f"{self.path}: tensor {_some(missing)} missing; params.json describes a model that has it")
+            raise CheckpointError(
+                f"{self.path}: tensor {_some(missing)} missing; params.json describes a model that has it"
+            )
         if extra:
-            raise CheckpointError(f"{self.path}: tensor {_some(extra)} not part of the model that params.json describes")
+            raise CheckpointError(
+                f"{self.path}: tensor {_some(extra)} not part of the model that params.json describes"
+            )
         for name, shape in expected.items():
             if self.shape(name) != shape:
-                raise CheckpointError(f"{self.path}: tensor {name}: shape {list(self.shape(name))}, expected {list(shape)} from params.json")
+                raise CheckpointError(
+                    f"{self.path}: tensor {name}: shape {list(self.shape(name))}, expected {list(shape)} from params.json"
+                )
             if self.dtype(name) not in DTYPES:
-                raise CheckpointError(f"{self.path}: tensor {name}: dtype {self.dtype(name)}, expected one of {', '.join(DTYPES)}")
+                raise CheckpointError(
+                    f"{self.path}: tensor {name}: dtype {self.dtype(name)}, expected one of {', '.join(DTYPES)}"
+                )
 
 
 def _some(names: list[str]) -> str:
@@ -80,27 +94,42 @@ def is_below(path: str, prefixes: Iterable[str]) -> bool:
     return any(path == prefix or path.startswith(prefix + ".") for prefix in prefixes)
 
 
-def materialize(root: nn.Module, checkpoint: Checkpoint, prefixes: Iterable[str], convert: Convert | None = None) -> None:
+def materialize(
+    root: nn.Module, checkpoint: Checkpoint, prefixes: Iterable[str], convert: Convert | None = None
+) -> None:
     """Loads what lies below `prefixes` into a root module on the meta device, tensor by tensor, as float32.
 
     `convert(path, module, weight)` may take a linear or an embedding as stored and give the module that replaces it,
     so that a quantised model never holds a float copy of more than one weight.
     """
     prefixes, replaced = tuple(prefixes), set()
-    names = {id(parameter): name for name, parameter in root.named_parameters()}  # of a tied weight, the first one
+    names = {
+        id(parameter): name for name, parameter in root.named_parameters()
+    }  # of a tied weight, the first one
     for path, parent in list(root.named_modules()):
         if path in replaced:  # its weights would be read once more, and held for nobody
             continue
         for name, child in list(parent.named_children()):
             child_path = f"{path}.{name}" if path else name
-            if convert and isinstance(child, nn.Linear | nn.Embedding) and is_below(child_path, prefixes) and child.weight.is_meta:
+            if (
+                convert
+                and isinstance(child, nn.Linear | nn.Embedding)
+                and is_below(child_path, prefixes)
+                and child.weight.is_meta
+            ):
                 replacement = convert(child_path, child, checkpoint.tensor(names[id(child.weight)]))
                 if replacement is not None:
                     if getattr(child, "bias", None) is not None:
-                        replacement.bias = nn.Parameter(checkpoint.tensor(names[id(child.bias)]).float(), requires_grad=False)
+                        replacement.bias = nn.Parameter(
+                            checkpoint.tensor(names[id(child.bias)]).float(), requires_grad=False
+                        )
                     setattr(parent, name, replacement)
                     replaced.add(child_path)
         for name, parameter in list(parent.named_parameters(recurse=False)):
             full = f"{path}.{name}" if path else name
             if is_below(full, prefixes) and parameter.is_meta:
-                setattr(parent, name, nn.Parameter(checkpoint.tensor(names[id(parameter)]).float(), requires_grad=False))
+                setattr(
+                    parent,
+                    name,
+                    nn.Parameter(checkpoint.tensor(names[id(parameter)]).float(), requires_grad=False),
+                )

@@ -8,9 +8,11 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from model.errors import CheckpointNotFound, ConfigError
+from bundle.errors import CheckpointNotFound, ConfigError
 
-Size = Annotated[int, Field(gt=0, le=1 << 20)]  # bounds far above any model, so that no number makes reading it endless
+Size = Annotated[
+    int, Field(gt=0, le=1 << 20)
+]  # bounds far above any model, so that no number makes reading it endless
 Few = Annotated[int, Field(gt=0, le=1 << 10)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Config = TypeVar("Config", bound=BaseModel)
@@ -59,7 +61,9 @@ def read_params(checkpoint: Path) -> Any:
     """The content of `checkpoint/params.json`. Raises CheckpointNotFound or ConfigError."""
     path = checkpoint / PARAMS
     if not path.is_file():
-        raise CheckpointNotFound(f"{checkpoint} is no checkpoint: it has no {PARAMS}; give a folder as published")
+        raise CheckpointNotFound(
+            f"{checkpoint} is no checkpoint: it has no {PARAMS}; give a folder as published"
+        )
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:  # a number of 5000 digits is a bare ValueError

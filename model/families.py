@@ -7,8 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bundle.errors import ConfigError, UnknownFamily
 from model.config import PARAMS, read_params
-from model.errors import ConfigError, UnknownFamily
 
 if TYPE_CHECKING:
     from model.family import Family
@@ -49,7 +49,9 @@ def family_of(checkpoint: Path) -> str:
         if isinstance(multimodal, dict) and row.section in multimodal:
             return key
     known = ", ".join(f"{row.section} ({row.title})" for row in FAMILIES.values())
-    raise ConfigError(f"{checkpoint / PARAMS}: multimodal: describes no model that is known here; expected one of {known}")
+    raise ConfigError(
+        f"{checkpoint / PARAMS}: multimodal: describes no model that is known here; expected one of {known}"
+    )
 
 
 def open_family(key: str) -> Family:

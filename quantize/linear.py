@@ -17,7 +17,9 @@ from quantize.recipe import Scheme
 
 Product = Callable[[torch.Tensor, "QuantizedLinear"], torch.Tensor]
 CHUNK = 2**20  # weights that are dequantised together
-CHANNEL_BLOCK = 128  # activation block of a per-channel weight under `int8_per_block`: what the ONNX kernel is given
+CHANNEL_BLOCK = (
+    128  # activation block of a per-channel weight under `int8_per_block`: what the ONNX kernel is given
+)
 
 
 class QuantizedLinear(nn.Module):
@@ -37,7 +39,9 @@ class QuantizedLinear(nn.Module):
         self.out_features, self.in_features = integers.shape
         self.register_buffer("weight", integers)
         self.register_buffer("scale", scale)
-        self.register_buffer("zero", torch.zeros_like(scale, dtype=torch.int8), persistent=False)  # lowerings match a constant
+        self.register_buffer(
+            "zero", torch.zeros_like(scale, dtype=torch.int8), persistent=False
+        )  # lowerings match a constant
         self.register_parameter("bias", None)
         self.product: Product = float_activations
 
@@ -56,7 +60,9 @@ class QuantizedLinear(nn.Module):
     def constant(self) -> torch.Tensor:
         """`weight`, as lowerings take it. Raises RuntimeError where it is packed."""
         if self.is_packed:
-            raise RuntimeError("the integers are packed, so they can no longer be lowered; load the graph again")
+            raise RuntimeError(
+                "the integers are packed, so they can no longer be lowered; load the graph again"
+            )
         return self.weight
 
     def integers(self, rows: slice = slice(None), out: torch.Tensor | None = None) -> torch.Tensor:
@@ -76,12 +82,18 @@ class QuantizedLinear(nn.Module):
 
     def stack(self, parts: list[QuantizedLinear]) -> QuantizedLinear:
         """One linear with the rows of all parts, in order."""
-        return QuantizedLinear(torch.cat([part.constant for part in parts]), torch.cat([part.scale for part in parts]), self.scheme)
+        return QuantizedLinear(
+            torch.cat([part.constant for part in parts]),
+            torch.cat([part.scale for part in parts]),
+            self.scheme,
+        )
 
     def dequantized(self) -> torch.Tensor:
         """float32 [N, K], as an operator that every lowering recognises."""
         low, high = self.scheme.range
-        return torch.ops.torchao.dequantize_affine(self.constant, [1, self.block], self.scale, self.zero, torch.int8, low, high)
+        return torch.ops.torchao.dequantize_affine(
+            self.constant, [1, self.block], self.scale, self.zero, torch.int8, low, high
+        )
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., K] -> [..., N] with dequantised weights: in a lowering the operator that it recognises, in eager the same
@@ -126,7 +138,9 @@ def float_activations(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
 def int8_per_token(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
     """Each row of activations is quantised to 8 bits with a zero point of its own (XNNPACK's dynamic kernels)."""
     ops, block = torch.ops.torchao, [1] * (x.dim() - 1) + [x.shape[-1]]
-    scale, zero = ops.choose_qparams_affine(x, "ASYMMETRIC", block, torch.int8, -128, 127, None, None, torch.int8)
+    scale, zero = ops.choose_qparams_affine(
+        x, "ASYMMETRIC", block, torch.int8, -128, 127, None, None, torch.int8
+    )
     integers = ops.quantize_affine(x, block, scale, zero, torch.int8, -128, 127)
     return linear.multiply(ops.dequantize_affine(integers, block, scale, zero, torch.int8, -128, 127))
 
@@ -140,7 +154,9 @@ def int8_per_block(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
     size = linear.block if linear.scheme.group else CHANNEL_BLOCK
     blocks = F.pad(x, (0, -columns % size)).unflatten(-1, (-1, size))
     top = blocks.abs().amax(-1, keepdim=True)
-    inverse = torch.where(top > 0, torch.full_like(top, 127.0) / top, 0.0)  # torch's `127 / top` is one ulp off
+    inverse = torch.where(
+        top > 0, torch.full_like(top, 127.0) / top, 0.0
+    )  # torch's `127 / top` is one ulp off
     rounded = (torch.round(blocks * inverse) * (top / 127)).flatten(-2)[..., :columns]
     return linear.multiply(rounded)
 

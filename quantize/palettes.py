@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from quantize.recipe import RecipeError, Scheme
+from bundle.errors import RecipeError
+from quantize.recipe import Scheme
 
 ROUNDS = 20  # of Lloyd's algorithm; the error moves by less than 1 % after ten on normal weights
 
@@ -44,7 +45,9 @@ class PalettizedLinear(nn.Module):
 
     def stack(self, parts: list[PalettizedLinear]) -> PalettizedLinear:
         """One linear with the rows of all parts, in order."""
-        indices, palettes = (torch.cat([part.get_buffer(name) for part in parts]) for name in ("indices", "palette"))
+        indices, palettes = (
+            torch.cat([part.get_buffer(name) for part in parts]) for name in ("indices", "palette")
+        )
         return PalettizedLinear(indices, palettes, self.scheme)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -57,7 +60,9 @@ def search_palette(weight: torch.Tensor, scheme: Scheme, path: str) -> Palettize
     channels = scheme.channels or len(weight)
     weight = weight.float()
     if len(weight) % channels:
-        raise RecipeError(f"{path}: {len(weight)} outputs are no multiple of the {channels} that share a palette; add a rule: --quant-rule '{path}=none'")
+        raise RecipeError(
+            f"{path}: {len(weight)} outputs are no multiple of the {channels} that share a palette; add a rule: --quant-rule '{path}=none'"
+        )
     groups = weight.reshape(-1, channels * weight.shape[1])
     count = 2**scheme.bits
     even = torch.linspace(0, 1, count)

@@ -32,7 +32,9 @@ class Quantizer:
         scheme = None if self.never(path) else self.recipe.scheme_for(path, is_table)
         if scheme is None:
             return None
-        found = search_palette(weight, scheme, path) if scheme.channels else search_scales(weight, scheme, path)
+        found = (
+            search_palette(weight, scheme, path) if scheme.channels else search_scales(weight, scheme, path)
+        )
         self.squared_error += found.squared_error
         self.min_max_squared_error += found.min_max_squared_error
         self.squared_norm += found.squared_norm

@@ -6,18 +6,16 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from bundle.errors import RecipeError
+
 GROUP = 32  # weights per scale of a 4-bit scheme: the smallest block that all three targets' kernels take
 WIDE_GROUP = 128  # a quarter of the scales
-PALETTE_CHANNELS = 16  # rows per palette: a fair of Core ML's sizes (4 to 32); 16 values of 16 bits cost nothing beside them
+PALETTE_CHANNELS = (
+    16  # rows per palette: a fair of Core ML's sizes (4 to 32); 16 values of 16 bits cost nothing beside them
+)
 # What an output must keep of its correlation with full precision, by the bits of the coarsest weight on its way. A floor for
 # sanity, not a promise of quality: rounding to 8 bits moves a weight by 0.7 %, to 4 by 9 %, and some ten products follow each other.
 LEAST_CORRELATION = {8: 0.99, 4: 0.9}
-
-
-class RecipeError(Exception):
-    """A recipe, rule or override that cannot be followed. Exit code 2: usage."""
-
-    exit_code = 2
 
 
 @dataclass(frozen=True)
@@ -75,14 +73,26 @@ class Recipe:
             "name": self.name,
             "linears": _describe(self.linears),
             "tables": _describe(self.tables),
-            "rules": [{"pattern": rule.pattern, "linears": _describe(rule.linears), "tables": _describe(rule.tables)} for rule in self.rules],
+            "rules": [
+                {
+                    "pattern": rule.pattern,
+                    "linears": _describe(rule.linears),
+                    "tables": _describe(rule.tables),
+                }
+                for rule in self.rules
+            ],
         }
 
 
 def _describe(scheme: Scheme | None) -> dict[str, Any] | None:
     if scheme is None:
         return None
-    return {"bits": scheme.bits, "group": scheme.group, "activations": scheme.activations, "channels": scheme.channels}
+    return {
+        "bits": scheme.bits,
+        "group": scheme.group,
+        "activations": scheme.activations,
+        "channels": scheme.channels,
+    }
 
 
 _INT8 = Scheme(bits=8)

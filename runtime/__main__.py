@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runtime.errors import IntegrityError, RuntimeFault, UsageError, system_error
-from runtime.log import set_up_logging
+from bundle.errors import IntegrityError, UsageError, VoxportError, system_error
+from bundle.log import set_up_logging
 
 if TYPE_CHECKING:
     from runtime.engines.base import EngineOptions
-    from runtime.transcription import Transcriber
+    from runtime.speech_to_text import Transcriber
 
 FORMATS = ".wav .flac .mp3 .ogg .pcm"
 TOLD_S = 10.0  # between two lines of progress
@@ -32,20 +32,27 @@ def main(argv: list[str] | None = None) -> int:
     """Returns the exit code: 0, 2 usage, 3 failed, 5 integrity."""
     arguments = _parser().parse_args(argv)
     set_up_logging("runtime")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # who is ended tells it like one who is interrupted
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # who is ended tells it like one who is interrupted
     try:
         code = arguments.run(arguments)
         sys.stdout.flush()  # here, where a full disk behind it can still be told
         return code
-    except RuntimeFault as error:
+    except VoxportError as error:
         print(f"voxport: error: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # whoever listened has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, MemoryError) as error:
-        print(f"voxport: error: {system_error(error) if isinstance(error, OSError) else 'not enough memory'}", file=sys.stderr)
-        if getattr(error, "filename", None) is None:  # of stdout: what is left in its buffer has nowhere to go
+        print(
+            f"voxport: error: {system_error(error) if isinstance(error, OSError) else 'not enough memory'}",
+            file=sys.stderr,
+        )
+        if (
+            getattr(error, "filename", None) is None
+        ):  # of stdout: what is left in its buffer has nowhere to go
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except KeyboardInterrupt:
@@ -60,41 +67,104 @@ def _parser() -> argparse.ArgumentParser:
     say = commands.add_parser("say", help="text to speech", description="Speak a text from a bundle.")
     say.add_argument("text", help="what to speak; - reads it from stdin")
     say.add_argument("--bundle", type=Path, required=True, metavar="DIR")
-    say.add_argument("--voice", help="name of a voice (default: neutral_female, else the first), or a .safetensors file with key `embedding`")
     say.add_argument(
-        "--seed", type=int, default=0, help="of the start noise, which is then the same on every target; what is spoken may differ by rounding (default: 0)"
+        "--voice",
+        help="name of a voice (default: neutral_female, else the first), or a .safetensors file with key `embedding`",
+    )
+    say.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of the start noise, which is then the same on every target; what is spoken may differ by rounding (default: 0)",
     )
     say.add_argument("-o", "--output", type=Path, metavar="FILE", help=f"one of {FORMATS}")
     say.add_argument("--stream", action="store_true", help="raw 16-bit mono PCM on stdout as it is made")
-    say.add_argument("--chunk-frames", type=int, metavar="N", help=f"with --stream: frames of 80 ms in a piece (default: {STREAMED})")
-    say.add_argument("--max-frames", type=int, default=2048, metavar="N", help="stop after so many frames (default: 2048)")
-    say.add_argument("--clean-text", action="store_true", help="take out markup and spell out what is not speakable (English)")
-    say.add_argument("--no-check", action="store_true", help="start without comparing the bundle's files with their hashes (0.6 s per GB)")
+    say.add_argument(
+        "--chunk-frames",
+        type=int,
+        metavar="N",
+        help=f"with --stream: frames of 80 ms in a piece (default: {STREAMED})",
+    )
+    say.add_argument(
+        "--max-frames", type=int, default=2048, metavar="N", help="stop after so many frames (default: 2048)"
+    )
+    say.add_argument(
+        "--clean-text",
+        action="store_true",
+        help="take out markup and spell out what is not speakable (English)",
+    )
+    say.add_argument(
+        "--no-check",
+        action="store_true",
+        help="start without comparing the bundle's files with their hashes (0.6 s per GB)",
+    )
     _add_engine(say)
     say.add_argument("--json", action="store_true", help="what was made, as JSON on stdout")
     say.set_defaults(run=_say)
 
-    transcribe = commands.add_parser("transcribe", help="speech to text", description="Write down what is said in a recording, or live.")
+    transcribe = commands.add_parser(
+        "transcribe", help="speech to text", description="Write down what is said in a recording, or live."
+    )
     transcribe.add_argument("audio", type=Path, help="a file of any rate and number of channels; - is stdin")
     transcribe.add_argument("--bundle", type=Path, required=True, metavar="DIR")
-    transcribe.add_argument("--format", choices=("text", "srt", "vtt", "json"), help="of what is written (default: as FILE ends, else text)")
-    transcribe.add_argument("--timestamps", action="store_true", help="with text: times before each line; with json: times of each word")
-    transcribe.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write it (default: stdout)")
     transcribe.add_argument(
-        "--live", action="store_true", help="raw 16-bit little-endian samples on stdin, as arecord gives them; words appear while one speaks"
+        "--format",
+        choices=("text", "srt", "vtt", "json"),
+        help="of what is written (default: as FILE ends, else text)",
     )
-    transcribe.add_argument("--delay-ms", type=int, metavar="MS", help="how far text lies behind sound: one of the bundle's delays (default: its first)")
-    transcribe.add_argument("--rate", type=int, default=16000, metavar="HZ", help="with --live: of the samples (default: 16000)")
-    transcribe.add_argument("--channels", type=int, default=1, metavar="N", help="with --live: of the samples, taken together (default: 1)")
-    transcribe.add_argument("--chunk", type=int, default=1, metavar="N", help="with --live: encode N times 80 ms at once: cheaper, and N - 1 times 80 ms later")
     transcribe.add_argument(
-        "--late", choices=("wait", "drop"), default="wait", help="with --live, where sound comes faster than it is transcribed (default: wait)"
+        "--timestamps",
+        action="store_true",
+        help="with text: times before each line; with json: times of each word",
     )
-    transcribe.add_argument("--no-check", action="store_true", help="start without comparing the bundle's files with their hashes (0.6 s per GB)")
+    transcribe.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="where to write it (default: stdout)"
+    )
+    transcribe.add_argument(
+        "--live",
+        action="store_true",
+        help="raw 16-bit little-endian samples on stdin, as arecord gives them; words appear while one speaks",
+    )
+    transcribe.add_argument(
+        "--delay-ms",
+        type=int,
+        metavar="MS",
+        help="how far text lies behind sound: one of the bundle's delays (default: its first)",
+    )
+    transcribe.add_argument(
+        "--rate", type=int, default=16000, metavar="HZ", help="with --live: of the samples (default: 16000)"
+    )
+    transcribe.add_argument(
+        "--channels",
+        type=int,
+        default=1,
+        metavar="N",
+        help="with --live: of the samples, taken together (default: 1)",
+    )
+    transcribe.add_argument(
+        "--chunk",
+        type=int,
+        default=1,
+        metavar="N",
+        help="with --live: encode N times 80 ms at once: cheaper, and N - 1 times 80 ms later",
+    )
+    transcribe.add_argument(
+        "--late",
+        choices=("wait", "drop"),
+        default="wait",
+        help="with --live, where sound comes faster than it is transcribed (default: wait)",
+    )
+    transcribe.add_argument(
+        "--no-check",
+        action="store_true",
+        help="start without comparing the bundle's files with their hashes (0.6 s per GB)",
+    )
     _add_engine(transcribe)
     transcribe.set_defaults(run=_transcribe)
 
-    info = commands.add_parser("info", help="what a bundle is", description="What a bundle holds and how it was verified.")
+    info = commands.add_parser(
+        "info", help="what a bundle is", description="What a bundle holds and how it was verified."
+    )
     info.add_argument("bundle", type=Path)
     info.add_argument("--json", action="store_true", help="the manifest")
     info.set_defaults(run=_info)
@@ -104,30 +174,67 @@ def _parser() -> argparse.ArgumentParser:
     voices.add_argument("--json", action="store_true", help="rows of each voice")
     voices.set_defaults(run=_voices)
 
-    trace = commands.add_parser("trace", help="every intermediate value", description="Every intermediate value of an utterance, from a bundle.")
+    trace = commands.add_parser(
+        "trace",
+        help="every intermediate value",
+        description="Every intermediate value of an utterance, from a bundle.",
+    )
     trace.add_argument("bundle", type=Path)
     trace.add_argument("--inputs", type=Path, required=True, metavar="IN.npz")
     trace.add_argument("-o", "--output", type=Path, required=True, metavar="OUT.npz")
-    trace.add_argument("--live", action="store_true", help="speech to text: in steps of 80 ms, as in a live stream")
+    trace.add_argument(
+        "--live", action="store_true", help="speech to text: in steps of 80 ms, as in a live stream"
+    )
     _add_engine(trace)
     trace.add_argument("--json", action="store_true", help="shapes of what was written, as JSON on stdout")
     trace.set_defaults(run=_trace)
 
-    bench = commands.add_parser("bench", help="how fast a bundle speaks here", description="Times per component and frame, against what memory allows.")
+    bench = commands.add_parser(
+        "bench",
+        help="how fast a bundle speaks here",
+        description="Times per component and frame, against what memory allows.",
+    )
     bench.add_argument("bundle", type=Path)
-    bench.add_argument("--frames", type=int, default=50, metavar="N", help="frames of 80 ms that are timed (default: 50)")
-    bench.add_argument("--prompt-tokens", type=int, metavar="N", help="text to speech: ids of the prompt (default: 20)")
+    bench.add_argument(
+        "--frames", type=int, default=50, metavar="N", help="frames of 80 ms that are timed (default: 50)"
+    )
+    bench.add_argument(
+        "--prompt-tokens", type=int, metavar="N", help="text to speech: ids of the prompt (default: 20)"
+    )
     _add_engine(bench)
     bench.add_argument(
-        "--streams", type=_counts, default=(), metavar="N,...", help="speak so many utterances at once as well, in one pass over the weights (ONNX, up to 4)"
+        "--streams",
+        type=_counts,
+        default=(),
+        metavar="N,...",
+        help="speak so many utterances at once as well, in one pass over the weights (ONNX, up to 4)",
     )
-    bench.add_argument("--chunks", type=_counts, default=(), metavar="N,...", help="speech to text: encode so many times 80 ms at once as well")
-    bench.add_argument("--compare", choices=("eager",), help="time the published weights in eager torch, in bfloat16, behind it; needs the extra [export]")
-    bench.add_argument("--checkpoint", type=Path, metavar="DIR", help="of --compare: what the bundle was made from (default: the embedded tiny model)")
+    bench.add_argument(
+        "--chunks",
+        type=_counts,
+        default=(),
+        metavar="N,...",
+        help="speech to text: encode so many times 80 ms at once as well",
+    )
+    bench.add_argument(
+        "--compare",
+        choices=("eager",),
+        help="time the published weights in eager torch, in bfloat16, behind it; needs the extra [export]",
+    )
+    bench.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="DIR",
+        help="of --compare: what the bundle was made from (default: the embedded tiny model)",
+    )
     bench.add_argument("--json", action="store_true", help="all figures as JSON on stdout")
     bench.set_defaults(run=_bench)
 
-    mil = commands.add_parser("mil", help="what a Core ML package holds", description="Functions, inputs, states and operations of an .mlpackage.")
+    mil = commands.add_parser(
+        "mil",
+        help="what a Core ML package holds",
+        description="Functions, inputs, states and operations of an .mlpackage.",
+    )
     mil.add_argument("package", type=Path, metavar="MLPACKAGE")
     mil.add_argument("--function", metavar="NAME", help="of this function only")
     mil.add_argument("--json", action="store_true", help="the same as JSON on stdout")
@@ -142,7 +249,11 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         choices=("float16", "float32"),
         help="Core ML bundles, through the reference executor: float16 rounds where the program says (default, but on macOS Core ML runs), float32 nowhere",
     )
-    parser.add_argument("--compute-units", choices=("all", "cpu", "cpu_and_gpu", "cpu_and_ne"), help="Core ML bundles, on macOS (default: all)")
+    parser.add_argument(
+        "--compute-units",
+        choices=("all", "cpu", "cpu_and_gpu", "cpu_and_ne"),
+        help="Core ML bundles, on macOS (default: all)",
+    )
 
 
 def _options(arguments: argparse.Namespace) -> EngineOptions:
@@ -161,8 +272,8 @@ def _counts(text: str) -> tuple[int, ...]:
 def _say(arguments: argparse.Namespace) -> int:
     import numpy as np
 
-    from runtime.audio import check_format, pcm16, write_audio
-    from runtime.synthesis import Synthesizer
+    from runtime.audio.files import check_format, pcm16, write_audio
+    from runtime.text_to_speech import Synthesizer
 
     if not arguments.stream and arguments.output is None:
         raise UsageError("say: give -o FILE or --stream")
@@ -186,7 +297,9 @@ def _say(arguments: argparse.Namespace) -> int:
 
     def speech() -> Iterator[np.ndarray]:
         nonlocal ended
-        ended = yield from synthesizer.speak(text, arguments.voice, arguments.seed, arguments.max_frames, chunk, arguments.clean_text)
+        ended = yield from synthesizer.speak(
+            text, arguments.voice, arguments.seed, arguments.max_frames, chunk, arguments.clean_text
+        )
 
     for piece in speech():
         first = first or time.perf_counter() - started
@@ -200,22 +313,37 @@ def _say(arguments: argparse.Namespace) -> int:
             pieces.append(piece)
     elapsed = time.perf_counter() - started
     if not seconds:
-        raise RuntimeFault("say: the model ended the speech before its first frame; try another seed or text")
+        raise VoxportError("say: the model ended the speech before its first frame; try another seed or text")
     if arguments.output:
         write_audio(arguments.output, np.concatenate(pieces), synthesizer.sample_rate)
-    log.info("%.2f s of speech in %.2f s%s", seconds, elapsed, f", first sound after {first:.2f} s" if arguments.stream else "")
+    log.info(
+        "%.2f s of speech in %.2f s%s",
+        seconds,
+        elapsed,
+        f", first sound after {first:.2f} s" if arguments.stream else "",
+    )
     if arguments.json:
-        print(json.dumps({"output": str(arguments.output), "seconds": seconds, "sample_rate": synthesizer.sample_rate, "elapsed": elapsed, "ended": ended}))
+        print(
+            json.dumps(
+                {
+                    "output": str(arguments.output),
+                    "seconds": seconds,
+                    "sample_rate": synthesizer.sample_rate,
+                    "elapsed": elapsed,
+                    "ended": ended,
+                }
+            )
+        )
     elif arguments.output and not arguments.stream:
         print(arguments.output)
     return 0
 
 
 def _transcribe(arguments: argparse.Namespace) -> int:
-    from runtime.captions import Word, as_json, as_lines, as_srt, as_vtt
-    from runtime.files import check_place, write_whole
-    from runtime.recording import Recording
-    from runtime.transcription import Transcriber
+    from bundle.files import check_place, write_whole
+    from runtime.audio.captions import Word, as_json, as_lines, as_srt, as_vtt
+    from runtime.audio.recordings import Recording
+    from runtime.speech_to_text import Transcriber
 
     ending = arguments.output.suffix[1:].lower() if arguments.output else ""
     arguments.format = arguments.format or (ending if ending in ("srt", "vtt", "json") else "text")
@@ -230,7 +358,10 @@ def _transcribe(arguments: argparse.Namespace) -> int:
     if arguments.live:
         return _listen(transcriber, arguments)
     source, started, text, words = Recording(arguments.audio, rate), time.perf_counter(), "", list[Word]()
-    told, as_it_comes = started, arguments.format == "text" and not arguments.timestamps and not arguments.output
+    told, as_it_comes = (
+        started,
+        arguments.format == "text" and not arguments.timestamps and not arguments.output,
+    )
     for heard in transcriber.transcribe(source.blocks(), arguments.delay_ms):
         if as_it_comes:
             print(heard.text if text.strip() else heard.text.lstrip(), end="", flush=True)
@@ -262,11 +393,15 @@ def _check_transcribe(arguments: argparse.Namespace) -> None:
     """Raises UsageError on options that contradict each other."""
     if arguments.live:
         if str(arguments.audio) != "-":
-            raise UsageError(f"transcribe: --live listens to stdin; give - in place of {arguments.audio}, or leave --live out")
+            raise UsageError(
+                f"transcribe: --live listens to stdin; give - in place of {arguments.audio}, or leave --live out"
+            )
         if arguments.format in ("srt", "vtt") or arguments.output:
             raise UsageError("transcribe: --live writes text or json to stdout; leave -o, srt and vtt out")
     if arguments.timestamps and arguments.format in ("srt", "vtt"):
-        raise UsageError(f"transcribe: --timestamps is for text and json; {arguments.format} has times anyway")
+        raise UsageError(
+            f"transcribe: --timestamps is for text and json; {arguments.format} has times anyway"
+        )
     for name, most in (("rate", 768_000), ("channels", 64), ("chunk", 32)):
         value = getattr(arguments, name)
         if not 1 <= value <= most:
@@ -279,11 +414,17 @@ def _check_transcribe(arguments: argparse.Namespace) -> None:
 
 def _listen(transcriber: Transcriber, arguments: argparse.Namespace) -> int:
     """Live: what is heard goes out at once. An interruption ends the sound, and what is still due is written; a second one stops."""
-    from runtime.captions import as_word_line
-    from runtime.recording import LiveSource, raw_stdin
+    from runtime.audio.captions import as_word_line
+    from runtime.audio.recordings import LiveSource, raw_stdin
 
     transcriber.check_live()
-    live = LiveSource(raw_stdin(), arguments.rate, arguments.channels, transcriber.sample_rate, drops=arguments.late == "drop")
+    live = LiveSource(
+        raw_stdin(),
+        arguments.rate,
+        arguments.channels,
+        transcriber.sample_rate,
+        drops=arguments.late == "drop",
+    )
 
     def end(number: int, frame: object) -> None:
         live.end()
@@ -297,7 +438,11 @@ def _listen(transcriber: Transcriber, arguments: argparse.Namespace) -> int:
                 print(heard.text, end="", flush=True)
                 continue
             for word in heard.words:
-                at = replace(word, start=word.start + live.lost_before(word.start), end=word.end + live.lost_before(word.end))
+                at = replace(
+                    word,
+                    start=word.start + live.lost_before(word.start),
+                    end=word.end + live.lost_before(word.end),
+                )
                 print(as_word_line(at, arguments.format == "json"), flush=True)
     finally:
         for each, handler in before.items():
@@ -308,39 +453,55 @@ def _listen(transcriber: Transcriber, arguments: argparse.Namespace) -> int:
 
 
 def _info(arguments: argparse.Namespace) -> int:
-    from runtime.bundle import Bundle
+    from bundle.bundle import Bundle
 
     manifest = Bundle(arguments.bundle).manifest
     if arguments.json:
         print(manifest.model_dump_json(indent=1))
         return 0
     size = sum(entry.size for entry in manifest.files.values())
-    print(f"{manifest.source.name} ({manifest.family}) for {manifest.target}, recipe {manifest.recipe.name}, {size / 1e6:.1f} MB")
-    print(f"verification: {manifest.verification.status} when exported; numerics: {manifest.numerics}; floats: {manifest.compute_precision}")
-    print("switches: " + ", ".join(f"{name} {value}" for name, value in manifest.switches.items()) + f"; cache {manifest.cache_length} rows")
-    print(f"voices: {', '.join(manifest.voices) or 'none'}; tokenizer: {'yes' if manifest.tokenizer else 'no'}; licence: {manifest.licence}")
+    print(
+        f"{manifest.source.name} ({manifest.family}) for {manifest.target}, recipe {manifest.recipe.name}, {size / 1e6:.1f} MB"
+    )
+    print(
+        f"verification: {manifest.verification.status} when exported; numerics: {manifest.numerics}; floats: {manifest.compute_precision}"
+    )
+    print(
+        "switches: "
+        + ", ".join(f"{name} {value}" for name, value in manifest.switches.items())
+        + f"; cache {manifest.cache_length} rows"
+    )
+    print(
+        f"voices: {', '.join(manifest.voices) or 'none'}; tokenizer: {'yes' if manifest.tokenizer else 'no'}; licence: {manifest.licence}"
+    )
     for entry in manifest.components:
-        print(f"  {entry.name:<14} {entry.recipe:<6} {entry.bits_per_weight:>6.2f} bits/weight  {entry.file}:{entry.entry_point}  {entry.purpose}")
+        print(
+            f"  {entry.name:<14} {entry.recipe:<6} {entry.bits_per_weight:>6.2f} bits/weight  {entry.file}:{entry.entry_point}  {entry.purpose}"
+        )
     return 0
 
 
 def _voices(arguments: argparse.Namespace) -> int:
-    from runtime.bundle import Bundle
+    from bundle.bundle import Bundle
     from runtime.families import read_constants
-    from runtime.voices import load_voice
+    from runtime.families.voxtral_tts.voices import load_voice
 
     bundle = Bundle(arguments.bundle)
     dim = read_constants(bundle.manifest).dim
     rows = {name: len(load_voice(bundle, name, dim)) for name in bundle.manifest.voices}
-    print(json.dumps(rows) if arguments.json else "\n".join(f"{name:<16} {count} rows" for name, count in rows.items()))
+    print(
+        json.dumps(rows)
+        if arguments.json
+        else "\n".join(f"{name:<16} {count} rows" for name, count in rows.items())
+    )
     return 0
 
 
 def _trace(arguments: argparse.Namespace) -> int:
-    from runtime.bundle import Bundle
+    from bundle.bundle import Bundle
+    from bundle.files import check_place
     from runtime.engines import open_engine
     from runtime.families import open_family, read_constants
-    from runtime.files import check_place
     from runtime.trace import read_inputs, write_outputs
 
     bundle = Bundle(arguments.bundle)
@@ -351,13 +512,17 @@ def _trace(arguments: argparse.Namespace) -> int:
     check_place(arguments.output)
     outputs = family.trace(open_engine(bundle, _options(arguments)), constants, inputs, arguments.live)
     write_outputs(arguments.output, outputs)
-    print(json.dumps({name: array.shape for name, array in outputs.items()}) if arguments.json else arguments.output)
+    print(
+        json.dumps({name: array.shape for name, array in outputs.items()})
+        if arguments.json
+        else arguments.output
+    )
     return 0
 
 
 def _bench(arguments: argparse.Namespace) -> int:
+    from bundle.bundle import Bundle
     from runtime.bench import PROMPT_TOKENS, bench, bench_eager, bench_text, check_eager
-    from runtime.bundle import Bundle
     from runtime.families import open_family
 
     for name in ("frames", "prompt_tokens"):
@@ -371,9 +536,17 @@ def _bench(arguments: argparse.Namespace) -> int:
     manifest = Bundle(arguments.bundle).manifest
     for name in {"streams", "chunks", "prompt_tokens"} - set(open_family(manifest.family).BENCH_OPTIONS):
         if getattr(arguments, name):
-            raise UsageError(f"bench: --{name.replace('_', '-')} says nothing of a bundle of {manifest.family}; leave it out")
+            raise UsageError(
+                f"bench: --{name.replace('_', '-')} says nothing of a bundle of {manifest.family}; leave it out"
+            )
     at_once = arguments.streams or arguments.chunks
-    result = bench(arguments.bundle, _options(arguments), arguments.frames, arguments.prompt_tokens or PROMPT_TOKENS, at_once)
+    result = bench(
+        arguments.bundle,
+        _options(arguments),
+        arguments.frames,
+        arguments.prompt_tokens or PROMPT_TOKENS,
+        at_once,
+    )
     if arguments.compare:
         result["eager"] = bench_eager(arguments.checkpoint, result, arguments.threads)
     print(json.dumps(result, indent=1) if arguments.json else bench_text(result))

@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from runtime.bundle import Bundle
+from bundle.bundle import Bundle
+from bundle.errors import UsageError, VoxportError
 from runtime.engines import open_engine
 from runtime.engines.base import Arrays, Engine, EngineOptions, Stream
-from runtime.errors import RuntimeFault, UsageError
 from runtime.families import open_family, read_constants
-from runtime.family import BenchSettings, RuntimeFamily
-from runtime.voices import choose_voice
+from runtime.families.base import BenchSettings, RuntimeFamily
+from runtime.families.voxtral_tts.voices import choose_voice
 
 FRAME_MS = 80.0
 PROBE_BYTES = 2**29  # far beyond any cache
@@ -66,7 +66,13 @@ class Subject:
     settings: BenchSettings
 
 
-def bench(folder: Path, options: EngineOptions, frames: int, prompt_tokens: int = PROMPT_TOKENS, at_once: tuple[int, ...] = ()) -> dict[str, Any]:
+def bench(
+    folder: Path,
+    options: EngineOptions,
+    frames: int,
+    prompt_tokens: int = PROMPT_TOKENS,
+    at_once: tuple[int, ...] = (),
+) -> dict[str, Any]:
     """`measure` of a bundle, and what it was measured on. Times in ms, sizes in bytes. `at_once` is what the family makes of it: numbers
     of callers that speak at once, or of steps that are encoded at once.
 
@@ -76,12 +82,24 @@ def bench(folder: Path, options: EngineOptions, frames: int, prompt_tokens: int 
     manifest, family = bundle.manifest, open_family(bundle.manifest.family)
     constants = read_constants(manifest)
     family.check_at_once({entry.name: entry for entry in manifest.components}, at_once)
-    voice = choose_voice(bundle, None, constants.dim) if manifest.voices else np.zeros((0, constants.dim), np.float32)
+    voice = (
+        choose_voice(bundle, None, constants.dim)
+        if manifest.voices
+        else np.zeros((0, constants.dim), np.float32)
+    )
     weights = {entry.name: entry.weight_bytes for entry in manifest.components}
     settings = BenchSettings(voice, prompt_tokens, at_once)
-    subject = Subject(family, lambda: open_engine(bundle, options), constants, manifest.cache_length, weights, settings)
+    subject = Subject(
+        family, lambda: open_engine(bundle, options), constants, manifest.cache_length, weights, settings
+    )
     return {
-        "bundle": {"name": manifest.source.name, "family": manifest.family, "target": manifest.target, "recipe": manifest.recipe.name, "bytes": _size(bundle)},
+        "bundle": {
+            "name": manifest.source.name,
+            "family": manifest.family,
+            "target": manifest.target,
+            "recipe": manifest.recipe.name,
+            "bytes": _size(bundle),
+        },
         "machine": machine(options.threads, PACKAGES[manifest.target]),
         **measure(subject, options.threads, frames),
     }
@@ -92,7 +110,9 @@ def measure(subject: Subject, threads: int | None, frames: int) -> dict[str, Any
     family, settings = subject.family, subject.settings
     rows = family.rows_needed(subject.constants, settings, frames + WARM_UP)
     if rows > subject.cache_length:
-        raise UsageError(f"bench: a voice, {settings.prompt_tokens} ids and {frames} frames need {rows} rows, the cache has {subject.cache_length}")
+        raise UsageError(
+            f"bench: a voice, {settings.prompt_tokens} ids and {frames} frames need {rows} rows, the cache has {subject.cache_length}"
+        )
     bandwidth = measure_bandwidth(threads)
     started = time.perf_counter()
     engine = subject.open()
@@ -105,14 +125,23 @@ def measure(subject: Subject, threads: int | None, frames: int) -> dict[str, Any
     timed = TimedStream(engine.stream())
     exercise = family.exercise(timed, subject.constants, settings, known)  # type: ignore[arg-type]  # all that it asks of a stream
     found = _time(timed, exercise.step, frames)
-    components = {name: _component(seconds, subject.weight_bytes[name], name in found.once) for name, seconds in timed.seconds.items()}
-    read = sum(row["weight_bytes"] * row["calls"] for row in components.values() if row["per_frame"]) // frames
+    components = {
+        name: _component(seconds, subject.weight_bytes[name], name in found.once)
+        for name, seconds in timed.seconds.items()
+    }
+    read = (
+        sum(row["weight_bytes"] * row["calls"] for row in components.values() if row["per_frame"]) // frames
+    )
     frame, floor = float(np.median(found.whole)) * 1e3, read / bandwidth * 1e3
 
-    def time_together(stream: Stream, start: Callable[[Stream], Callable[[], None]]) -> tuple[float, dict[str, float]]:
+    def time_together(
+        stream: Stream, start: Callable[[Stream], Callable[[], None]]
+    ) -> tuple[float, dict[str, float]]:
         timed = TimedStream(stream)
         whole = _time(timed, start(timed), frames).whole  # type: ignore[arg-type]
-        return float(np.median(whole)), {name: float(np.median(seconds)) * 1e3 for name, seconds in timed.seconds.items()}
+        return float(np.median(whole)), {
+            name: float(np.median(seconds)) * 1e3 for name, seconds in timed.seconds.items()
+        }
 
     return {
         "bandwidth_gb_s": bandwidth / 1e9,
@@ -152,7 +181,10 @@ def _time(stream: TimedStream, step: Callable[[], None], steps: int) -> _Found:
     """`stream.seconds` are then those of the timed steps, and of the last call before them of what they do not call."""
     for _ in range(WARM_UP):
         step()
-    before, stream.seconds = stream.seconds, {}  # arrays, 8 bytes a figure: an hour of steps shall not look like memory that grows
+    before, stream.seconds = (
+        stream.seconds,
+        {},
+    )  # arrays, 8 bytes a figure: an hour of steps shall not look like memory that grows
     whole, outside, resident = array("d"), array("d"), [resident_bytes()]
     for index in range(steps):
         inside, started = stream.total, time.perf_counter()
@@ -169,14 +201,21 @@ def _time(stream: TimedStream, step: Callable[[], None], steps: int) -> _Found:
 def check_eager(checkpoint: Path | None) -> None:
     """Raises UsageError where eager cannot be timed, before the bundle is."""
     if find_spec("torch") is None or find_spec("export") is None:
-        raise UsageError("bench: --compare eager needs torch and voxport's exporter; install the extra [export]")
+        raise UsageError(
+            "bench: --compare eager needs torch and voxport's exporter; install the extra [export]"
+        )
     if checkpoint and not checkpoint.is_dir():
         raise UsageError(f"bench: --checkpoint {checkpoint}: no such folder")
 
 
 def bench_eager(checkpoint: Path | None, beside: dict[str, Any], threads: int | None) -> dict[str, Any]:
     """The same measurement of the model in eager torch, by the exporter and in a process of its own, because a runtime has no model."""
-    sizes = {"frames": beside["frame"]["frames"], "prompt-tokens": beside["prompt_tokens"], "voice-rows": beside["voice_rows"], "threads": threads}
+    sizes = {
+        "frames": beside["frame"]["frames"],
+        "prompt-tokens": beside["prompt_tokens"],
+        "voice-rows": beside["voice_rows"],
+        "threads": threads,
+    }
     options = [text for name, value in sizes.items() if value for text in (f"--{name}", str(value))]
     command = [
         sys.executable,
@@ -190,7 +229,7 @@ def bench_eager(checkpoint: Path | None, beside: dict[str, Any], threads: int | 
     ]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode:
-        raise RuntimeFault("bench: eager could not be timed; what went wrong stands above")
+        raise VoxportError("bench: eager could not be timed; what went wrong stands above")
     return dict(json.loads(done.stdout))
 
 
@@ -214,7 +253,12 @@ def _first_output(engine: Engine, subject: Subject, known: Any, runs: int = 3) -
 
 def _component(seconds: array[float], weight_bytes: int, once: bool) -> dict[str, Any]:
     median = float(np.median(seconds))
-    figures = {"calls": len(seconds), "median_ms": median * 1e3, "p90_ms": float(np.percentile(seconds, 90)) * 1e3, "weight_bytes": weight_bytes}
+    figures = {
+        "calls": len(seconds),
+        "median_ms": median * 1e3,
+        "p90_ms": float(np.percentile(seconds, 90)) * 1e3,
+        "weight_bytes": weight_bytes,
+    }
     return figures | {"gb_s": weight_bytes / median / 1e9, "per_frame": not once}
 
 
@@ -276,7 +320,10 @@ def bench_text(result: dict[str, Any]) -> str:
     """Tables for a person: of the bundle, and of eager where it was timed too."""
     texts = [_text_of(result)]
     if "eager" in result:
-        texts += [_text_of(result["eager"]), f"the bundle takes {result['frame']['median_ms'] / result['eager']['frame']['median_ms']:.0%} of eager's time"]
+        texts += [
+            _text_of(result["eager"]),
+            f"the bundle takes {result['frame']['median_ms'] / result['eager']['frame']['median_ms']:.0%} of eager's time",
+        ]
     return "\n\n".join(texts)
 
 
@@ -289,9 +336,15 @@ def _text_of(result: dict[str, Any]) -> str:
     ]
     for name, row in result["components"].items():
         rate = f"{row['gb_s']:.1f} GB/s" if row["weight_bytes"] else "-"
-        lines.append(f"{name:<16} {row['calls']:>6} {row['median_ms']:>7.2f} ms {row['p90_ms']:>7.2f} ms {row['weight_bytes'] / 1e6:>7.0f} MB {rate:>10}")
+        lines.append(
+            f"{name:<16} {row['calls']:>6} {row['median_ms']:>7.2f} ms {row['p90_ms']:>7.2f} ms {row['weight_bytes'] / 1e6:>7.0f} MB {rate:>10}"
+        )
     over_time = [_size_text(size) for size in result["resident_over_time"] if size is not None]
-    resident = f", resident {over_time[0]} before the first of these frames and {over_time[-1]} after the last" if over_time else ""
+    resident = (
+        f", resident {over_time[0]} before the first of these frames and {over_time[-1]} after the last"
+        if over_time
+        else ""
+    )
     said = open_family(what["family"]).bench_lines(result)
     lines += [
         *said[1:],

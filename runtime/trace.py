@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.errors import UsageError, first_line
-from runtime.family import Wanted
-from runtime.files import write_whole
+from bundle.errors import UsageError, first_line
+from bundle.files import write_whole
+from runtime.families.base import Wanted
 
 log = logging.getLogger(__name__)
 Arrays = dict[str, np.ndarray]
@@ -26,10 +26,20 @@ def read_inputs(path: Path, wanted: dict[str, Wanted]) -> Arrays:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, TypeError, AttributeError) as error:  # the last two: an .npy
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+        TypeError,
+        AttributeError,
+    ) as error:  # the last two: an .npy
         raise UsageError(f"{path}: not a readable .npz of arrays ({first_line(error)})") from None
     optional = [name for name, want in wanted.items() if want.is_optional]
-    listed = ", ".join(name for name in wanted if name not in optional) + (f", optionally {', '.join(optional)}" if optional else "")
+    listed = ", ".join(name for name in wanted if name not in optional) + (
+        f", optionally {', '.join(optional)}" if optional else ""
+    )
     missing = next((name for name in wanted if name not in arrays and name not in optional), None)
     if missing:
         raise UsageError(f"{path}: array {missing} is missing; expected {listed}")
@@ -37,12 +47,20 @@ def read_inputs(path: Path, wanted: dict[str, Wanted]) -> Arrays:
     if unknown:
         log.warning("%s: not used: %s; expected %s", path, ", ".join(unknown), listed)
     sizes: dict[str, tuple[int, str]] = {}
-    return {name: _checked(f"{path}: array {name}", arrays[name], want, sizes) for name, want in wanted.items() if name in arrays}
+    return {
+        name: _checked(f"{path}: array {name}", arrays[name], want, sizes)
+        for name, want in wanted.items()
+        if name in arrays
+    }
 
 
 def _checked(what: str, array: np.ndarray, want: Wanted, sizes: dict[str, tuple[int, str]]) -> np.ndarray:
-    if array.ndim != len(want.shape) or any(isinstance(size, int) and size != found for found, size in zip(array.shape, want.shape, strict=True)):
-        raise UsageError(f"{what} has shape {list(array.shape)}, expected {['any' if s is None else s for s in want.shape]}")
+    if array.ndim != len(want.shape) or any(
+        isinstance(size, int) and size != found for found, size in zip(array.shape, want.shape, strict=True)
+    ):
+        raise UsageError(
+            f"{what} has shape {list(array.shape)}, expected {['any' if s is None else s for s in want.shape]}"
+        )
     for found, size in zip(array.shape, want.shape, strict=True):
         if isinstance(size, str):
             before, where = sizes.setdefault(size, (found, what.rpartition(" ")[2]))
@@ -59,12 +77,14 @@ def _checked(what: str, array: np.ndarray, want: Wanted, sizes: dict[str, tuple[
         values = array if len(want.ends) == 1 else array[..., column]
         place = "" if len(want.ends) == 1 else f"[..., {column}]"
         if values.size and not 0 <= values.min() <= values.max() < end:
-            raise UsageError(f"{what}{place} has values from {values.min()} to {values.max()}, expected 0 to {end - 1}")
+            raise UsageError(
+                f"{what}{place} has values from {values.min()} to {values.max()}, expected 0 to {end - 1}"
+            )
     return array.astype(np.int64 if want.ends else np.float32)
 
 
 def write_outputs(path: Path, outputs: Arrays) -> None:
-    """As .npz. Raises RuntimeFault where that is not possible."""
+    """As .npz. Raises VoxportError where that is not possible."""
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, **outputs)
     write_whole(path, content.getvalue())

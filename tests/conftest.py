@@ -11,14 +11,23 @@ from filelock import FileLock
 from hypothesis import settings
 
 from export.__main__ import main as export
-from model.synthetic import embedded_default
+from model.synthetic.checkpoint import embedded_default
 
 # A green commit stays green; `--hypothesis-profile default` looks for new cases.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 WIDE = "layers.0.attention.wo=w4g128"
-QUANT = ["--quant", "w4", "--quant-for", "codec=w8", "--quant-rule", WIDE, "--cache-length", "1024"]  # groups of 32 and of 128, and per channel, in one bundle
+QUANT = [
+    "--quant",
+    "w4",
+    "--quant-for",
+    "codec=w8",
+    "--quant-rule",
+    WIDE,
+    "--cache-length",
+    "1024",
+]  # groups of 32 and of 128, and per channel, in one bundle
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +55,17 @@ def bundles(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def listening(tmp_path_factory) -> Path:
     """The same of the second family: integer activations on every target, which Core ML has spelled out in half precision."""
-    arguments = ["--model", "voxtral-realtime", "--quant", "8da4w", "--quant-for", "audio_encoder=w8", "--streaming", "--delay-ms", "480,80"]
+    arguments = [
+        "--model",
+        "voxtral-realtime",
+        "--quant",
+        "8da4w",
+        "--quant-for",
+        "audio_encoder=w8",
+        "--streaming",
+        "--delay-ms",
+        "480,80",
+    ]
     return exported_once(tmp_path_factory, "listening", arguments)
 
 
@@ -65,9 +84,14 @@ def edit_manifest(bundle: Path, change) -> None:
 
 def vouch_for(bundle: Path, *names: str) -> None:
     """Writes the hashes of damaged files into the manifest, as somebody would who hides the damage."""
-    from runtime.bundle import file_entry
+    from bundle.bundle import file_entry
 
-    edit_manifest(bundle, lambda content: content["files"].update({name: file_entry(bundle / name).model_dump() for name in names}))
+    edit_manifest(
+        bundle,
+        lambda content: content["files"].update(
+            {name: file_entry(bundle / name).model_dump() for name in names}
+        ),
+    )
 
 
 @pytest.fixture(scope="module", params=["none", "w8"])

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from export.checks import guarded
-from export.compare import Comparison, Fact
-from export.context import Context
-from export.eager import EagerEngine, reordered
 from export.source import Model, Plan, Source
+from export.verify.checks import guarded
+from export.verify.comparison import Comparison, Fact
+from export.verify.context import Context
+from export.verify.eager import EagerEngine, reordered
 from quantize.linear import int8_per_block
 from runtime.engines.base import Arrays, Stream
 from runtime.families import open_family
@@ -48,22 +48,46 @@ class Engines:
     """One model, and contexts of it with a fault in the artifact's place."""
 
     def __init__(self, checkpoint, quant: str, cache: int = CACHE, layout: str = "BSHD", **switches):
-        self.source, self.plan, self.layout = Source(checkpoint), Plan(quant, switches=switches, cache_length=cache), layout
+        self.source, self.plan, self.layout = (
+            Source(checkpoint),
+            Plan(quant, switches=switches, cache_length=cache),
+            layout,
+        )
         model = Model(self.source, self.plan, layout)
         self.components = model.all_components()
         self.eager = EagerEngine(self.components, cache, layout, int8_per_block)
         self.reordered = EagerEngine(self.components, cache, layout, reordered(int8_per_block))
-        self.integer = [graph for graph, paths in model.quantized.items() if paths and not graph.startswith("embed")]
+        self.integer = [
+            graph for graph, paths in model.quantized.items() if paths and not graph.startswith("embed")
+        ]
         self.family, chosen = open_family(self.source.family.name), self.source.switches(self.plan)
-        self.constants: Any = self.family.parse_constants(self.source.family.constants(self.source.config, chosen), chosen.model_dump())
+        self.constants: Any = self.family.parse_constants(
+            self.source.family.constants(self.source.config, chosen), chosen.model_dump()
+        )
 
-    def context(self, fault: Fault, eager_too: bool = False, full: Callable[[], Stream] | None = None, bars: dict | None = None) -> Context:
+    def context(
+        self,
+        fault: Fault,
+        eager_too: bool = False,
+        full: Callable[[], Stream] | None = None,
+        bars: dict | None = None,
+    ) -> Context:
         def faulty() -> Stream:
             return FaultyStream(self.eager.stream(), fault)
 
         eager = faulty if eager_too else self.eager.stream
         chunked = self.source.family.chunked
-        return Context(self.components, faulty, eager, self.reordered.stream, full, self.layout, chunked, self.integer, bars)
+        return Context(
+            self.components,
+            faulty,
+            eager,
+            self.reordered.stream,
+            full,
+            self.layout,
+            chunked,
+            self.integer,
+            bars,
+        )
 
 
 def no_fault(stream, name, inputs, outputs) -> None: ...
@@ -71,4 +95,8 @@ def no_fault(stream, name, inputs, outputs) -> None: ...
 
 def failed(results: Iterable[Comparison | Fact]) -> list[str]:
     """What did not pass: component.output or the fact's name."""
-    return [f"{r.component}.{r.output}" if isinstance(r, Comparison) else r.check for r in guarded(results, "stopped") if not r.passed]
+    return [
+        f"{r.component}.{r.output}" if isinstance(r, Comparison) else r.check
+        for r in guarded(results, "stopped")
+        if not r.passed
+    ]

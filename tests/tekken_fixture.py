@@ -12,10 +12,39 @@ PATTERN = (
 )
 MERGES = ("he", "ll", "hell", "hello", " hello", "é", "th", "the", "12", "  ", "[A", "AU")
 DROPPED = ("lo", "o ")  # behind default_vocab_size, so never to be used
-FIRST = ("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]")
-SECOND = ("[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]")
+FIRST = (
+    "<unk>",
+    "<s>",
+    "</s>",
+    "[INST]",
+    "[/INST]",
+    "[AVAILABLE_TOOLS]",
+    "[/AVAILABLE_TOOLS]",
+    "[TOOL_RESULTS]",
+    "[/TOOL_RESULTS]",
+    "[TOOL_CALLS]",
+)
+SECOND = (
+    "[IMG]",
+    "<pad>",
+    "[IMG_BREAK]",
+    "[IMG_END]",
+    "[PREFIX]",
+    "[MIDDLE]",
+    "[SUFFIX]",
+    "[SYSTEM_PROMPT]",
+    "[/SYSTEM_PROMPT]",
+    "[TOOL_CONTENT]",
+)
 MARKERS = dict(enumerate(FIRST + SECOND))  # every one that mistral_common looks up in a v7 file
-MARKERS |= {24: "[AUDIO]", 25: "[BEGIN_AUDIO]", 26: "[OUTPUT_AUDIO]", 35: "[REPEAT_AUDIO_TEXT]", 36: "[NEXT_AUDIO_TEXT]", 34: "[TRANSCRIBE]"}
+MARKERS |= {
+    24: "[AUDIO]",
+    25: "[BEGIN_AUDIO]",
+    26: "[OUTPUT_AUDIO]",
+    35: "[REPEAT_AUDIO_TEXT]",
+    36: "[NEXT_AUDIO_TEXT]",
+    34: "[TRANSCRIBE]",
+}
 SPECIALS = 1000
 VOICES = {"calm": 3, "bright": 7}
 
@@ -30,8 +59,14 @@ def tekken() -> dict[str, Any]:
             "default_num_special_tokens": SPECIALS,
             "version": "v7",
         },
-        "vocab": [{"rank": rank, "token_bytes": base64.b64encode(piece).decode(), "token_str": None} for rank, piece in enumerate(pieces)],
-        "special_tokens": [{"rank": rank, "token_str": MARKERS.get(rank, f"<SPECIAL_{rank}>"), "is_control": True} for rank in range(40)],
+        "vocab": [
+            {"rank": rank, "token_bytes": base64.b64encode(piece).decode(), "token_str": None}
+            for rank, piece in enumerate(pieces)
+        ],
+        "special_tokens": [
+            {"rank": rank, "token_str": MARKERS.get(rank, f"<SPECIAL_{rank}>"), "is_control": True}
+            for rank in range(40)
+        ],
         "audio": {
             "sampling_rate": 24000,
             "frame_rate": 12.5,

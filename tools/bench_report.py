@@ -40,14 +40,23 @@ class Shown:
 FAMILIES = {
     "voxtral_tts": Shown(
         frame="frame",
-        parts={"backbone": "decode_step", "acoustic head": "acoustic_step", "codec": "codec_step", "code embedding": "embed_codes"},
+        parts={
+            "backbone": "decode_step",
+            "acoustic head": "acoustic_step",
+            "codec": "codec_step",
+            "code embedding": "embed_codes",
+        },
         first=("first sound", "first_sound_s"),
         together=("utterances at once", "streams", lambda row: row["frames_per_s"], "{:.1f} frames/s"),
         setting="; {prompt_tokens} text ids behind a voice of {voice_rows} rows that is known",
     ),
     "voxtral_realtime": Shown(
         frame="live step of 80 ms",
-        parts={"encoder": "encode_chunk", "decoder and head": "decode_step", "token embedding": "embed_tokens"},
+        parts={
+            "encoder": "encode_chunk",
+            "decoder and head": "decode_step",
+            "token embedding": "embed_tokens",
+        },
         first=("first token", "first_token_s"),
         together=("chunks encoded at once: each", "chunks", lambda row: row["step_ms"], "{:.0f} ms"),
         setting="",
@@ -65,11 +74,17 @@ def read(paths: list[Path]) -> dict[str, list[Run]]:
         run = json.loads(path.read_text())
         for found in (run, run.get("eager")):
             if found:
-                groups.setdefault(f"{found['bundle']['target']} {found['bundle']['recipe']}", []).append(found)
+                groups.setdefault(f"{found['bundle']['target']} {found['bundle']['recipe']}", []).append(
+                    found
+                )
     families = {run["bundle"]["family"] for runs in groups.values() for run in runs}
     if len(families) > 1:
         raise SystemExit(f"runs of {' and '.join(sorted(families))}: expected those of one family")
-    return dict(sorted(groups.items(), key=lambda group: statistics.median(run["frame"]["median_ms"] for run in group[1])))
+    return dict(
+        sorted(
+            groups.items(), key=lambda group: statistics.median(run["frame"]["median_ms"] for run in group[1])
+        )
+    )
 
 
 def shown(groups: dict[str, list[Run]]) -> Shown:
@@ -79,7 +94,10 @@ def shown(groups: dict[str, list[Run]]) -> Shown:
 def parts_of(run: Run) -> dict[str, float]:
     """Milliseconds of a frame by what they went into: medians of a call, times its calls a frame."""
     frames, parts = run["frame"]["frames"], FAMILIES[run["bundle"]["family"]].parts
-    parts = {label: run["components"][name]["median_ms"] * run["components"][name]["calls"] / frames for label, name in parts.items()}
+    parts = {
+        label: run["components"][name]["median_ms"] * run["components"][name]["calls"] / frames
+        for label, name in parts.items()
+    }
     return {**parts, "outside the graphs": run["frame"]["outside_ms"]}
 
 
@@ -123,13 +141,24 @@ def _spread(values: list[float], form: str) -> str:
     """The median, and the range where there are several."""
     middle = form.format(statistics.median(values))
     number = form.split("}")[0] + "}"
-    return middle if len(values) == 1 else f"{middle} ({number.format(min(values))}-{number.format(max(values))})"
+    return (
+        middle
+        if len(values) == 1
+        else f"{middle} ({number.format(min(values))}-{number.format(max(values))})"
+    )
 
 
 def conditions(groups: dict[str, list[Run]]) -> str:
     runs = [run for found in groups.values() for run in found]
     first = runs[0]
-    versions = sorted({f"{key} {value}" for run in runs for key, value in run["machine"].items() if key not in ("processor", "cores", "threads", "system")})
+    versions = sorted(
+        {
+            f"{key} {value}"
+            for run in runs
+            for key, value in run["machine"].items()
+            if key not in ("processor", "cores", "threads", "system")
+        }
+    )
     machine = first["machine"]
     return (
         f"{first['bundle']['name']}; {machine['processor']}, {machine['threads']} threads, {machine['system']}; {', '.join(versions)}; memory read at"
@@ -140,7 +169,11 @@ def conditions(groups: dict[str, list[Run]]) -> str:
 
 def put(readme: Path, family: str, content: str) -> None:
     """Replaces what stands between the family's two marks. Raises SystemExit where they are missing."""
-    begin, end, text = f"<!-- bench {family}: made by tools/bench_report.py -->", f"<!-- /bench {family} -->", readme.read_text()
+    begin, end, text = (
+        f"<!-- bench {family}: made by tools/bench_report.py -->",
+        f"<!-- /bench {family} -->",
+        readme.read_text(),
+    )
     found = re.search(f"{re.escape(begin)}.*?{re.escape(end)}", text, re.DOTALL)
     if not found:
         raise SystemExit(f"{readme}: has no place for the table; expected the lines {begin} and {end}")
@@ -171,9 +204,13 @@ def plot(groups: dict[str, list[Run]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The README's table and plot from the JSON of `python -m runtime bench --json`.")
+    parser = argparse.ArgumentParser(
+        description="The README's table and plot from the JSON of `python -m runtime bench --json`."
+    )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN.json")
-    parser.add_argument("--readme", type=Path, help="put the table between this file's marks (default: print it)")
+    parser.add_argument(
+        "--readme", type=Path, help="put the table between this file's marks (default: print it)"
+    )
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the bars")
     arguments = parser.parse_args()
     groups = read(arguments.runs)

@@ -63,7 +63,14 @@ class AttentionKernel(Protocol):
         ...
 
     def rolling(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rotation: Rotation, k_cache: torch.Tensor, v_cache: torch.Tensor, turn: Any
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        rotation: Rotation,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        turn: Any,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """As `cached`, of a stream without end, with the call's `turn` in place of a position."""
         ...
@@ -79,7 +86,9 @@ def cache_shape(layout: str, length: int, n_kv_heads: int, head_dim: int) -> tup
     """Shape of one cache tensor: [1, length, heads, head_dim] or [1, heads, length, head_dim]."""
     if layout not in LAYOUTS:
         raise ValueError(f"cache layout {layout!r}: expected one of {', '.join(LAYOUTS)}")
-    return (1, length, n_kv_heads, head_dim) if LAYOUTS[layout].rows == 1 else (1, n_kv_heads, length, head_dim)
+    return (
+        (1, length, n_kv_heads, head_dim) if LAYOUTS[layout].rows == 1 else (1, n_kv_heads, length, head_dim)
+    )
 
 
 def held_positions(rows: int, count: torch.Tensor) -> torch.Tensor:
@@ -140,13 +149,17 @@ class ReferenceAttention(AttentionKernel):
         return attended, k_cache, v_cache
 
     def _write(self, cache: torch.Tensor, new: torch.Tensor, places: torch.Tensor) -> None:
-        cache.index_copy_(self._rows, places, (new if self._rows == 1 else new.transpose(1, 2)).to(cache.dtype))
+        cache.index_copy_(
+            self._rows, places, (new if self._rows == 1 else new.transpose(1, 2)).to(cache.dtype)
+        )
 
     def _attend(self, q, k_cache, v_cache, rows: int, mask: torch.Tensor) -> torch.Tensor:
         keys, values = (cache.narrow(self._rows, 0, rows) for cache in (k_cache, v_cache))
         if self._rows == 1:
             keys, values = keys.transpose(1, 2), values.transpose(1, 2)  # [1, H_kv, rows, D]
-        return F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, attn_mask=mask, enable_gqa=True).transpose(1, 2)
+        return F.scaled_dot_product_attention(
+            q.transpose(1, 2), keys, values, attn_mask=mask, enable_gqa=True
+        ).transpose(1, 2)
 
 
 class Attention(nn.Module):
@@ -156,7 +169,15 @@ class Attention(nn.Module):
     `window` says how many keys a query of an endless stream sees, itself among them; None: all, up to the end of the cache.
     """
 
-    def __init__(self, dim: int, n_heads: int, n_kv_heads: int, head_dim: int, queries_apart: bool = False, biases: bool = False):
+    def __init__(
+        self,
+        dim: int,
+        n_heads: int,
+        n_kv_heads: int,
+        head_dim: int,
+        queries_apart: bool = False,
+        biases: bool = False,
+    ):
         super().__init__()
         self.queries_apart = queries_apart
         self.window: int | None = None
@@ -176,7 +197,9 @@ class Attention(nn.Module):
             del self.wq
         del self.wk, self.wv
 
-    def project(self, x: torch.Tensor, queries: int | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def project(
+        self, x: torch.Tensor, queries: int | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """x [B, S, dim] -> q [B, S, H, D], or of the first rows where `queries` says how many; k and v [B, S, H_kv, D]."""
         if not self.queries_apart:
             qkv = self.wqkv(x).unflatten(-1, (-1, self.head_dim))

@@ -27,7 +27,9 @@ def joined(parts: list[Any]) -> nn.Module:
     first: Any = parts[0]
     whole: Any
     if all(type(part) is nn.Linear for part in parts):
-        whole = nn.Linear(first.in_features, sum(part.out_features for part in parts), bias=False, device="meta")
+        whole = nn.Linear(
+            first.in_features, sum(part.out_features for part in parts), bias=False, device="meta"
+        )
         whole.weight = nn.Parameter(torch.cat([part.weight for part in parts]), requires_grad=False)
     elif all(type(part) is type(first) for part in parts) and first.can_stack(parts):
         whole = first.stack(parts)

@@ -51,7 +51,9 @@ class RollingRotaryTable(nn.Module):
     def forward(self, positions: torch.Tensor) -> Rotation:
         """`positions` int64 [B, S]."""
         near = positions % SPAN
-        far = (positions - near) % (SPAN - 1)  # pos // SPAN, because SPAN is 1 more than SPAN - 1; a division would go through floats on Core ML
+        far = (positions - near) % (
+            SPAN - 1
+        )  # pos // SPAN, because SPAN is 1 more than SPAN - 1; a division would go through floats on Core ML
         cos, sin, far_cos, far_sin = self.cos[near], self.sin[near], self.far_cos[far], self.far_sin[far]
         return Rotation(cos * far_cos - sin * far_sin, sin * far_cos + cos * far_sin, None)
 

@@ -49,7 +49,9 @@ class VoxtralRealtime(nn.Module):
 
     def __init__(self, config: VoxtralRealtimeConfig):
         super().__init__()
-        self.mm_streams_embeddings = nn.ModuleDict({"embedding_module": AudioEmbedding(config, WhisperEncoder(config.encoder))})
+        self.mm_streams_embeddings = nn.ModuleDict(
+            {"embedding_module": AudioEmbedding(config, WhisperEncoder(config.encoder))}
+        )
         self.layers = nn.ModuleList(DecoderBlock(config) for _ in range(config.n_layers))
         self.norm = RMSNorm(config.dim, config.norm_eps)
         self.output = nn.Linear(config.dim, config.vocab_size, bias=False)
@@ -103,7 +105,12 @@ def longest_cache(config: VoxtralRealtimeConfig) -> int:
 
 
 def components(
-    root: VoxtralRealtime, config: VoxtralRealtimeConfig, switches: Switches, cache_length: int, layout: str = "BSHD", only: str | None = None
+    root: VoxtralRealtime,
+    config: VoxtralRealtimeConfig,
+    switches: Switches,
+    cache_length: int,
+    layout: str = "BSHD",
+    only: str | None = None,
 ) -> list[Component]:
     """All components, or those of the graph `only`. Build them after the graph's weights are in place: constants are derived here."""
     makers: dict[str, Callable[[], list[Component]]] = {
@@ -136,7 +143,9 @@ def _embed_tokens(root: VoxtralRealtime, config: VoxtralRealtimeConfig, cache_le
     )
 
 
-def _encoder(root: VoxtralRealtime, config: VoxtralRealtimeConfig, switches: Switches, layout: str) -> list[Component]:
+def _encoder(
+    root: VoxtralRealtime, config: VoxtralRealtimeConfig, switches: Switches, layout: str
+) -> list[Component]:
     args, frames, mels = config.encoder, config.mel_frames_per_token, config.audio.num_mel_bins
     encoder = root.audio.whisper_encoder
     join_products(encoder)
@@ -148,7 +157,15 @@ def _encoder(root: VoxtralRealtime, config: VoxtralRealtimeConfig, switches: Swi
         StateSpec("conv_0", "float32", (1, KERNEL - 1, mels)),
         StateSpec("conv_1", "float32", (1, 1, args.dim)),
         *(
-            StateSpec(f"encoder_{kind}_cache_{i}", "float32", shape, True, args.sliding_window, config.downsample, at_once)
+            StateSpec(
+                f"encoder_{kind}_cache_{i}",
+                "float32",
+                shape,
+                True,
+                args.sliding_window,
+                config.downsample,
+                at_once,
+            )
             for i in range(args.n_layers)
             for kind in "kv"
         ),
@@ -157,7 +174,12 @@ def _encoder(root: VoxtralRealtime, config: VoxtralRealtimeConfig, switches: Swi
     def component(name: str, tokens: int | str, purpose: str) -> Component:
         def example(seed: int, T: int = 3) -> dict[str, np.ndarray]:
             count = T if tokens == "T" else 1
-            return {"mel": np.random.default_rng(seed).uniform(*MEL_RANGE, (1, count, frames, mels)).astype(np.float32), "position": np.array([0])}
+            return {
+                "mel": np.random.default_rng(seed)
+                .uniform(*MEL_RANGE, (1, count, frames, mels))
+                .astype(np.float32),
+                "position": np.array([0]),
+            }
 
         return Component(
             name=name,
@@ -174,19 +196,30 @@ def _encoder(root: VoxtralRealtime, config: VoxtralRealtimeConfig, switches: Swi
             purpose=purpose,
         )
 
-    whole = component("audio_encoder", "T", "the next log-mel frames of a recording to embeddings; `position` counts the tokens encoded before")
+    whole = component(
+        "audio_encoder",
+        "T",
+        "the next log-mel frames of a recording to embeddings; `position` counts the tokens encoded before",
+    )
     step = component("encode_chunk", 1, "the next 80 ms of a live stream, in the same way")
     return [whole, step] if switches.streaming else [whole]
 
 
-def _decoder(root: VoxtralRealtime, config: VoxtralRealtimeConfig, switches: Switches, cache_length: int, layout: str) -> list[Component]:
-    window, delays = min(config.sliding_window, cache_length), tuple(delay_tokens(delay, config) for delay in switches.delays_ms)
+def _decoder(
+    root: VoxtralRealtime, config: VoxtralRealtimeConfig, switches: Switches, cache_length: int, layout: str
+) -> list[Component]:
+    window, delays = (
+        min(config.sliding_window, cache_length),
+        tuple(delay_tokens(delay, config) for delay in switches.delays_ms),
+    )
     prompt = 1 + LEFT_PAD_TOKENS + max(delays)  # runtimes hold memory for as many rows as a call may take
     for block in root.layers:
         block.fold(delays)
     join_products(root.layers)
     _roll(root.layers, window, layout)
-    graph = DecoderGraph(root.layers, root.norm, root.output, RollingRotaryTable(config.head_dim, config.rope_theta))
+    graph = DecoderGraph(
+        root.layers, root.norm, root.output, RollingRotaryTable(config.head_dim, config.rope_theta)
+    )
     shape = cache_shape(layout, window, config.n_kv_heads, config.head_dim)
     names = (f"{kind}_cache_{i}" for i in range(config.n_layers) for kind in "kv")
     states = tuple(StateSpec(name, "float32", shape, is_cache=True, window=window) for name in names)
@@ -195,7 +228,11 @@ def _decoder(root: VoxtralRealtime, config: VoxtralRealtimeConfig, switches: Swi
         def example(seed: int, S: int = 8) -> dict[str, np.ndarray]:
             rng = np.random.default_rng(seed)
             values = rng.standard_normal((1, S if rows == "S" else 1, config.dim), dtype=np.float32)
-            return {"embeddings": values, "position": np.array([0]), "delay": rng.integers(0, len(switches.delays_ms), (1,))}
+            return {
+                "embeddings": values,
+                "position": np.array([0]),
+                "delay": rng.integers(0, len(switches.delays_ms), (1,)),
+            }
 
         return Component(
             name=name,
@@ -217,6 +254,14 @@ def _decoder(root: VoxtralRealtime, config: VoxtralRealtimeConfig, switches: Swi
         )
 
     return [
-        component("prefill", "S", "embeddings of the prompt, or of its first rows, written to the cache from `position` on, not beyond its rows"),
-        component("decode_step", 1, "sum of the embeddings of a token and of its 80 ms of audio; `position` may go on beyond the cache's rows"),
+        component(
+            "prefill",
+            "S",
+            "embeddings of the prompt, or of its first rows, written to the cache from `position` on, not beyond its rows",
+        ),
+        component(
+            "decode_step",
+            1,
+            "sum of the embeddings of a token and of its 80 ms of audio; `position` may go on beyond the cache's rows",
+        ),
     ]

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from bundle.errors import ConfigError
 from model.config import PARAMS, Few, Positive, Section, Size, TransformerArgs, parse_params, read_params
-from model.errors import ConfigError
 
 CONV_STRIDE = 2  # of the stem's second convolution; params.json has no key for it
 KERNEL = 3
@@ -106,12 +106,18 @@ class VoxtralRealtimeConfig(TransformerArgs):
         if self.dim % 2:
             raise ValueError(f"dim {self.dim} is odd; the delay is embedded as cosines and sines")
         if self.encoder.n_heads != self.encoder.n_kv_heads:
-            raise ValueError(f"encoder_args.n_kv_heads {self.encoder.n_kv_heads}: the encoder has as many key heads as query heads ({self.encoder.n_heads})")
+            raise ValueError(
+                f"encoder_args.n_kv_heads {self.encoder.n_kv_heads}: the encoder has as many key heads as query heads ({self.encoder.n_heads})"
+            )
         rate = self.audio.sampling_rate / self.samples_per_token
         if abs(rate - self.audio.frame_rate) > 1e-6:
-            raise ValueError(f"audio_encoding_args.frame_rate is {self.audio.frame_rate}; hop and strides make {rate} tokens a second")
+            raise ValueError(
+                f"audio_encoding_args.frame_rate is {self.audio.frame_rate}; hop and strides make {rate} tokens a second"
+            )
         if self.vocab_size <= WORD_ID:
-            raise ValueError(f"vocab_size {self.vocab_size}: has no [STREAMING_PAD] and [STREAMING_WORD], ids {PAD_ID} and {WORD_ID}")
+            raise ValueError(
+                f"vocab_size {self.vocab_size}: has no [STREAMING_PAD] and [STREAMING_WORD], ids {PAD_ID} and {WORD_ID}"
+            )
         return self
 
 
@@ -124,7 +130,8 @@ class Switches(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     delay_ms: str = Field(
-        default=str(PUBLISHED_DELAY_MS), description="how far text lies behind sound: multiples of 80 ms up to 1200, or 2400; several with commas"
+        default=str(PUBLISHED_DELAY_MS),
+        description="how far text lies behind sound: multiples of 80 ms up to 1200, or 2400; several with commas",
     )
     streaming: bool = Field(default=False, description="a bundle that listens live as well")
 
@@ -157,11 +164,21 @@ def load_config(checkpoint: Path) -> VoxtralRealtimeConfig:
     """Reads `checkpoint/params.json`. Raises CheckpointNotFound or ConfigError, also where tekken.json asks for another schedule."""
     config = parse_config(read_params(checkpoint), str(checkpoint / PARAMS))
     schedule = _schedule(checkpoint / "tekken.json")
-    found, delay = schedule.get("streaming_n_left_pad_tokens", LEFT_PAD_TOKENS), schedule.get("transcription_delay_ms", PUBLISHED_DELAY_MS)
+    found, delay = (
+        schedule.get("streaming_n_left_pad_tokens", LEFT_PAD_TOKENS),
+        schedule.get("transcription_delay_ms", PUBLISHED_DELAY_MS),
+    )
     if found != LEFT_PAD_TOKENS:
-        raise ConfigError(f"{checkpoint / 'tekken.json'}: audio.streaming_n_left_pad_tokens {found}: only {LEFT_PAD_TOKENS} is known here")
+        raise ConfigError(
+            f"{checkpoint / 'tekken.json'}: audio.streaming_n_left_pad_tokens {found}: only {LEFT_PAD_TOKENS} is known here"
+        )
     if delay != PUBLISHED_DELAY_MS:
-        log.warning("%s: its delay is %s ms; an export takes %d unless --delay-ms says otherwise", checkpoint / "tekken.json", delay, PUBLISHED_DELAY_MS)
+        log.warning(
+            "%s: its delay is %s ms; an export takes %d unless --delay-ms says otherwise",
+            checkpoint / "tekken.json",
+            delay,
+            PUBLISHED_DELAY_MS,
+        )
     return config
 
 

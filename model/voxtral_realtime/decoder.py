@@ -47,7 +47,9 @@ class DecoderBlock(nn.Module):
         self.feed_forward = FeedForward(config.dim, config.hidden_dim)
         self.ffn_norm: Any = RMSNorm(config.dim, config.norm_eps)
         inner = config.ada_rms_norm_t_cond_dim
-        self.ada_rms_norm_t_cond = nn.Sequential(nn.Linear(config.dim, inner, bias=False), nn.GELU(), nn.Linear(inner, config.dim, bias=False))
+        self.ada_rms_norm_t_cond = nn.Sequential(
+            nn.Linear(config.dim, inner, bias=False), nn.GELU(), nn.Linear(inner, config.dim, bias=False)
+        )
 
     def fold(self, delays: tuple[int, ...]) -> None:
         """Once the weights are in place: what depends on the delay alone becomes constants, a row for each of `delays` (tokens)."""
@@ -74,7 +76,9 @@ class DecoderGraph(nn.Module):
         super().__init__()
         self.layers, self.norm, self.head, self.rotary = layers, norm, head, rotary
 
-    def forward(self, embeddings: torch.Tensor, position: torch.Tensor, delay: torch.Tensor, *caches: torch.Tensor):
+    def forward(
+        self, embeddings: torch.Tensor, position: torch.Tensor, delay: torch.Tensor, *caches: torch.Tensor
+    ):
         rotation = self.rotary(position[:, None] + torch.arange(embeddings.shape[1]))
         turn = self.layers[0].attention.turn(position, embeddings.shape[1], caches[0])
         x, written = embeddings, []
@@ -104,4 +108,8 @@ class AudioEmbedding(nn.Module):
         self.tok_embeddings = nn.Embedding(config.vocab_size, config.dim)
         self.whisper_encoder = encoder
         stacked = config.encoder.dim * config.downsample
-        self.audio_language_projection = nn.Sequential(nn.Linear(stacked, config.dim, bias=False), nn.GELU(), nn.Linear(config.dim, config.dim, bias=False))
+        self.audio_language_projection = nn.Sequential(
+            nn.Linear(stacked, config.dim, bias=False),
+            nn.GELU(),
+            nn.Linear(config.dim, config.dim, bias=False),
+        )

@@ -56,7 +56,9 @@ class WhisperEncoder(nn.Module):
 
     def __init__(self, args: EncoderArgs):
         super().__init__()
-        self.conv_layers = nn.ModuleList([ConvLayer(args.audio_encoding_args.num_mel_bins, args.dim), ConvLayer(args.dim, args.dim)])
+        self.conv_layers = nn.ModuleList(
+            [ConvLayer(args.audio_encoding_args.num_mel_bins, args.dim), ConvLayer(args.dim, args.dim)]
+        )
         self.transformer = EncoderStack(args)
 
 
@@ -69,7 +71,11 @@ class EncoderGraph(nn.Module):
 
     def __init__(self, encoder: WhisperEncoder, projection: nn.Module, config: VoxtralRealtimeConfig):
         super().__init__()
-        self.layers, self.norm, self.projection = encoder.transformer.layers, encoder.transformer.norm, projection
+        self.layers, self.norm, self.projection = (
+            encoder.transformer.layers,
+            encoder.transformer.norm,
+            projection,
+        )
         self.downsample = config.downsample
         self.rotary = RollingRotaryTable(config.encoder.head_dim, config.encoder.rope_theta)
         for index, layer in enumerate(encoder.conv_layers):
@@ -90,13 +96,17 @@ class EncoderGraph(nn.Module):
         stacked = self.norm(x).unflatten(1, (-1, self.downsample)).flatten(2)  # [1, T, downsample · dim]
         return self.projection(stacked), conv_0, conv_1, *written
 
-    def _stem(self, mel: torch.Tensor, before_0: torch.Tensor, before_1: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _stem(
+        self, mel: torch.Tensor, before_0: torch.Tensor, before_1: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """mel [1, S, M] with the two frames before it; of the first convolution's output the one before -> [1, S / 2, dim], and what the
         next call needs. Frame t of the second sees 2t - 1, 2t and 2t + 1 of the first."""
         weights = ((self.weight_0, self.bias_0), (self.weight_1, self.bias_1))
         mel = torch.cat((before_0, mel), dim=1)
         length = mel.shape[1] - (KERNEL - 1)
-        x = F.gelu(F.linear(torch.cat([mel.narrow(1, k, length) for k in range(KERNEL)], dim=-1), *weights[0]))
+        x = F.gelu(
+            F.linear(torch.cat([mel.narrow(1, k, length) for k in range(KERNEL)], dim=-1), *weights[0])
+        )
         earlier = torch.cat((before_1, x), dim=1)
         pairs = x.unflatten(1, (-1, CONV_STRIDE))  # 2t and 2t + 1
         behind = earlier.narrow(1, 0, length).unflatten(1, (-1, CONV_STRIDE))[:, :, 0]  # 2t - 1

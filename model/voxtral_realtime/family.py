@@ -74,7 +74,10 @@ def _summary(config: VoxtralRealtimeConfig) -> list[tuple[str, str]]:
         ("decoder", values_of(config, *SHAPE, "vocab_size", "sliding_window")),
         ("encoder", values_of(config.encoder, *SHAPE, "sliding_window")),
         ("front end", values_of(config.audio, "sampling_rate", "num_mel_bins", "window_size", "hop_length")),
-        ("token", f"{config.samples_per_token} samples, {config.mel_frames_per_token} log-mel frames, {config.downsample} encoder frames"),
+        (
+            "token",
+            f"{config.samples_per_token} samples, {config.mel_frames_per_token} log-mel frames, {config.downsample} encoder frames",
+        ),
     ]
 
 

@@ -12,10 +12,16 @@ from typing import Any
 import numpy as np
 
 from model.family import Distribution, Synthetic
-from model.synthetic import plain_distribution
-from model.synthetic_tokenizer import tekken
+from model.synthetic.checkpoint import plain_distribution
+from model.synthetic.tokenizer import tekken
 from model.voxtral_realtime.components import AUDIO
-from model.voxtral_realtime.config import FIRST_TEXT_ID, LEFT_PAD_TOKENS, PAD_ID, WORD_ID, VoxtralRealtimeConfig
+from model.voxtral_realtime.config import (
+    FIRST_TEXT_ID,
+    LEFT_PAD_TOKENS,
+    PAD_ID,
+    WORD_ID,
+    VoxtralRealtimeConfig,
+)
 
 CONTENT_VERSION = 1
 SPECIALS = {
@@ -28,7 +34,10 @@ SPECIALS = {
 }
 TOKEN_TABLE = f"{AUDIO}.tok_embeddings.weight"
 TOKEN_SIZE = 0.3  # of a token's embedding beside what is heard
-PAD_CHANCE, WORD_CHANCE = 0.06, 0.15  # per token, that it wins, were logits independent normals; as they are, pads and words are each a sixth to a third
+PAD_CHANCE, WORD_CHANCE = (
+    0.06,
+    0.15,
+)  # per token, that it wins, were logits independent normals; as they are, pads and words are each a sixth to a third
 GELU_GAIN = 1.7  # what a product behind GELU needs for outputs of unit variance
 BIAS = 0.1
 MEL_GAIN = 6.0  # log-mel values of noise differ by a sixth
@@ -45,7 +54,10 @@ class Size:
 
     def params(self) -> dict[str, Any]:
         """The content of params.json."""
-        model = {"encoder_args": _PUBLISHED_ENCODER | self.encoder, "downsample_args": {"downsample_factor": 4}}
+        model = {
+            "encoder_args": _PUBLISHED_ENCODER | self.encoder,
+            "downsample_args": {"downsample_factor": 4},
+        }
         return {**_PUBLISHED_DECODER, **self.decoder, "multimodal": {"whisper_model_args": model}}
 
 
@@ -104,12 +116,36 @@ SIZES = {
     "tiny": Size(
         decoder={"dim": 96, "n_layers": 2, "head_dim": 32, "hidden_dim": 192, "n_heads": 4, "n_kv_heads": 2}
         | {"vocab_size": 1536, "sliding_window": 256, "ada_rms_norm_t_cond_dim": 8},
-        encoder={"dim": 64, "n_layers": 2, "head_dim": 16, "hidden_dim": 128, "n_heads": 4, "n_kv_heads": 4, "sliding_window": 40},
+        encoder={
+            "dim": 64,
+            "n_layers": 2,
+            "head_dim": 16,
+            "hidden_dim": 128,
+            "n_heads": 4,
+            "n_kv_heads": 4,
+            "sliding_window": 40,
+        },
         num_vocab_tokens=600,
     ),
     "small": Size(
-        decoder={"dim": 512, "n_layers": 6, "head_dim": 64, "hidden_dim": 1536, "n_heads": 12, "n_kv_heads": 4, "vocab_size": 8192, "sliding_window": 2048},
-        encoder={"dim": 256, "n_layers": 6, "head_dim": 32, "hidden_dim": 1024, "n_heads": 8, "n_kv_heads": 8},
+        decoder={
+            "dim": 512,
+            "n_layers": 6,
+            "head_dim": 64,
+            "hidden_dim": 1536,
+            "n_heads": 12,
+            "n_kv_heads": 4,
+            "vocab_size": 8192,
+            "sliding_window": 2048,
+        },
+        encoder={
+            "dim": 256,
+            "n_layers": 6,
+            "head_dim": 32,
+            "hidden_dim": 1024,
+            "n_heads": 8,
+            "n_kv_heads": 8,
+        },
         num_vocab_tokens=8000,
     ),
     "full": Size(decoder={}, encoder={}, num_vocab_tokens=150000),
@@ -127,7 +163,9 @@ def _tekken(size: str) -> dict[str, Any]:
         "streaming_n_left_pad_tokens": LEFT_PAD_TOKENS,
         "streaming_look_ahead_ms": 2.5,
         "streaming_look_back_ms": 52.5,
-        "audio_encoding_config": {name: encoding[name] for name in ("num_mel_bins", "hop_length", "window_size")},
+        "audio_encoding_config": {
+            name: encoding[name] for name in ("num_mel_bins", "hop_length", "window_size")
+        },
     }
     return tekken(params["vocab_size"], SIZES[size].num_vocab_tokens, SPECIALS, audio)
 
@@ -156,7 +194,10 @@ def _adjust(name: str, first: int, rows: np.ndarray, seed: int, config: VoxtralR
         return
     normal = NormalDist()
     largest = -normal.inv_cdf(np.log(2) / config.vocab_size)
-    kept = {token: rows[token] * (largest / -normal.inv_cdf(chance)) for token, chance in ((PAD_ID, PAD_CHANCE), (WORD_ID, WORD_CHANCE))}
+    kept = {
+        token: rows[token] * (largest / -normal.inv_cdf(chance))
+        for token, chance in ((PAD_ID, PAD_CHANCE), (WORD_ID, WORD_CHANCE))
+    }
     rows[:FIRST_TEXT_ID] /= 2
     for token, row in kept.items():
         rows[token] = row

@@ -20,12 +20,16 @@ class BidirectionalBlock(nn.Module):
 
     def __init__(self, args: AcousticTransformerArgs, is_last: bool):
         super().__init__()
-        self.attention = Attention(args.dim, args.n_heads, args.n_kv_heads, args.head_dim, queries_apart=is_last)
+        self.attention = Attention(
+            args.dim, args.n_heads, args.n_kv_heads, args.head_dim, queries_apart=is_last
+        )
         self.attention_norm = RMSNorm(args.dim, args.norm_eps)
         self.feed_forward = FeedForward(args.dim, args.hidden_dim)
         self.ffn_norm = RMSNorm(args.dim, args.norm_eps)
 
-    def project(self, x: torch.Tensor, queries: int | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def project(
+        self, x: torch.Tensor, queries: int | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """x [B, S, dim] -> q of the first `queries` rows (all where None), k, v [B, S, heads, D]."""
         return self.attention.project(self.attention_norm(x), queries)
 
@@ -48,7 +52,9 @@ class AcousticTransformer(nn.Module):
         self.semantic_codebook_output = nn.Linear(config.dim, config.semantic_rows, bias=False)
         self.acoustic_codebook_output = nn.Linear(args.dim, config.audio.n_acoustic_codebook, bias=False)
         self.norm = RMSNorm(args.dim, args.norm_eps)
-        self.layers = nn.ModuleList(BidirectionalBlock(args, index == args.n_layers - 1) for index in range(args.n_layers))
+        self.layers = nn.ModuleList(
+            BidirectionalBlock(args, index == args.n_layers - 1) for index in range(args.n_layers)
+        )
 
     def time_tokens(self) -> torch.Tensor:
         """time_projection(concat(cos(t·w), sin(t·w))) at t = i/steps, `[steps, dim]`: constants of a checkpoint."""
@@ -81,21 +87,35 @@ class AcousticStepGraph(nn.Module):
         times = head.time_tokens()
         self.register_buffer("time_tokens", times, persistent=False)
         described = self.norm.weight.is_meta  # shapes only
-        for name, part in zip(("time_q", "time_k", "time_v"), [times[None]] * 3 if described else self.layers[0].project(times[None]), strict=True):
-            self.register_buffer(name, part[0].clone(memory_format=torch.contiguous_format), persistent=False)  # [steps, heads, D], each a tensor of its own
+        for name, part in zip(
+            ("time_q", "time_k", "time_v"),
+            [times[None]] * 3 if described else self.layers[0].project(times[None]),
+            strict=True,
+        ):
+            self.register_buffer(
+                name, part[0].clone(memory_format=torch.contiguous_format), persistent=False
+            )  # [steps, heads, D], each a tensor of its own
 
-    def forward(self, x: torch.Tensor, step: torch.Tensor, condition: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, step: torch.Tensor, condition: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         state = self.input_projection(x)  # [B, dim]
         tokens = torch.stack((state, self.time_tokens[step], condition), dim=1)  # [B, 3, dim]
         without = torch.cat((tokens[:, :2], torch.zeros_like(tokens[:, 2:])), dim=1)
-        known = zip(self.layers[0].project(tokens[:, ::2]), (self.time_q, self.time_k, self.time_v), strict=True)
+        known = zip(
+            self.layers[0].project(tokens[:, ::2]), (self.time_q, self.time_k, self.time_v), strict=True
+        )
         projected = [_both(part[:, :1], time[step][:, None], part[:, 1:]) for part, time in known]
         tokens = torch.cat((tokens, without), dim=0)  # [2B, 3, dim]
         for index, block in enumerate(self.layers):
             is_last = block is self.layers[-1]
             q, k, v = projected if index == 0 else block.project(tokens, 1 if is_last else None)
-            tokens = block(tokens[:, :1] if is_last else tokens, q[:, :1] if is_last and index == 0 else q, k, v)
-        conditional, unconditional = self.output(self.norm(tokens[:, 0])).unflatten(0, (2, -1)).unbind()  # [B, A] each
+            tokens = block(
+                tokens[:, :1] if is_last else tokens, q[:, :1] if is_last and index == 0 else q, k, v
+            )
+        conditional, unconditional = (
+            self.output(self.norm(tokens[:, 0])).unflatten(0, (2, -1)).unbind()
+        )  # [B, A] each
         guided = CFG_ALPHA * conditional + (1 - CFG_ALPHA) * unconditional
         return x + guided * self.dt, torch.stack((conditional, unconditional), dim=1)
 
@@ -103,4 +123,7 @@ class AcousticStepGraph(nn.Module):
 def _both(state: torch.Tensor, time: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
     """Three tokens [B, 1, heads, D] -> [2B, 3, heads, D]: with the condition, and with none."""
     shared = torch.cat((state, time), dim=1)
-    return torch.cat((torch.cat((shared, condition), dim=1), torch.cat((shared, torch.zeros_like(condition)), dim=1)), dim=0)
+    return torch.cat(
+        (torch.cat((shared, condition), dim=1), torch.cat((shared, torch.zeros_like(condition)), dim=1)),
+        dim=0,
+    )

@@ -23,7 +23,9 @@ class Block(nn.Module):
         self.ffn_norm = RMSNorm(config.dim, config.norm_eps)
 
     def forward(self, x, rotation, k_cache, v_cache, position):
-        attended, k_cache, v_cache = self.attention(self.attention_norm(x), rotation, k_cache, v_cache, position)
+        attended, k_cache, v_cache = self.attention(
+            self.attention_norm(x), rotation, k_cache, v_cache, position
+        )
         x = x + attended
         return x + self.feed_forward(self.ffn_norm(x)), k_cache, v_cache
 
@@ -34,7 +36,9 @@ class Embeddings(nn.Module):
     def __init__(self, config: VoxtralTTSConfig, code_table_rows: int):
         super().__init__()
         self.tok_embeddings = nn.Embedding(config.vocab_size, config.dim)
-        self.audio_codebook_embeddings = nn.ModuleDict({"embeddings": nn.Embedding(code_table_rows, config.dim)})
+        self.audio_codebook_embeddings = nn.ModuleDict(
+            {"embeddings": nn.Embedding(code_table_rows, config.dim)}
+        )
 
 
 class BackboneGraph(nn.Module):
@@ -45,7 +49,14 @@ class BackboneGraph(nn.Module):
     `condition` is llm_projection(hidden): the acoustic head needs it once per frame.
     """
 
-    def __init__(self, layers: nn.ModuleList, norm: nn.Module, semantic_head: nn.Module, llm_projection: nn.Module, rotary: RotaryTable):
+    def __init__(
+        self,
+        layers: nn.ModuleList,
+        norm: nn.Module,
+        semantic_head: nn.Module,
+        llm_projection: nn.Module,
+        rotary: RotaryTable,
+    ):
         super().__init__()
         self.layers, self.norm, self.rotary = layers, norm, rotary
         self.semantic_head, self.llm_projection = semantic_head, llm_projection
@@ -84,7 +95,11 @@ class CodeEmbeddingGraph(nn.Module):
     def __init__(self, table: nn.Module, offsets: tuple[int, ...], addressed: int):
         super().__init__()
         self.table = table
-        self.rows: int = table.get_parameter("weight").shape[0] if isinstance(table, nn.Embedding) else table.get_buffer("weight").shape[0]
+        self.rows: int = (
+            table.get_parameter("weight").shape[0]
+            if isinstance(table, nn.Embedding)
+            else table.get_buffer("weight").shape[0]
+        )
         self.is_short = self.rows < addressed
         self.register_buffer("offsets", torch.tensor(offsets), persistent=False)
 

@@ -29,7 +29,9 @@ class WeightNorm(nn.Module):
 
     def __init__(self, first: int, second: int, kernel: int):
         super().__init__()
-        parts = nn.ParameterDict({"original0": torch.empty(first, 1, 1), "original1": torch.empty(first, second, kernel)})
+        parts = nn.ParameterDict(
+            {"original0": torch.empty(first, 1, 1), "original1": torch.empty(first, second, kernel)}
+        )
         self.parametrizations = nn.ModuleDict({"weight": parts})
 
     def folded(self) -> torch.Tensor:
@@ -74,12 +76,20 @@ class CodecBlock(nn.Module):
     def __init__(self, args: AudioTokenizerArgs):
         super().__init__()
         self.attention = CodecAttention(args)
-        self.attention_norm, self.ffn_norm = RMSNorm(args.dim, args.norm_eps), RMSNorm(args.dim, args.norm_eps)
+        self.attention_norm, self.ffn_norm = (
+            RMSNorm(args.dim, args.norm_eps),
+            RMSNorm(args.dim, args.norm_eps),
+        )
         self.feed_forward = FeedForward(args.dim, args.hidden_dim)
-        self.attention_scale, self.ffn_scale = nn.Parameter(torch.empty(args.dim)), nn.Parameter(torch.empty(args.dim))
+        self.attention_scale, self.ffn_scale = (
+            nn.Parameter(torch.empty(args.dim)),
+            nn.Parameter(torch.empty(args.dim)),
+        )
 
     def forward(self, x, window: Window, early, k_state, v_state):
-        attended, k_state, v_state = window.attend(self.attention, self.attention_norm(x), early, k_state, v_state)
+        attended, k_state, v_state = window.attend(
+            self.attention, self.attention_norm(x), early, k_state, v_state
+        )
         x = x + self.attention_scale * attended
         return x + self.ffn_scale * self.feed_forward(self.ffn_norm(x)), k_state, v_state
 
@@ -97,14 +107,19 @@ class AudioTokenizer(nn.Module):
         super().__init__()
         latent = args.semantic_dim + args.acoustic_dim
         blocks: list[nn.Module] = []
-        for stage, (length, kernel) in enumerate(zip(args.decoder_transformer_lengths, args.decoder_convs_kernels, strict=True)):
+        for stage, (length, kernel) in enumerate(
+            zip(args.decoder_transformer_lengths, args.decoder_convs_kernels, strict=True)
+        ):
             # Conv1d is [out, in, k]; ConvTranspose1d is [in, out, k].
             blocks.append(ConvBlock(args.dim, args.dim if stage else latent, kernel))
             blocks.append(CodecStage(args, length))
         self.decoder_blocks = nn.ModuleList(blocks)
         self.output_proj = ConvBlock(args.pretransform_patch_size, args.dim, args.patch_proj_kernel_size)
         book = nn.ParameterDict(
-            {"embedding_sum": torch.empty(args.semantic_codebook_size, args.semantic_dim), "cluster_usage": torch.empty(args.semantic_codebook_size)}
+            {
+                "embedding_sum": torch.empty(args.semantic_codebook_size, args.semantic_dim),
+                "cluster_usage": torch.empty(args.semantic_codebook_size),
+            }
         )
         self.quantizer = nn.ModuleDict({"semantic_codebook": book})
 
@@ -115,7 +130,9 @@ class CausalConv(nn.Module):
     def __init__(self, weight: torch.Tensor):
         super().__init__()
         out, channels, self.kernel = weight.shape
-        self.register_buffer("weight", weight.permute(0, 2, 1).reshape(out, self.kernel * channels), persistent=False)
+        self.register_buffer(
+            "weight", weight.permute(0, 2, 1).reshape(out, self.kernel * channels), persistent=False
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[1, kernel - 1 + S, in] -> [1, S, out]."""
@@ -153,7 +170,9 @@ class Window(nn.Module):
         first = 0 if alibi_slopes == "mistral" else 1
         ratio = 2.0 ** (-8.0 / args.n_heads)
         slopes = ratio ** torch.arange(first, first + args.n_heads, dtype=torch.float32)
-        distance = torch.arange((self.back + 1) * rate)[None, :] - (torch.arange(rate)[:, None] + self.back * rate)  # key - query
+        distance = torch.arange((self.back + 1) * rate)[None, :] - (
+            torch.arange(rate)[:, None] + self.back * rate
+        )  # key - query
         seen = (distance <= 0) & (distance >= -window)
         bias = torch.where(seen, slopes[:, None, None] * distance, MASKED)
         self.register_buffer("bias", bias, persistent=False)  # [H, rate, (back+1)·rate]
@@ -170,11 +189,15 @@ class Window(nn.Module):
         frames = q.shape[0]
         k, v = torch.cat((k_state, k), dim=1), torch.cat((v_state, v), dim=1)
         keys, values = (
-            torch.cat([part.narrow(0, back, frames) for back in range(self.back + 1)], dim=1).transpose(1, 2)  # [T, H, (back+1)·rate, D]
+            torch.cat([part.narrow(0, back, frames) for back in range(self.back + 1)], dim=1).transpose(
+                1, 2
+            )  # [T, H, (back+1)·rate, D]
             for part in (t.reshape(-1, self.rate, self.n_heads, self.head_dim) for t in (k, v))
         )
         # spelled out: torch's fused attention decomposes into strides that not every lowering accepts
-        scores = q.transpose(1, 2) @ keys.transpose(2, 3) * self.head_dim**-0.5 + self.bias + early  # [T, H, rate, (back+1)·rate]
+        scores = (
+            q.transpose(1, 2) @ keys.transpose(2, 3) * self.head_dim**-0.5 + self.bias + early
+        )  # [T, H, rate, (back+1)·rate]
         out = scores.softmax(dim=-1) @ values
         attended = attention.wo(out.transpose(1, 2).reshape(1, frames * self.rate, -1))
         return attended, _tail(k, self.back * self.rate), _tail(v, self.back * self.rate)
@@ -196,22 +219,36 @@ class CodecGraph(nn.Module):
         join_products(tokenizer)
         self.args = args
         book = tokenizer.quantizer["semantic_codebook"]
-        self.register_buffer("codebook", book["embedding_sum"] / book["cluster_usage"].clamp_min(USAGE_FLOOR)[:, None], persistent=False)
+        self.register_buffer(
+            "codebook",
+            book["embedding_sum"] / book["cluster_usage"].clamp_min(USAGE_FLOOR)[:, None],
+            persistent=False,
+        )
         convs = [block.conv.folded() for block in tokenizer.decoder_blocks if isinstance(block, ConvBlock)]
-        self.stages = nn.ModuleList(block for block in tokenizer.decoder_blocks if isinstance(block, CodecStage))
+        self.stages = nn.ModuleList(
+            block for block in tokenizer.decoder_blocks if isinstance(block, CodecStage)
+        )
         self.input_conv = CausalConv(convs[0])
         self.upsamplers = nn.ModuleList(Upsampler(weight) for weight in convs[1:])
-        self.windows = nn.ModuleList(Window(args, r, w, switches.alibi_slopes) for r, w in zip(args.rates, args.windows, strict=True))
+        self.windows = nn.ModuleList(
+            Window(args, r, w, switches.alibi_slopes) for r, w in zip(args.rates, args.windows, strict=True)
+        )
         self.output_conv = CausalConv(tokenizer.output_proj.conv.folded())
 
     def state_specs(self) -> tuple[StateSpec, ...]:
         """What is carried, in the order that `forward` takes it."""
-        args, specs = self.args, [("latent", self.input_conv.kernel - 1, self.args.semantic_dim + self.args.acoustic_dim)]
+        args, specs = (
+            self.args,
+            [("latent", self.input_conv.kernel - 1, self.args.semantic_dim + self.args.acoustic_dim)],
+        )
         for stage, window in enumerate(self.windows):
             if stage:
                 specs.append((f"upsampler_{stage}", 1, args.dim))
             for layer in range(args.decoder_transformer_lengths[stage]):
-                specs += [(f"{kind}_{stage}_{layer}", window.back * window.rate, args.n_heads * args.head_dim) for kind in "kv"]
+                specs += [
+                    (f"{kind}_{stage}_{layer}", window.back * window.rate, args.n_heads * args.head_dim)
+                    for kind in "kv"
+                ]
         specs.append(("output", self.output_conv.kernel - 1, args.dim))
         return tuple(StateSpec(name, "float32", (1, length, width)) for name, length, width in specs)
 
@@ -220,7 +257,9 @@ class CodecGraph(nn.Module):
         levels = codes - FIRST_LEVEL
         semantic = self.codebook[levels[:, :, 0].clamp(0, self.args.semantic_codebook_size - 1)]
         top = self.args.acoustic_codebook_size - 1
-        acoustic = (2 * levels[:, :, 1:].clamp(0, top)).float() / top - 1  # (2c)/20 - 1: exact where c·0.1 - 1 is not
+        acoustic = (
+            2 * levels[:, :, 1:].clamp(0, top)
+        ).float() / top - 1  # (2c)/20 - 1: exact where c·0.1 - 1 is not
         return torch.cat((semantic, acoustic), dim=-1)
 
     def forward(self, codes: torch.Tensor, position: torch.Tensor, *states: torch.Tensor):

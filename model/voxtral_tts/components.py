@@ -16,7 +16,13 @@ from model.layers.attention import ReferenceAttention, cache_shape, join_product
 from model.layers.norm import RMSNorm
 from model.layers.rope import RotaryTable
 from model.voxtral_tts.acoustic import AcousticStepGraph, AcousticTransformer
-from model.voxtral_tts.backbone import BackboneGraph, Block, CodeEmbeddingGraph, Embeddings, TextEmbeddingGraph
+from model.voxtral_tts.backbone import (
+    BackboneGraph,
+    Block,
+    CodeEmbeddingGraph,
+    Embeddings,
+    TextEmbeddingGraph,
+)
 from model.voxtral_tts.codec import AudioTokenizer, CodecGraph
 from model.voxtral_tts.config import FIRST_LEVEL, Switches, VoxtralTTSConfig
 
@@ -61,14 +67,25 @@ def open_root(config: VoxtralTTSConfig, checkpoint: Checkpoint) -> VoxtralTTS:
     root = build_root(config, rows if short else None)
     checkpoint.check(expected_tensors(root))
     if short:
-        log.warning("%s: tensor %s has %d rows, codes name %d: rows beyond the end read as zero", checkpoint.path, table, rows, config.addressed_code_rows)
+        log.warning(
+            "%s: tensor %s has %d rows, codes name %d: rows beyond the end read as zero",
+            checkpoint.path,
+            table,
+            rows,
+            config.addressed_code_rows,
+        )
     return root
 
 
 WEIGHTS_OF_GRAPH = {
     "embed_text": ("mm_audio_embeddings.tok_embeddings",),
     "embed_codes": ("mm_audio_embeddings.audio_codebook_embeddings",),
-    "backbone": ("layers", "norm", "acoustic_transformer.semantic_codebook_output", "acoustic_transformer.llm_projection"),
+    "backbone": (
+        "layers",
+        "norm",
+        "acoustic_transformer.semantic_codebook_output",
+        "acoustic_transformer.llm_projection",
+    ),
     "acoustic_step": (
         "acoustic_transformer.input_projection",
         "acoustic_transformer.time_projection",
@@ -98,7 +115,12 @@ def constants(config: VoxtralTTSConfig) -> dict[str, Any]:
 
 
 def components(
-    root: VoxtralTTS, config: VoxtralTTSConfig, switches: Switches, cache_length: int, layout: str = "BSHD", only: str | None = None
+    root: VoxtralTTS,
+    config: VoxtralTTSConfig,
+    switches: Switches,
+    cache_length: int,
+    layout: str = "BSHD",
+    only: str | None = None,
 ) -> list[Component]:
     """All components, or those of the graph `only`. Build them after the graph's weights are in place: constants are derived here."""
     makers: dict[str, Callable[[], list[Component]]] = {
@@ -134,7 +156,11 @@ def _embed_codes(root: VoxtralTTS, config: VoxtralTTSConfig) -> Component:
     return Component(
         name="embed_codes",
         graph="embed_codes",
-        module=CodeEmbeddingGraph(root.mm_audio_embeddings.audio_codebook_embeddings["embeddings"], config.code_offsets, config.addressed_code_rows),
+        module=CodeEmbeddingGraph(
+            root.mm_audio_embeddings.audio_codebook_embeddings["embeddings"],
+            config.code_offsets,
+            config.addressed_code_rows,
+        ),
         inputs=(TensorSpec("codes", "int64", (1, config.n_codebooks), Kind.INDEX),),
         outputs=(TensorSpec("embeddings", "float32", (1, 1, config.dim), Kind.EMBEDDING),),
         example=example,
@@ -155,7 +181,11 @@ def _backbone(root: VoxtralTTS, config: VoxtralTTSConfig, cache_length: int, lay
     for block in root.layers:
         block.attention.kernel = ReferenceAttention(layout)
     shape = cache_shape(layout, cache_length, config.n_kv_heads, config.head_dim)
-    states = tuple(StateSpec(f"{kind}_cache_{i}", "float32", shape, is_cache=True) for i in range(config.n_layers) for kind in "kv")
+    states = tuple(
+        StateSpec(f"{kind}_cache_{i}", "float32", shape, is_cache=True)
+        for i in range(config.n_layers)
+        for kind in "kv"
+    )
 
     def component(name: str, rows: int | str, purpose: str) -> Component:
         def example(seed: int, S: int = 8) -> dict[str, np.ndarray]:
@@ -243,13 +273,21 @@ def _codec(root: VoxtralTTS, config: VoxtralTTSConfig, switches: Switches) -> li
         )
 
     return [
-        component("codec", "codes of a whole utterance to samples: `position` is 0, what was carried before has no effect"),
-        component("codec_step", "the next frames of an utterance to samples; `position` counts the frames decoded before"),
+        component(
+            "codec",
+            "codes of a whole utterance to samples: `position` is 0, what was carried before has no effect",
+        ),
+        component(
+            "codec_step",
+            "the next frames of an utterance to samples; `position` counts the frames decoded before",
+        ),
     ]
 
 
 def _random_codes(config: VoxtralTTSConfig, seed: int, frames: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     semantic = rng.integers(0, config.audio.semantic_codebook_size, (1, frames, 1))
-    acoustic = rng.integers(0, config.audio.acoustic_codebook_size, (1, frames, config.audio.n_acoustic_codebook))
+    acoustic = rng.integers(
+        0, config.audio.acoustic_codebook_size, (1, frames, config.audio.n_acoustic_codebook)
+    )
     return np.concatenate((semantic, acoustic), axis=-1) + FIRST_LEVEL

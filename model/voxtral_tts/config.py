@@ -63,7 +63,11 @@ class AudioModelArgs(Section):
             raise ValueError(f"codebook_sizes: {error}") from None
         if not isinstance(sizes, list) or len(sizes) < 2 or any(size != sizes[1] for size in sizes[1:]):
             raise ValueError("codebook_sizes: expected a semantic size, then equal acoustic sizes")
-        spelled = {"semantic_codebook_size": sizes[0], "acoustic_codebook_size": sizes[1], "n_acoustic_codebook": len(sizes) - 1}
+        spelled = {
+            "semantic_codebook_size": sizes[0],
+            "acoustic_codebook_size": sizes[1],
+            "n_acoustic_codebook": len(sizes) - 1,
+        }
         for key, value in spelled.items():
             if data.get(key, value) != value:
                 raise ValueError(f"codebook_sizes gives {key} {value}, yet {key} is {data[key]}")
@@ -108,23 +112,37 @@ class AudioTokenizerArgs(Section):
 
     @model_validator(mode="after")
     def _stages(self):
-        lengths, kernels, strides = self.decoder_transformer_lengths, self.decoder_convs_kernels, self.decoder_convs_strides
+        lengths, kernels, strides = (
+            self.decoder_transformer_lengths,
+            self.decoder_convs_kernels,
+            self.decoder_convs_strides,
+        )
         if not len(lengths) == len(kernels) == len(strides):
             raise ValueError(
                 f"decoder_transformer_lengths_str, decoder_convs_kernels_str and decoder_convs_strides_str have "
                 f"{len(lengths)}, {len(kernels)} and {len(strides)} entries; expected as many of each"
             )
         if strides[0] != 1:
-            raise ValueError(f"decoder_convs_strides_str: the first convolution keeps the rate, found stride {strides[0]}")
+            raise ValueError(
+                f"decoder_convs_strides_str: the first convolution keeps the rate, found stride {strides[0]}"
+            )
         for kernel, stride in zip(kernels[1:], strides[1:], strict=True):
             if stride < 2 or kernel != 2 * stride:
-                raise ValueError(f"decoder_convs_kernels_str: an upsampler of stride {stride} needs kernel {2 * stride}, found {kernel}")
+                raise ValueError(
+                    f"decoder_convs_kernels_str: an upsampler of stride {stride} needs kernel {2 * stride}, found {kernel}"
+                )
         if self.n_heads != self.n_kv_heads:
-            raise ValueError(f"n_kv_heads {self.n_kv_heads}: the codec's attention has as many key heads as query heads ({self.n_heads})")
+            raise ValueError(
+                f"n_kv_heads {self.n_kv_heads}: the codec's attention has as many key heads as query heads ({self.n_heads})"
+            )
         if any(window < 1 for window in self.windows):
-            raise ValueError(f"attn_sliding_window_size {self.attn_sliding_window_size} is halved below 1 by {len(strides) - 1} upsamplers")
+            raise ValueError(
+                f"attn_sliding_window_size {self.attn_sliding_window_size} is halved below 1 by {len(strides) - 1} upsamplers"
+            )
         if self.patch_proj_kernel_size - 1 >= self.positions_per_frame:
-            raise ValueError(f"patch_proj_kernel_size {self.patch_proj_kernel_size} reflects more than one frame of {self.positions_per_frame}")
+            raise ValueError(
+                f"patch_proj_kernel_size {self.patch_proj_kernel_size} reflects more than one frame of {self.positions_per_frame}"
+            )
         return self
 
     @property
@@ -194,7 +212,10 @@ class VoxtralTTSConfig(TransformerArgs):
     @property
     def code_offsets(self) -> tuple[int, ...]:
         """First table row of each code book; cumulative over the unpadded sizes."""
-        semantic, acoustic = self.audio.semantic_codebook_size + FIRST_LEVEL, self.audio.acoustic_codebook_size + FIRST_LEVEL
+        semantic, acoustic = (
+            self.audio.semantic_codebook_size + FIRST_LEVEL,
+            self.audio.acoustic_codebook_size + FIRST_LEVEL,
+        )
         return (0, *(semantic + acoustic * k for k in range(self.audio.n_acoustic_codebook)))
 
     @property
@@ -211,17 +232,39 @@ class VoxtralTTSConfig(TransformerArgs):
     def short_code_table_rows(self) -> int:
         """Rows that tools give the table who pad its parts and forget the special codes: 9088 too at the published
         size, yet too few at small ones, where such tools read past its end."""
-        return self.semantic_rows + _round_up(self.audio.acoustic_codebook_size * self.audio.n_acoustic_codebook)
+        return self.semantic_rows + _round_up(
+            self.audio.acoustic_codebook_size * self.audio.n_acoustic_codebook
+        )
 
     @model_validator(mode="after")
     def _agree(self):
         audio, codec, acoustic = self.audio, self.codec, self.acoustic
         pairs = [
             ("acoustic_transformer_args.input_dim", acoustic.input_dim, "dim", self.dim),
-            ("audio_tokenizer_args.semantic_codebook_size", codec.semantic_codebook_size, "audio_model_args", audio.semantic_codebook_size),
-            ("audio_tokenizer_args.acoustic_codebook_size", codec.acoustic_codebook_size, "audio_model_args", audio.acoustic_codebook_size),
-            ("audio_tokenizer_args.acoustic_dim", codec.acoustic_dim, "audio_model_args.n_acoustic_codebook", audio.n_acoustic_codebook),
-            ("audio_tokenizer_args.sampling_rate", codec.sampling_rate, "audio_encoding_args", audio.audio_encoding_args.sampling_rate),
+            (
+                "audio_tokenizer_args.semantic_codebook_size",
+                codec.semantic_codebook_size,
+                "audio_model_args",
+                audio.semantic_codebook_size,
+            ),
+            (
+                "audio_tokenizer_args.acoustic_codebook_size",
+                codec.acoustic_codebook_size,
+                "audio_model_args",
+                audio.acoustic_codebook_size,
+            ),
+            (
+                "audio_tokenizer_args.acoustic_dim",
+                codec.acoustic_dim,
+                "audio_model_args.n_acoustic_codebook",
+                audio.n_acoustic_codebook,
+            ),
+            (
+                "audio_tokenizer_args.sampling_rate",
+                codec.sampling_rate,
+                "audio_encoding_args",
+                audio.audio_encoding_args.sampling_rate,
+            ),
             ("acoustic_transformer_args.dim", acoustic.dim % 2, "an even width", 0),
         ]
         for key, found, other, expected in pairs:
@@ -229,10 +272,14 @@ class VoxtralTTSConfig(TransformerArgs):
                 raise ValueError(f"{key} is {found}, which does not agree with {other}: {expected}")
         frame_rate = codec.sampling_rate / codec.samples_per_frame
         if abs(frame_rate - audio.audio_encoding_args.frame_rate) > 1e-6:
-            raise ValueError(f"audio_encoding_args.frame_rate is {audio.audio_encoding_args.frame_rate}; the codec makes {frame_rate} frames a second")
+            raise ValueError(
+                f"audio_encoding_args.frame_rate is {audio.audio_encoding_args.frame_rate}; the codec makes {frame_rate} frames a second"
+            )
         for key in ("audio_token_id", "begin_audio_token_id"):
             if getattr(audio, key) >= self.vocab_size:
-                raise ValueError(f"audio_model_args.{key} {getattr(audio, key)} lies outside vocab_size {self.vocab_size}")
+                raise ValueError(
+                    f"audio_model_args.{key} {getattr(audio, key)} lies outside vocab_size {self.vocab_size}"
+                )
         return self
 
 
@@ -245,8 +292,12 @@ class Switches(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    first_frame: Literal["audio_token", "prefill"] = Field(default="audio_token", description="where frame 0 comes from")
-    alibi_slopes: Literal["mistral", "standard"] = Field(default="mistral", description="slopes of the codec's attention")
+    first_frame: Literal["audio_token", "prefill"] = Field(
+        default="audio_token", description="where frame 0 comes from"
+    )
+    alibi_slopes: Literal["mistral", "standard"] = Field(
+        default="mistral", description="slopes of the codec's attention"
+    )
 
 
 def _round_up(rows: int) -> int:

@@ -65,9 +65,17 @@ def _summary(config: VoxtralTTSConfig) -> list[tuple[str, str]]:
     audio = config.audio
     return [
         ("backbone", values_of(config, *SHAPE, "vocab_size", "max_seq_len")),
-        ("codes", f"1 of {audio.semantic_codebook_size} and {audio.n_acoustic_codebook} of {audio.acoustic_codebook_size} levels a frame"),
+        (
+            "codes",
+            f"1 of {audio.semantic_codebook_size} and {audio.n_acoustic_codebook} of {audio.acoustic_codebook_size} levels a frame",
+        ),
         ("acoustic", values_of(config.acoustic, *SHAPE, "n_decoding_steps")),
-        ("codec", values_of(config.codec, "dim", "hidden_dim", "head_dim", "n_heads", "decoder_transformer_lengths")),
+        (
+            "codec",
+            values_of(
+                config.codec, "dim", "hidden_dim", "head_dim", "n_heads", "decoder_transformer_lengths"
+            ),
+        ),
     ]
 
 

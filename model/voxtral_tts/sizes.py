@@ -46,13 +46,22 @@ class Size:
 
     def params(self) -> dict[str, Any]:
         """The content of params.json."""
-        codec = self.codec | {"semantic_codebook_size": self.semantic_codes, "voice": {name: index for index, name in enumerate(self.voices)}}
+        codec = self.codec | {
+            "semantic_codebook_size": self.semantic_codes,
+            "voice": {name: index for index, name in enumerate(self.voices)},
+        }
         audio = {
             **_PUBLISHED_AUDIO,
             "semantic_codebook_size": self.semantic_codes,
-            "acoustic_transformer_args": _PUBLISHED_ACOUSTIC | self.acoustic | {"input_dim": self.backbone.get("dim", _PUBLISHED_BACKBONE["dim"])},
+            "acoustic_transformer_args": _PUBLISHED_ACOUSTIC
+            | self.acoustic
+            | {"input_dim": self.backbone.get("dim", _PUBLISHED_BACKBONE["dim"])},
         }
-        multimodal = {"bos_token_id": 1, "audio_model_args": audio, "audio_tokenizer_args": _PUBLISHED_CODEC | codec}
+        multimodal = {
+            "bos_token_id": 1,
+            "audio_model_args": audio,
+            "audio_tokenizer_args": _PUBLISHED_CODEC | codec,
+        }
         return {**_PUBLISHED_BACKBONE, **self.backbone, "multimodal": multimodal}
 
 
@@ -159,10 +168,24 @@ SIZES = {
     "small": Size(
         backbone=_SMALL_BLOCK | {"vocab_size": 8192},
         acoustic=_SMALL_BLOCK | {"n_layers": 3},
-        codec={"dim": 256, "hidden_dim": 1024, "head_dim": 64, "n_heads": 4, "n_kv_heads": 4, "semantic_dim": 92},
+        codec={
+            "dim": 256,
+            "hidden_dim": 1024,
+            "head_dim": 64,
+            "n_heads": 4,
+            "n_kv_heads": 4,
+            "semantic_dim": 92,
+        },
         semantic_codes=2000,
         num_vocab_tokens=8000,
         voices={"casual_male": 47, "neutral_female": 68, "fr_male": 30},
     ),
-    "full": Size(backbone={}, acoustic={}, codec={}, semantic_codes=8192, num_vocab_tokens=150000, voices=PUBLISHED_VOICES),
+    "full": Size(
+        backbone={},
+        acoustic={},
+        codec={},
+        semantic_codes=8192,
+        num_vocab_tokens=150000,
+        voices=PUBLISHED_VOICES,
+    ),
 }

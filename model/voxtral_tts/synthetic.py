@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from model.family import Distribution, Synthetic
-from model.synthetic import generator, plain_distribution, values
-from model.synthetic_tokenizer import tekken
+from model.synthetic.checkpoint import generator, plain_distribution, values
+from model.synthetic.tokenizer import tekken
 from model.voxtral_tts.config import END_AUDIO, VoxtralTTSConfig, parse_config
 from model.voxtral_tts.sizes import SIZES
 from model.voxtral_tts.voices import FOLDER as VOICES
@@ -41,7 +41,11 @@ def _tekken(size: str) -> dict[str, Any]:
     audio = {
         "sampling_rate": config.codec.sampling_rate,
         "frame_rate": config.audio.audio_encoding_args.frame_rate,
-        "audio_encoding_config": {"num_mel_bins": 128, "hop_length": 160, "window_size": 400},  # unused for speech synthesis
+        "audio_encoding_config": {
+            "num_mel_bins": 128,
+            "hop_length": 160,
+            "window_size": 400,
+        },  # unused for speech synthesis
         "voice_num_audio_tokens": chosen.voices,
     }
     return tekken(config.vocab_size, chosen.num_vocab_tokens, SPECIALS, audio)
@@ -52,7 +56,9 @@ def _distribution(name: str, shape: tuple[int, ...], config: VoxtralTTSConfig) -
     mean, spread = plain_distribution(name, shape)
     if name.endswith("_scale"):
         mean, spread = 0.5, 0.1
-    elif name.endswith("original0"):  # the norm of a convolution's kernel; upsamplers add two taps of half the channels' energy
+    elif name.endswith(
+        "original0"
+    ):  # the norm of a convolution's kernel; upsamplers add two taps of half the channels' energy
         mean = AUDIO_GAIN if ".output_proj." in name else 1.0
         spread = mean / 10
     elif name.endswith("original1"):  # only its direction matters
@@ -63,9 +69,13 @@ def _distribution(name: str, shape: tuple[int, ...], config: VoxtralTTSConfig) -
         spread = USAGE * 3**-0.5
     elif name == TEXT_TABLE:
         spread = 1.0
-    elif name.endswith("audio_codebook_embeddings.embeddings.weight"):  # a frame, the sum of 37 rows, is as large as a text row
+    elif name.endswith(
+        "audio_codebook_embeddings.embeddings.weight"
+    ):  # a frame, the sum of 37 rows, is as large as a text row
         spread = config.n_codebooks**-0.5
-    elif name.startswith("layers.") and name.endswith(("wo.weight", "w2.weight")):  # depth must not drown a frame in its context
+    elif name.startswith("layers.") and name.endswith(
+        ("wo.weight", "w2.weight")
+    ):  # depth must not drown a frame in its context
         spread *= (2 * config.n_layers) ** -0.5
     return np.float32(mean), np.float32(spread)
 

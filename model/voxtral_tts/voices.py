@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from model.errors import CheckpointError
+from bundle.errors import CheckpointError
 
 FOLDER = "voice_embedding"
 REMEDY = "fetch the file again"
@@ -26,7 +26,9 @@ def _load_voice(path: Path, dim: int) -> torch.Tensor:
     try:
         rows = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of many kinds, and all of them mean that the file is damaged or not a tensor
-        raise CheckpointError(f"{path}: not readable as a tensor ({_reason(error)}), {expected}; {REMEDY}") from None
+        raise CheckpointError(
+            f"{path}: not readable as a tensor ({_reason(error)}), {expected}; {REMEDY}"
+        ) from None
     if not _is_plain(rows):
         raise CheckpointError(f"{path}: holds {_what(rows)}, {expected}; {REMEDY}")
     if rows.dim() != 2 or rows.shape[0] < 1 or rows.shape[1] != dim:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from bundle.errors import EngineUnavailable, UsageError
 from runtime.engines.base import EngineOptions
-from runtime.errors import EngineUnavailable, UsageError
 
 if TYPE_CHECKING:
-    from runtime.bundle import Bundle
+    from bundle.bundle import Bundle
     from runtime.engines.base import Engine
 
 DEFAULT = EngineOptions()
@@ -23,7 +23,9 @@ def open_engine(bundle: Bundle, options: EngineOptions = DEFAULT) -> Engine:
         raise UsageError(f"--threads {threads}: expected at least 1")
     for name in ("compute_precision", "compute_units"):
         if target != "coreml" and getattr(options, name) is not None:
-            raise UsageError(f"--{name.replace('_', '-')}: for Core ML bundles; {bundle.folder} is for {target}")
+            raise UsageError(
+                f"--{name.replace('_', '-')}: for Core ML bundles; {bundle.folder} is for {target}"
+            )
     check_installed(target, str(bundle.folder))
     if target == "onnx":
         from runtime.engines.onnx import OnnxEngine

@@ -11,8 +11,8 @@ from threading import RLock
 
 import numpy as np
 
-from runtime.bundle import ComponentEntry
-from runtime.errors import UsageError
+from bundle.bundle import ComponentEntry
+from bundle.errors import UsageError
 
 Arrays = dict[str, np.ndarray]
 PAGE = 1024  # values
@@ -62,7 +62,9 @@ class Stream(ABC):
     row_axis: int
     count = 1
 
-    def __init__(self, components: tuple[ComponentEntry, ...], cache_length: int, engine: Engine | None = None):
+    def __init__(
+        self, components: tuple[ComponentEntry, ...], cache_length: int, engine: Engine | None = None
+    ):
         """`engine` is what other streams share, if any."""
         self.components = {entry.name: entry for entry in components}
         self.cache_length = cache_length
@@ -99,7 +101,10 @@ class Stream(ABC):
     def save_rows(self, count: int) -> Arrays:
         """Copies of the first `count` rows of every cache, by state; of all there are where that is fewer."""
         states = self.snapshot()
-        return {name: np.take(states[name], range(min(count, shape[self.row_axis])), self.row_axis) for name, shape in self._caches().items()}
+        return {
+            name: np.take(states[name], range(min(count, shape[self.row_axis])), self.row_axis)
+            for name, shape in self._caches().items()
+        }
 
     def load_rows(self, rows: Arrays) -> None:
         """Puts what `save_rows` gave into an empty stream. Raises UsageError on rows of another bundle."""
@@ -108,7 +113,12 @@ class Stream(ABC):
         self.restore(states)
 
     def _caches(self) -> dict[str, tuple[int, ...]]:
-        return {state.name: state.shape for entry in self.components.values() for state in entry.states if state.is_cache}
+        return {
+            state.name: state.shape
+            for entry in self.components.values()
+            for state in entry.states
+            if state.is_cache
+        }
 
     def _put_rows(self, states: Arrays, rows: Arrays) -> None:
         caches = {name: (self.count, *shape[1:]) for name, shape in self._caches().items()}
@@ -133,15 +143,21 @@ def check_inputs(entry: ComponentEntry, inputs: Arrays, cache_length: int, count
     if count > entry.most_streams:
         raise UsageError(f"{entry.name}: one call serves at most {entry.most_streams} streams, not {count}")
     if inputs.keys() != {spec.name for spec in entry.inputs}:
-        raise UsageError(f"{entry.name}: inputs {', '.join(sorted(inputs))}; expected {', '.join(spec.name for spec in entry.inputs)}")
+        raise UsageError(
+            f"{entry.name}: inputs {', '.join(sorted(inputs))}; expected {', '.join(spec.name for spec in entry.inputs)}"
+        )
     sizes: dict[str, int] = {}
     for spec in entry.inputs:
         array = inputs[spec.name]
         if array.dtype != spec.dtype:
             raise UsageError(f"{entry.name}: input {spec.name} is {array.dtype}, expected {spec.dtype}")
         if array.ndim != len(spec.shape):
-            raise UsageError(f"{entry.name}: input {spec.name} has shape {list(array.shape)}, expected {list(spec.shape)}")
-        for size, expected in zip(array.shape, (count, *spec.shape[1:]) if count > 1 else spec.shape, strict=True):
+            raise UsageError(
+                f"{entry.name}: input {spec.name} has shape {list(array.shape)}, expected {list(spec.shape)}"
+            )
+        for size, expected in zip(
+            array.shape, (count, *spec.shape[1:]) if count > 1 else spec.shape, strict=True
+        ):
             if isinstance(expected, str):
                 low, high = entry.dims[expected]
                 fits = low <= size <= high and sizes.setdefault(expected, size) == size
@@ -149,7 +165,9 @@ def check_inputs(entry: ComponentEntry, inputs: Arrays, cache_length: int, count
                 fits = size == expected
             if not fits:
                 bounds = ", ".join(f"{name} from {low} to {high}" for name, (low, high) in entry.dims.items())
-                raise UsageError(f"{entry.name}: input {spec.name} has shape {list(array.shape)}, expected {list(spec.shape)} {bounds}".rstrip())
+                raise UsageError(
+                    f"{entry.name}: input {spec.name} has shape {list(array.shape)}, expected {list(spec.shape)} {bounds}".rstrip()
+                )
     for position in inputs["position"].tolist() if "position" in inputs else ():
         _check_position(entry, position, inputs[entry.inputs[0].name].shape[1], cache_length)
 
@@ -166,12 +184,18 @@ def _check_position(entry: ComponentEntry, position: int, rows: int, cache_lengt
         fits = in_one and (position + rows) * cache.stride <= ROLLING_POSITIONS
         end = (ROLLING_POSITIONS if in_one else cache.window) // cache.stride
     if not fits:
-        raise UsageError(f"{entry.name}: position {position} with {rows} rows lies outside the cache of {end}")
+        raise UsageError(
+            f"{entry.name}: position {position} with {rows} rows lies outside the cache of {end}"
+        )
 
 
 def empty_states(components: dict[str, ComponentEntry], count: int = 1) -> Arrays:
     """Zeros for every state that the components name, of `count` streams. Pages of a cache cost nothing before a row is written to them."""
-    return {state.name: _untouched((count, *state.shape[1:]), state.dtype) for entry in components.values() for state in entry.states}
+    return {
+        state.name: _untouched((count, *state.shape[1:]), state.dtype)
+        for entry in components.values()
+        for state in entry.states
+    }
 
 
 def copied(states: Arrays) -> Arrays:
@@ -191,7 +215,9 @@ def _untouched(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Zeros straight from the system: NumPy's may be a heap that is cleared at once, or huge pages, 0.4 GB for the published caches."""
     count = math.prod(shape)
     size = max(1, count * np.dtype(dtype).itemsize)
-    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}  # shared ones take memory when they are read
+    private = (
+        {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    )  # shared ones take memory when they are read
     pages = mmap.mmap(-1, size, **private)
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
         with suppress(OSError):  # a kernel without huge pages
@@ -201,8 +227,14 @@ def _untouched(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 def check_states(components: dict[str, ComponentEntry], states: Arrays, count: int = 1) -> None:
     """A snapshot fits the components, of `count` streams, that it is restored into. Raises UsageError."""
-    expected = {state.name: ((count, *state.shape[1:]), state.dtype) for entry in components.values() for state in entry.states}
+    expected = {
+        state.name: ((count, *state.shape[1:]), state.dtype)
+        for entry in components.values()
+        for state in entry.states
+    }
     found = {name: (array.shape, array.dtype) for name, array in states.items()}
     if found != expected:
-        odd = next(name for name in sorted(expected.keys() | found.keys()) if found.get(name) != expected.get(name))
+        odd = next(
+            name for name in sorted(expected.keys() | found.keys()) if found.get(name) != expected.get(name)
+        )
         raise UsageError(f"snapshot: state {odd} is {found.get(odd)}, this bundle has {expected.get(odd)}")

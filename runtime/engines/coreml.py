@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from runtime.bundle import Bundle, ComponentEntry, Tensor
+from bundle.bundle import Bundle, ComponentEntry, Tensor
+from bundle.errors import IntegrityError, UsageError, VoxportError, first_line
 from runtime.engines.base import Arrays, Engine, Stream, check_states
-from runtime.errors import IntegrityError, RuntimeFault, UsageError, first_line
 from runtime.mil import PRECISIONS, Executor, MilError, Package, PackageError
 from runtime.mil.program import Function
 
@@ -31,15 +31,28 @@ def open_coreml(bundle: Bundle, precision: str | None = None, compute_units: str
     """`precision` asks for the reference executor, wherever this runs; `compute_units` for Core ML. Raises UsageError."""
     native = sys.platform == "darwin" and precision is None
     if compute_units not in (None, "all") and not native:
-        why = "there is no Core ML on this system" if precision is None else "--compute-precision asks for the reference executor"
+        why = (
+            "there is no Core ML on this system"
+            if precision is None
+            else "--compute-precision asks for the reference executor"
+        )
         raise UsageError(f"--compute-units {compute_units}: Core ML's, and {why}; leave it out")
     if not native and precision is None:
-        log.warning("%s: a Core ML bundle and no Core ML here: the reference executor runs it, slower than a device would", bundle.folder)
-    return CoreMLEngine(bundle, compute_units or "all") if native else ReferenceEngine(bundle, precision or "float16")
+        log.warning(
+            "%s: a Core ML bundle and no Core ML here: the reference executor runs it, slower than a device would",
+            bundle.folder,
+        )
+    return (
+        CoreMLEngine(bundle, compute_units or "all")
+        if native
+        else ReferenceEngine(bundle, precision or "float16")
+    )
 
 
 def _integers(inputs: Arrays) -> Arrays:
-    return {name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in inputs.items()}
+    return {
+        name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in inputs.items()
+    }
 
 
 class ReferenceEngine(Engine):
@@ -73,13 +86,23 @@ class ReferenceEngine(Engine):
 
 def _check_interface(function: Function, entry: ComponentEntry, path: Path) -> None:
     """A function takes and gives what the manifest says of its component. Raises IntegrityError that names what differs."""
-    states = {f"{entry.graph}_{state.name}": f"fp16[{', '.join(map(str, state.shape))}]" for state in entry.states}
-    inputs, outputs = ({spec.name: _declared(spec) for spec in specs} for specs in (entry.inputs, entry.outputs))
-    for what, found, expected in (("input", function.inputs, inputs), ("output", function.outputs, outputs), ("state", function.states, states)):
+    states = {
+        f"{entry.graph}_{state.name}": f"fp16[{', '.join(map(str, state.shape))}]" for state in entry.states
+    }
+    inputs, outputs = (
+        {spec.name: _declared(spec) for spec in specs} for specs in (entry.inputs, entry.outputs)
+    )
+    for what, found, expected in (
+        ("input", function.inputs, inputs),
+        ("output", function.outputs, outputs),
+        ("state", function.states, states),
+    ):
         kinds = {name: str(kind) for name, kind in found.items()}
         for name in sorted(kinds.keys() | expected.keys()):
             if kinds.get(name) != expected.get(name):
-                said = f"{kinds.get(name, 'missing')}, the manifest says {expected.get(name, 'there is none')}"
+                said = (
+                    f"{kinds.get(name, 'missing')}, the manifest says {expected.get(name, 'there is none')}"
+                )
                 raise IntegrityError(f"{path}: function {function.name}: {what} {name}: {said}")
 
 
@@ -97,7 +120,9 @@ class ReferenceStream(Stream):
         self.reset()
 
     def reset(self) -> None:
-        self._states: dict[str, Arrays] = {}  # by graph, then by the package's names; zeros until the graph is called
+        self._states: dict[
+            str, Arrays
+        ] = {}  # by graph, then by the package's names; zeros until the graph is called
 
     def _states_of(self, entry: ComponentEntry) -> Arrays:
         if entry.graph not in self._states:
@@ -106,7 +131,10 @@ class ReferenceStream(Stream):
 
     def snapshot(self) -> Arrays:
         with self.lock:
-            return {name: self._states_of(entry)[inside].astype(dtype) for name, (entry, inside, dtype) in _state_names(self.components).items()}
+            return {
+                name: self._states_of(entry)[inside].astype(dtype)
+                for name, (entry, inside, dtype) in _state_names(self.components).items()
+            }
 
     def restore(self, states: Arrays) -> None:
         check_states(self.components, states)
@@ -121,13 +149,17 @@ class ReferenceStream(Stream):
         except PackageError as error:
             raise IntegrityError(f"{self._engine.bundle.folder / entry.file}: {error}") from None
         except MilError as error:
-            raise RuntimeFault(f"{entry.name}: {error}") from None
+            raise VoxportError(f"{entry.name}: {error}") from None
         return {spec.name: outputs[spec.name] for spec in entry.outputs}
 
 
 def _state_names(components: dict[str, ComponentEntry]) -> dict[str, tuple[ComponentEntry, str, str]]:
     """Every state: an entry that carries it, its name in the package, its type in a snapshot."""
-    return {state.name: (entry, f"{entry.graph}_{state.name}", state.dtype) for entry in components.values() for state in entry.states}
+    return {
+        state.name: (entry, f"{entry.graph}_{state.name}", state.dtype)
+        for entry in components.values()
+        for state in entry.states
+    }
 
 
 @contextmanager
@@ -135,10 +167,10 @@ def _told(component: str) -> Iterator[None]:
     """Core ML's own errors have no common base below Exception."""
     try:
         yield
-    except RuntimeFault:
+    except VoxportError:
         raise
     except Exception as error:
-        raise RuntimeFault(f"{component}: Core ML failed: {first_line(error)}") from None
+        raise VoxportError(f"{component}: Core ML failed: {first_line(error)}") from None
 
 
 class CoreMLEngine(Engine):
@@ -158,9 +190,11 @@ class CoreMLEngine(Engine):
         if key not in self._models:
             path = str(self.bundle.folder / entry.file)
             try:
-                self._models[key] = self._coremltools.models.MLModel(path, compute_units=self._units, function_name=entry.entry_point)
+                self._models[key] = self._coremltools.models.MLModel(
+                    path, compute_units=self._units, function_name=entry.entry_point
+                )
             except Exception as error:  # Core ML's own errors have no common base below Exception
-                raise RuntimeFault(f"{path}: Core ML cannot open it: {first_line(error)}") from None
+                raise VoxportError(f"{path}: Core ML cannot open it: {first_line(error)}") from None
         return self._models[key]
 
     def stream(self) -> CoreMLStream:

@@ -18,9 +18,9 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from runtime.bundle import Bundle, ComponentEntry, State
+from bundle.bundle import Bundle, ComponentEntry, State
+from bundle.errors import VoxportError, first_line
 from runtime.engines.base import Arrays, Engine, Stream, check_states, empty_states
-from runtime.errors import RuntimeFault, first_line
 
 
 @contextlib.contextmanager
@@ -45,7 +45,9 @@ class ExecuTorchEngine(Engine):
     def __init__(self, bundle: Bundle, threads: int | None = None):
         super().__init__()
         if any(_cache_rows(entry) and not entry.rows_moved for entry in bundle.manifest.components):
-            raise RuntimeFault(f"{bundle.folder}: its programs move whole caches, as those of an earlier voxport did; export the bundle again")
+            raise VoxportError(
+                f"{bundle.folder}: its programs move whole caches, as those of an earlier voxport did; export the bundle again"
+            )
         with warnings.catch_warnings(), _stderr_kept():
             warnings.simplefilter("ignore")
             import torch
@@ -58,7 +60,9 @@ class ExecuTorchEngine(Engine):
         self._torch, self._runtime = torch, Runtime.get()
         self._programs: dict[str, Any] = {}  # kept: methods point into them
         self._methods: dict[str, Any] = {}
-        self.owner: MutableMapping[str, ExecuTorchStream] = WeakValueDictionary()  # a stream that is gone needs its states no more
+        self.owner: MutableMapping[str, ExecuTorchStream] = (
+            WeakValueDictionary()
+        )  # a stream that is gone needs its states no more
 
     def execute(self, file: str, method: str, inputs: list[np.ndarray]) -> list[np.ndarray]:
         loaded = self._methods.get(method) or self._load(file, method)
@@ -77,7 +81,7 @@ class ExecuTorchEngine(Engine):
                 if file not in self._programs:
                     self._programs[file] = self._runtime.load_program(path)
         except RuntimeError as error:
-            raise RuntimeFault(f"{path}: ExecuTorch cannot open it: {_reason(error, log)}") from None
+            raise VoxportError(f"{path}: ExecuTorch cannot open it: {_reason(error, log)}") from None
         try:
             with _stderr_kept() as log:
                 self._methods[method] = self._programs[file].load_method(method)
@@ -85,8 +89,10 @@ class ExecuTorchEngine(Engine):
             raise self._fault(file, method, error, log) from None
         return self._methods[method]
 
-    def _fault(self, file: str, method: str, error: Exception, log: list[str]) -> RuntimeFault:
-        return RuntimeFault(f"{self.bundle.folder / file}: method {method}: ExecuTorch failed: {_reason(error, log)}")
+    def _fault(self, file: str, method: str, error: Exception, log: list[str]) -> VoxportError:
+        return VoxportError(
+            f"{self.bundle.folder / file}: method {method}: ExecuTorch failed: {_reason(error, log)}"
+        )
 
     @contextlib.contextmanager
     def _one_pool(self) -> Iterator[None]:
@@ -114,7 +120,11 @@ class ExecuTorchStream(Stream):
     def reset(self) -> None:
         """Nothing is written into the caches: what lies beyond the last row is masked or not read."""
         with self.lock:
-            self._saved = {state.name: np.zeros(self._shape(state, 0), state.dtype) for entry in self._graphs.values() for state in entry.states}
+            self._saved = {
+                state.name: np.zeros(self._shape(state, 0), state.dtype)
+                for entry in self._graphs.values()
+                for state in entry.states
+            }
             self._rows = dict.fromkeys(self._graphs, 0)  # of the caches of a graph, those written
             self._disown()
 
@@ -128,9 +138,17 @@ class ExecuTorchStream(Stream):
 
     def restore(self, states: Arrays) -> None:
         check_states(self.components, states)
-        rows = {graph: max((_rows_used(states[state.name]) for state in entry.states if state.is_cache), default=0) for graph, entry in self._graphs.items()}
+        rows = {
+            graph: max(
+                (_rows_used(states[state.name]) for state in entry.states if state.is_cache), default=0
+            )
+            for graph, entry in self._graphs.items()
+        }
         kept = [(state, rows[graph]) for graph, entry in self._graphs.items() for state in entry.states]
-        saved = {state.name: (states[state.name][:, :count] if state.is_cache else states[state.name]).copy() for state, count in kept}
+        saved = {
+            state.name: (states[state.name][:, :count] if state.is_cache else states[state.name]).copy()
+            for state, count in kept
+        }
         with self.lock:
             self._saved, self._rows = saved, rows
             self._disown()
@@ -141,12 +159,18 @@ class ExecuTorchStream(Stream):
         return {name: current[name][:, :count].copy() for name in self._caches()}
 
     def load_rows(self, rows: Arrays) -> None:
-        found = {name: np.zeros((*shape[:1], rows[name].shape[1] if name in rows else 0, *shape[2:]), np.float32) for name, shape in self._caches().items()}
+        found = {
+            name: np.zeros((*shape[:1], rows[name].shape[1] if name in rows else 0, *shape[2:]), np.float32)
+            for name, shape in self._caches().items()
+        }
         self._put_rows(found, rows)
         with self.lock:
             self._saved = self._current() | found
             self._rows = {
-                graph: max((found[state.name].shape[1] for state in entry.states if state.is_cache), default=0) for graph, entry in self._graphs.items()
+                graph: max(
+                    (found[state.name].shape[1] for state in entry.states if state.is_cache), default=0
+                )
+                for graph, entry in self._graphs.items()
             }
             self._disown()
 
@@ -168,7 +192,9 @@ class ExecuTorchStream(Stream):
         entry, count = self._graphs[graph], self._rows[graph]
         states = {state.name: np.zeros(self._shape(state, count), state.dtype) for state in entry.states}
         for rows in _moves(entry, count):
-            for state, found in zip(entry.states, self._engine.execute(entry.file, f"{graph}.read", rows), strict=True):
+            for state, found in zip(
+                entry.states, self._engine.execute(entry.file, f"{graph}.read", rows), strict=True
+            ):
                 states[state.name][:, rows[0] if state.is_cache else slice(None)] = found
         return states
 
@@ -178,10 +204,15 @@ class ExecuTorchStream(Stream):
             return
         if owner:
             owner._saved |= owner._read(graph)
-            del self._engine.owner[graph]  # nobody's until all is written: a call may fail, or be interrupted, between two pieces
+            del self._engine.owner[
+                graph
+            ]  # nobody's until all is written: a call may fail, or be interrupted, between two pieces
         entry = self._graphs[graph]
         for rows in _moves(entry, self._rows[graph]):
-            taken = [self._saved[state.name][:, rows[0]] if state.is_cache else self._saved[state.name] for state in entry.states]
+            taken = [
+                self._saved[state.name][:, rows[0]] if state.is_cache else self._saved[state.name]
+                for state in entry.states
+            ]
             self._engine.execute(entry.file, f"{graph}.write", [*rows, *taken])
         for state in entry.states:  # the program has them from here on
             del self._saved[state.name]
@@ -190,7 +221,9 @@ class ExecuTorchStream(Stream):
     def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
         if entry.graph in self._graphs:
             self._own(entry.graph)
-        outputs = self._engine.execute(entry.file, entry.entry_point, [inputs[spec.name] for spec in entry.inputs])
+        outputs = self._engine.execute(
+            entry.file, entry.entry_point, [inputs[spec.name] for spec in entry.inputs]
+        )
         if most := _cache_rows(entry):
             stride = next(state.stride for state in entry.states if state.is_cache)
             written = (int(inputs["position"][0]) + inputs[entry.inputs[0].name].shape[1]) * stride
@@ -206,7 +239,11 @@ def _cache_rows(entry: ComponentEntry) -> int:
 def _moves(entry: ComponentEntry, rows: int) -> list[list[np.ndarray]]:
     """What the calls that move the states of a graph are given first: numbers of the rows of its caches; nothing where it has none."""
     most = entry.rows_moved
-    return [[np.arange(start, min(start + most, rows), dtype=np.int64)] for start in range(0, rows, most)] if _cache_rows(entry) else [[]]
+    return (
+        [[np.arange(start, min(start + most, rows), dtype=np.int64)] for start in range(0, rows, most)]
+        if _cache_rows(entry)
+        else [[]]
+    )
 
 
 def _rows_used(cache: np.ndarray) -> int:

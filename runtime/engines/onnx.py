@@ -7,9 +7,9 @@ import os
 import numpy as np
 import onnxruntime as ort
 
-from runtime.bundle import Bundle, ComponentEntry
+from bundle.bundle import Bundle, ComponentEntry
+from bundle.errors import VoxportError, first_line
 from runtime.engines.base import Arrays, Engine, Stream, check_states, copied, empty_states
-from runtime.errors import RuntimeFault, first_line
 
 PAST, PRESENT = "past.", "present."  # a state's input and output bear its name behind these
 
@@ -34,9 +34,13 @@ class OnnxEngine(Engine):
             wanted = ("CUDAExecutionProvider", "CPUExecutionProvider")
             providers = [provider for provider in wanted if provider in ort.get_available_providers()]
             try:
-                self._sessions[file] = ort.InferenceSession(self.bundle.folder / file, options, providers=providers)
+                self._sessions[file] = ort.InferenceSession(
+                    self.bundle.folder / file, options, providers=providers
+                )
             except Exception as error:  # ONNX Runtime's exceptions have no common base below Exception
-                raise RuntimeFault(f"{self.bundle.folder / file}: ONNX Runtime cannot open it: {first_line(error)}") from None
+                raise VoxportError(
+                    f"{self.bundle.folder / file}: ONNX Runtime cannot open it: {first_line(error)}"
+                ) from None
         return self._sessions[file]
 
     def stream(self) -> OnnxStream:
@@ -68,7 +72,9 @@ class OnnxStream(Stream):
         return self.count > 1 or self._is_part
 
     def alone(self, index: int) -> OnnxStream:
-        return OnnxStream(self._engine, shared={name: array[index : index + 1] for name, array in self._states.items()})
+        return OnnxStream(
+            self._engine, shared={name: array[index : index + 1] for name, array in self._states.items()}
+        )
 
     def snapshot(self) -> Arrays:
         return copied(self._states)
@@ -94,7 +100,7 @@ class OnnxStream(Stream):
                 self._bindings[entry.file] = _Binding(session, entry, self._states)
             outputs = self._bindings[entry.file].run(inputs)
         except Exception as error:
-            raise RuntimeFault(f"{entry.name}: ONNX Runtime failed: {first_line(error)}") from None
+            raise VoxportError(f"{entry.name}: ONNX Runtime failed: {first_line(error)}") from None
         self._keep_staged(entry, inputs)
         return outputs
 

@@ -9,4 +9,14 @@ from runtime.mil.errors import CallError, MilError, PackageError, UnsupportedErr
 from runtime.mil.executor import PRECISIONS, Executor
 from runtime.mil.package import Package
 
-__all__ = ["PRECISIONS", "CallError", "Executor", "MilError", "Package", "PackageError", "UnsupportedError", "describe", "describe_text"]
+__all__ = [
+    "PRECISIONS",
+    "CallError",
+    "Executor",
+    "MilError",
+    "Package",
+    "PackageError",
+    "UnsupportedError",
+    "describe",
+    "describe_text",
+]

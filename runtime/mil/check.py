@@ -7,11 +7,46 @@ from runtime.mil.ops import OPERATIONS, SIGNATURES
 from runtime.mil.program import Constant, Function, Operation
 from runtime.mil.types import TensorType
 
-STRUCTURAL = {"const": {"val"}, "read_state": {"input"}, "write_state": {"input", "data"}, "cond": {"pred"}, "while_loop": {"loop_vars"}}
+STRUCTURAL = {
+    "const": {"val"},
+    "read_state": {"input"},
+    "write_state": {"input", "data"},
+    "cond": {"pred"},
+    "while_loop": {"loop_vars"},
+}
 # Operands that the op set wants of one type. Where an operation gives another type than it takes, that follows from its name.
-OPERANDS = ("x", "y", "values", "a", "b", "data", "update", "updates", "weight", "bias", "query", "key", "value", "gamma", "beta", "mean", "variance")
+OPERANDS = (
+    "x",
+    "y",
+    "values",
+    "a",
+    "b",
+    "data",
+    "update",
+    "updates",
+    "weight",
+    "bias",
+    "query",
+    "key",
+    "value",
+    "gamma",
+    "beta",
+    "mean",
+    "variance",
+)
 COMPARISONS = ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
-CONVERTING = (*COMPARISONS, "cast", "quantize", "dequantize", "shape", "fill_like", "non_zero", "reduce_argmax", "reduce_argmin", "argsort")
+CONVERTING = (
+    *COMPARISONS,
+    "cast",
+    "quantize",
+    "dequantize",
+    "shape",
+    "fill_like",
+    "non_zero",
+    "reduce_argmax",
+    "reduce_argmin",
+    "argsort",
+)
 
 
 def check_operations(function: Function) -> None:
@@ -28,7 +63,9 @@ def check_operations(function: Function) -> None:
 def _check_form(operation: Operation) -> None:
     if operation.type in STRUCTURAL:
         if operation.inputs.keys() != STRUCTURAL[operation.type]:
-            raise UnsupportedError(f"{operation.where}: inputs {', '.join(operation.inputs)}; expected {', '.join(STRUCTURAL[operation.type])}")
+            raise UnsupportedError(
+                f"{operation.where}: inputs {', '.join(operation.inputs)}; expected {', '.join(STRUCTURAL[operation.type])}"
+            )
         if len(operation.blocks) != (2 if operation.type in ("cond", "while_loop") else 0):
             raise PackageError(f"{operation.where}: has {len(operation.blocks)} blocks")
         return
@@ -43,11 +80,16 @@ def _check_form(operation: Operation) -> None:
 def _check_types(operation: Operation, types: dict[str, TensorType]) -> None:
     if operation.type in STRUCTURAL or operation.type.startswith("constexpr_"):
         return
-    kinds = {key: [value.kind if isinstance(value, Constant) else types[value.name] for value in values] for key, values in operation.inputs.items()}
+    kinds = {
+        key: [value.kind if isinstance(value, Constant) else types[value.name] for value in values]
+        for key, values in operation.inputs.items()
+    }
     operands = {key: kind.scalar.name for key in OPERANDS for kind in kinds.get(key, ())}
     taken = sorted({kind.scalar.name for key in OPERANDS for kind in kinds.get(key, ())})
     if len(taken) > 1:
-        raise PackageError(f"{operation.where}: takes {' and '.join(taken)} together: {', '.join(f'{key} {kind}' for key, kind in operands.items())}")
+        raise PackageError(
+            f"{operation.where}: takes {' and '.join(taken)} together: {', '.join(f'{key} {kind}' for key, kind in operands.items())}"
+        )
     given = operation.outputs[0].type.scalar.name if operation.outputs else None
     if operation.type not in CONVERTING and taken and given not in (None, *taken):
         raise PackageError(f"{operation.where}: takes {taken[0]} and declares {given}")

@@ -12,7 +12,13 @@ from runtime.mil.program import Constant, Function, Operation
 from runtime.mil.weights import Packed
 
 COMPRESSED = "constexpr_"
-INTEGERS = ("data", "quantized_data", "indices", "nonzero_data", "source_val")  # the input of a constexpr that holds the most
+INTEGERS = (
+    "data",
+    "quantized_data",
+    "indices",
+    "nonzero_data",
+    "source_val",
+)  # the input of a constexpr that holds the most
 
 
 def describe(package: Package, name: str | None = None) -> dict[str, Any]:
@@ -34,22 +40,36 @@ def _describe(function: Function) -> dict[str, Any]:
     for operation in function.operations():
         if operation.type == "const":
             value = operation.inputs["val"][0]
-            if isinstance(value, Constant) and isinstance(value.value, np.ndarray | Packed) and value.kind.fixed:
+            if (
+                isinstance(value, Constant)
+                and isinstance(value.value, np.ndarray | Packed)
+                and value.kind.fixed
+            ):
                 _add(weights, f"{operation.outputs[0].type.scalar.name}, plain", value.value)
             continue
         counts[operation.type] += 1
-        kinds.setdefault(operation.type, Counter()).update({output.type.scalar.name for output in operation.outputs})
+        kinds.setdefault(operation.type, Counter()).update(
+            {output.type.scalar.name for output in operation.outputs}
+        )
         if operation.type.startswith(COMPRESSED):
             kind = _add_compressed(weights, operation)
             compressed |= {output.name: f"{output.type}, held as {kind}" for output in operation.outputs}
     return {
         "opset": function.opset,
-        "inputs": {name: f"{kind.scalar.name}{function.sizes[name]}" if name in function.sizes else str(kind) for name, kind in function.inputs.items()},
+        "inputs": {
+            name: f"{kind.scalar.name}{function.sizes[name]}" if name in function.sizes else str(kind)
+            for name, kind in function.inputs.items()
+        },
         "states": {name: str(kind) for name, kind in function.states.items()},
         "outputs": {name: str(kind) for name, kind in function.outputs.items()},
-        "operations": {kind: {"count": count, "results": dict(sorted(kinds[kind].items()))} for kind, count in sorted(counts.items())},
+        "operations": {
+            kind: {"count": count, "results": dict(sorted(kinds[kind].items()))}
+            for kind, count in sorted(counts.items())
+        },
         "compressed": compressed,
-        "weights": {kind: {"arrays": arrays, "values": values} for kind, (arrays, values) in sorted(weights.items())},
+        "weights": {
+            kind: {"arrays": arrays, "values": values} for kind, (arrays, values) in sorted(weights.items())
+        },
     }
 
 
@@ -75,7 +95,9 @@ def describe_text(description: dict[str, Any]) -> str:
     version = description["specification"]
     lines = [f"{description['package']}: specification {version}, for iOS {version + 9} and newer"]
     for name, function in description["functions"].items():
-        lines.append(f"function {name}{' (default)' if name == description['default'] else ''}, op set {function['opset']}")
+        lines.append(
+            f"function {name}{' (default)' if name == description['default'] else ''}, op set {function['opset']}"
+        )
         for what in ("inputs", "states", "outputs"):
             lines += [f"  {what[:-1]:<9} {entry} {kind}" for entry, kind in function[what].items()]
         for kind, found in function["operations"].items():

@@ -22,13 +22,40 @@ from runtime.mil.weights import Packed
 
 PRECISIONS = ("float16", "float32")
 SMALL = 1024  # values
-LARGE, MOST_HELD = 2**20, 2**29  # of a weight, and of all weights of a function that are held decompressed: 2 GB
+LARGE, MOST_HELD = (
+    2**20,
+    2**29,
+)  # of a weight, and of all weights of a function that are held decompressed: 2 GB
 PIECE = 2**14  # values
 HALF_OVERFLOWS, SMALLEST_HALF = 65520, 2.0**-14  # what rounds to infinity; the smallest normal
 SUBNORMALS = 2.0**24  # below which, so many to 1
 # Give values that they take, which are halves already where the result is: types agree.
-MOVES = {"read_state", "reshape", "transpose", "expand_dims", "squeeze", "concat", "stack", "split", "slice_by_index", "slice_by_size", "gather"}
-MOVES |= {"slice_update", "gather_along_axis", "gather_nd", "tile", "reverse", "identity", "abs", "relu", "maximum", "minimum", "select"}
+MOVES = {
+    "read_state",
+    "reshape",
+    "transpose",
+    "expand_dims",
+    "squeeze",
+    "concat",
+    "stack",
+    "split",
+    "slice_by_index",
+    "slice_by_size",
+    "gather",
+}
+MOVES |= {
+    "slice_update",
+    "gather_along_axis",
+    "gather_nd",
+    "tile",
+    "reverse",
+    "identity",
+    "abs",
+    "relu",
+    "maximum",
+    "minimum",
+    "select",
+}
 BLOCKWISE = "constexpr_blockwise_shift_scale"  # gives a large array that nobody else has
 MOST_ITERATIONS = 100_000  # of all loops of one call: a damaged condition must end
 LARGEST_STATE = 2**30  # values; a cache of the published model has 2 million
@@ -46,7 +73,9 @@ class Executor:
         self._rounds = precision == "float16"
         check_operations(function)
         self._constants: Values = {}
-        self._large: dict[str, Operation] = {}  # weights that are decompressed whenever they are used, and let go
+        self._large: dict[
+            str, Operation
+        ] = {}  # weights that are decompressed whenever they are used, and let go
         self._body = self._fold(function.body, _weights(function.body) > MOST_HELD)
         self._done = _last_uses(self._body)
 
@@ -59,7 +88,9 @@ class Executor:
             states[name] = np.zeros(kind.fixed, self._held(kind))
         return states
 
-    def run(self, inputs: Mapping[str, np.ndarray], states: dict[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+    def run(
+        self, inputs: Mapping[str, np.ndarray], states: dict[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
         """Outputs by name, in the types that the program declares; `states` are replaced in place.
 
         Raises CallError on inputs or states that do not fit, MilError that names the operation on values that it is not defined for.
@@ -72,32 +103,54 @@ class Executor:
         with np.errstate(all="ignore"):  # infinities and what is no number are results like others
             for operation, done in zip(self._body.operations, self._done, strict=True):
                 self._operation(operation, values, states)
-                for name in done:  # else a call would hold every cache of a model as often as it is computed with
+                for (
+                    name
+                ) in done:  # else a call would hold every cache of a model as often as it is computed with
                     values.pop(name, None)
-        return {name: np.array(values[name], self._held(kind)) for name, kind in self.function.outputs.items()}
+        return {
+            name: np.array(values[name], self._held(kind)) for name, kind in self.function.outputs.items()
+        }
 
     def _held(self, kind: TensorType) -> Any:
         """The type of arrays that pass between caller and executor: what the program declares, single for half where nothing is rounded."""
         return np.float32 if kind.scalar.name == "fp16" and not self._rounds else kind.scalar.held
 
-    def _check_call(self, what: str, expected: Mapping[str, TensorType], given: Mapping[str, np.ndarray]) -> None:
+    def _check_call(
+        self, what: str, expected: Mapping[str, TensorType], given: Mapping[str, np.ndarray]
+    ) -> None:
         if given.keys() != expected.keys():
             odd = min(given.keys() ^ expected.keys())
-            raise CallError(f"function {self.function.name}: {what} {odd} is {'missing' if odd in expected else 'not one of it'}")
+            raise CallError(
+                f"function {self.function.name}: {what} {odd} is {'missing' if odd in expected else 'not one of it'}"
+            )
         for name, kind in expected.items():
             array, sizes = np.asarray(given[name]), self.function.sizes.get(name)
-            if array.dtype != self._held(kind) or not kind.fits(array.shape) or (sizes and not sizes.fits(array.shape)):
+            if (
+                array.dtype != self._held(kind)
+                or not kind.fits(array.shape)
+                or (sizes and not sizes.fits(array.shape))
+            ):
                 wanted = f"{kind.scalar.name}{sizes}" if sizes else kind
-                raise CallError(f"function {self.function.name}: {what} {name} is {array.dtype}{list(array.shape)}, expected {wanted}")
+                raise CallError(
+                    f"function {self.function.name}: {what} {name} is {array.dtype}{list(array.shape)}, expected {wanted}"
+                )
 
     def _fold(self, block: Block, only_small: bool) -> Block:
         """Runs what depends on constants alone, once: weights are decompressed here, or `only_small` ones."""
         kept = []
         for operation in block.operations:
-            known = all(isinstance(value, Constant) or value.name in self._constants for values in operation.inputs.values() for value in values)
+            known = all(
+                isinstance(value, Constant) or value.name in self._constants
+                for values in operation.inputs.values()
+                for value in values
+            )
             if only_small and known and _decompressed(operation) > LARGE:
                 self._large |= {named.name: operation for named in operation.outputs}
-            elif known and not operation.blocks and (operation.type == "const" or operation.type.startswith("constexpr_")):
+            elif (
+                known
+                and not operation.blocks
+                and (operation.type == "const" or operation.type.startswith("constexpr_"))
+            ):
                 self._prepare(operation)
             else:
                 kept.append(operation)
@@ -129,17 +182,32 @@ class Executor:
         return [values[name] for name in block.outputs]
 
     def _operation(self, operation: Operation, values: Values, states: dict[str, np.ndarray]) -> None:
-        given = {key: tuple(self._value(value, values) for value in listed) for key, listed in operation.inputs.items()}
+        given = {
+            key: tuple(self._value(value, values) for value in listed)
+            for key, listed in operation.inputs.items()
+        }
         try:
             results = self._results(operation, given, values, states)
         except MilError as error:
-            raise type(error)(f"{operation.where}: {error}") if operation.where not in str(error) else error from None
-        except (ArithmeticError, AttributeError, IndexError, KeyError, MemoryError, TypeError, ValueError) as error:
+            raise (
+                type(error)(f"{operation.where}: {error}") if operation.where not in str(error) else error
+            ) from None
+        except (
+            ArithmeticError,
+            AttributeError,
+            IndexError,
+            KeyError,
+            MemoryError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise MilError(
                 f"{operation.where}: not defined for these values: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             ) from None
         if len(results) != len(operation.outputs):
-            raise PackageError(f"{operation.where}: declares {len(operation.outputs)} outputs, gives {len(results)}")
+            raise PackageError(
+                f"{operation.where}: declares {len(operation.outputs)} outputs, gives {len(results)}"
+            )
         for named, result in zip(operation.outputs, results, strict=True):
             values[named.name] = self._typed(result, named.type, operation, given)
 
@@ -154,7 +222,9 @@ class Executor:
             return found[value.name]
         return values[value.name]
 
-    def _results(self, operation: Operation, given: dict[str, tuple], values: Values, states: dict[str, np.ndarray]) -> list[Any]:
+    def _results(
+        self, operation: Operation, given: dict[str, tuple], values: Values, states: dict[str, np.ndarray]
+    ) -> list[Any]:
         match operation.type:
             case "const":
                 return [given["val"][0]]
@@ -182,7 +252,9 @@ class Executor:
             raise PackageError("takes a value where a state is expected")
         return name
 
-    def _loop(self, operation: Operation, carried: list[Any], values: Values, states: dict[str, np.ndarray]) -> list[Any]:
+    def _loop(
+        self, operation: Operation, carried: list[Any], values: Values, states: dict[str, np.ndarray]
+    ) -> list[Any]:
         condition, body = operation.blocks
         while self._iterations > 0:
             self._iterations -= 1
@@ -205,7 +277,11 @@ class Executor:
                 raise MilError(f"{operation.where}: gives {array.dtype}, the program declares {kind}")
             rounds = kind.scalar.name == "fp16" and self._rounds and operation.type not in MOVES
             if operation.type == BLOCKWISE:
-                return round_to_half(array, in_place=True) if rounds and not _gives_halves(operation, given) else array
+                return (
+                    round_to_half(array, in_place=True)
+                    if rounds and not _gives_halves(operation, given)
+                    else array
+                )
             return round_to_half(array) if rounds else array
         if array.dtype.kind == "f" or (kind.scalar.name == "bool") != (array.dtype.kind == "b"):
             raise MilError(f"{operation.where}: gives {array.dtype}, the program declares {kind}")
@@ -237,14 +313,22 @@ def _last_uses(block: Block) -> list[list[str]]:
 
 def _names(operation: Operation) -> list[str]:
     """Of what an operation and the blocks in it take and give."""
-    taken = [value.name for values in operation.inputs.values() for value in values if isinstance(value, Name)]
-    inner = [name for block in operation.blocks for name in (*block.outputs, *(name for part in block.operations for name in _names(part)))]
+    taken = [
+        value.name for values in operation.inputs.values() for value in values if isinstance(value, Name)
+    ]
+    inner = [
+        name
+        for block in operation.blocks
+        for name in (*block.outputs, *(name for part in block.operations for name in _names(part)))
+    ]
     return list(dict.fromkeys((*taken, *inner, *(named.name for named in operation.outputs))))
 
 
 def _decompressed(operation: Operation) -> int:
     """Values of a compressed weight, of all its outputs."""
-    shapes = [named.type.fixed for named in operation.outputs] if operation.type.startswith("constexpr_") else []
+    shapes = (
+        [named.type.fixed for named in operation.outputs] if operation.type.startswith("constexpr_") else []
+    )
     return sum(prod(shape) for shape in shapes if shape is not None)
 
 

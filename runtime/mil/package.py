@@ -37,7 +37,11 @@ class Package:
     def _root(self) -> Path:
         manifest = self.path / "Manifest.json"
         if not manifest.exists():
-            inside = ", ".join(sorted(part.name for part in self.path.glob("*.mlpackage"))) if self.path.is_dir() else ""
+            inside = (
+                ", ".join(sorted(part.name for part in self.path.glob("*.mlpackage")))
+                if self.path.is_dir()
+                else ""
+            )
             around = next((str(parent) for parent in self.path.parents if parent.suffix == ".mlpackage"), "")
             hint = f", as there are {inside} in it" if inside else f", as {around} is" if around else ""
             raise CallError(f"{self.path}: no package; expected a folder .mlpackage{hint}")
@@ -45,13 +49,20 @@ class Package:
             content = json.loads(manifest.read_text(encoding="utf-8"))
             place = content["itemInfoEntries"][content["rootModelIdentifier"]]["path"]
         except OSError as error:
-            raise PackageError(f"{manifest}: cannot be read: {error.strerror}; expected a folder .mlpackage") from None
+            raise PackageError(
+                f"{manifest}: cannot be read: {error.strerror}; expected a folder .mlpackage"
+            ) from None
         except (ValueError, KeyError, TypeError, RecursionError):
             raise PackageError(f"{manifest}: does not say where the model is") from None
         return self._inside(place, self.path / "Data")
 
     def _inside(self, place: Any, folder: Path) -> Path:
-        if not isinstance(place, str) or not place.isprintable() or PurePosixPath(place).is_absolute() or ".." in PurePosixPath(place).parts:
+        if (
+            not isinstance(place, str)
+            or not place.isprintable()
+            or PurePosixPath(place).is_absolute()
+            or ".." in PurePosixPath(place).parts
+        ):
             raise PackageError(f"{self.path}: {str(place)[:80]!r} is no path inside the package")
         return folder / place
 
@@ -115,7 +126,9 @@ def _messages(module: str) -> Any:
         if found is None or not found.submodule_search_locations:
             raise MilError("coremltools is not installed; it brings the classes that read a package")
         folder = Path(found.submodule_search_locations[0]) / "proto"
-        spec = spec_from_file_location(PROTO, folder / "__init__.py", submodule_search_locations=[str(folder)])
+        spec = spec_from_file_location(
+            PROTO, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
         if spec is None or spec.loader is None:
             raise MilError(f"{folder}: no protobuf classes; expected those of coremltools 7 or newer")
         sys.modules[PROTO] = module_from_spec(spec)

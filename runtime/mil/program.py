@@ -15,7 +15,13 @@ from runtime.mil.types import TensorType, tensor_type
 from runtime.mil.weights import Packed, WeightFile, unpack
 
 WEIGHTS_AT = "@model_path/"
-FIELDS = {"floats": "f", "doubles": "f", "ints": "iu", "longInts": "iu", "bools": "b"}  # of an immediate value, and the kinds they hold
+FIELDS = {
+    "floats": "f",
+    "doubles": "f",
+    "ints": "iu",
+    "longInts": "iu",
+    "bools": "b",
+}  # of an immediate value, and the kinds they hold
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,9 @@ def check_names(block: Block, outer: Set[str], states: Set[str], where: str) -> 
     known = set(outer)
     _give(block.inputs, known, states, where)
     for operation in block.operations:
-        taken = (value.name for values in operation.inputs.values() for value in values if isinstance(value, Name))
+        taken = (
+            value.name for values in operation.inputs.values() for value in values if isinstance(value, Name)
+        )
         unknown = next((name for name in taken if name not in known and name not in states), None)
         if unknown is not None:
             raise PackageError(f"{operation.where}: takes {unknown}, which nothing before it gives")
@@ -121,7 +129,9 @@ class Reader:
         """Raises PackageError or UnsupportedError that says where."""
         proto = self._spec.mlProgram.functions[name]
         if proto.opset not in VERSIONS:
-            raise UnsupportedError(f"function {name}: op set {proto.opset!r}; known are {', '.join(VERSIONS)}")
+            raise UnsupportedError(
+                f"function {name}: op set {proto.opset!r}; known are {', '.join(VERSIONS)}"
+            )
         if proto.opset not in proto.block_specializations:
             raise PackageError(f"function {name}: has no block for its opset {proto.opset!r}")
         inputs: dict[str, TensorType] = {}
@@ -133,7 +143,9 @@ class Reader:
             into[entry.name] = self._typed(entry.type, f"function {name}, input {entry.name}")
         body = self._block(proto.block_specializations[proto.opset], f"function {name}")
         check_names(body, inputs.keys(), states.keys(), f"function {name}")
-        types = {output.name: output.type for operation in _operations(body) for output in operation.outputs} | inputs
+        types = {
+            output.name: output.type for operation in _operations(body) for output in operation.outputs
+        } | inputs
         outputs = {output: types[output] for output in body.outputs}
         sizes = read_sizes(self._spec, name, proto.opset, inputs, states, outputs)
         return Function(name, proto.opset, inputs, states, outputs, sizes, body, self._shared)
@@ -145,23 +157,39 @@ class Reader:
             raise UnsupportedError(f"{where}: {error}") from None
 
     def _block(self, proto: Any, where: str) -> Block:
-        inputs = tuple(Named(entry.name, self._typed(entry.type, f"{where}, block input {entry.name}")) for entry in proto.inputs)
-        operations = tuple(self._operation(entry, f"{where}, operation {index} ({entry.type})") for index, entry in enumerate(proto.operations))
+        inputs = tuple(
+            Named(entry.name, self._typed(entry.type, f"{where}, block input {entry.name}"))
+            for entry in proto.inputs
+        )
+        operations = tuple(
+            self._operation(entry, f"{where}, operation {index} ({entry.type})")
+            for index, entry in enumerate(proto.operations)
+        )
         return Block(inputs, operations, tuple(proto.outputs))
 
     def _operation(self, proto: Any, where: str) -> Operation:
-        inputs = {key: tuple(self._binding(binding, f"{where}, {key}") for binding in argument.arguments) for key, argument in proto.inputs.items()}
+        inputs = {
+            key: tuple(self._binding(binding, f"{where}, {key}") for binding in argument.arguments)
+            for key, argument in proto.inputs.items()
+        }
         # before iOS 18 a constexpr has its parameters as attributes; all others have only a name there, and a const its value
         attributes = {key: value for key, value in proto.attributes.items() if key != "name"}
-        if attributes and not (proto.type.startswith("constexpr_") or (attributes.keys() == {"val"} and proto.type == "const")):
+        if attributes and not (
+            proto.type.startswith("constexpr_") or (attributes.keys() == {"val"} and proto.type == "const")
+        ):
             raise UnsupportedError(f"{where}: has attribute {min(attributes)!r}, which is not known")
         if proto.type == "const" and not attributes:
             raise PackageError(f"{where}: holds no value")
         inputs |= {key: (self._constant(value, f"{where}, {key}"),) for key, value in attributes.items()}
-        outputs = tuple(Named(entry.name, self._typed(entry.type, f"{where}, output {entry.name}")) for entry in proto.outputs)
+        outputs = tuple(
+            Named(entry.name, self._typed(entry.type, f"{where}, output {entry.name}"))
+            for entry in proto.outputs
+        )
         if (proto.type == "const" or proto.type.startswith("constexpr_")) and not outputs:
             raise PackageError(f"{where}: declares no output")
-        blocks = tuple(self._block(block, f"{where}, block {index}") for index, block in enumerate(proto.blocks))
+        blocks = tuple(
+            self._block(block, f"{where}, block {index}") for index, block in enumerate(proto.blocks)
+        )
         return Operation(proto.type, inputs, outputs, blocks, where)
 
     def _binding(self, proto: Any, where: str) -> Name | Constant:

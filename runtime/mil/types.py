@@ -66,10 +66,16 @@ class TensorType:
     def fits(self, shape: tuple[int, ...]) -> bool:
         if self.shape is None:
             return True
-        return len(shape) == len(self.shape) and all(want in (None, size) for size, want in zip(shape, self.shape, strict=True))
+        return len(shape) == len(self.shape) and all(
+            want in (None, size) for size, want in zip(shape, self.shape, strict=True)
+        )
 
     def __str__(self) -> str:
-        sizes = "?" if self.shape is None else ", ".join("?" if size is None else str(size) for size in self.shape)
+        sizes = (
+            "?"
+            if self.shape is None
+            else ", ".join("?" if size is None else str(size) for size in self.shape)
+        )
         return f"{self.scalar.name}[{sizes}]"
 
 
@@ -85,7 +91,10 @@ def tensor_type(proto: Any) -> TensorType:
         raise UnsupportedError(f"a tensor of data type {tensor.dataType}")
     if any(size.unknown.variadic for size in tensor.dimensions):
         return TensorType(SCALARS[tensor.dataType], None)
-    shape = tuple(size.constant.size if size.WhichOneof("dimension") == "constant" else None for size in tensor.dimensions)
+    shape = tuple(
+        size.constant.size if size.WhichOneof("dimension") == "constant" else None
+        for size in tensor.dimensions
+    )
     if len(shape) > MOST_AXES or prod(size for size in shape if size) > MOST_VALUES:
         raise UnsupportedError(f"a tensor of {len(shape)} axes {list(shape[:8])}")
     return TensorType(SCALARS[tensor.dataType], shape)

@@ -54,7 +54,9 @@ class Packed:
 
     def unpack(self) -> np.ndarray:
         end = self.start + self.size_in_bytes
-        values = unpack(memoryview(self.file)[self.start : end], self.size, self.kind.scalar).reshape(self.kind.fixed or ())
+        values = unpack(memoryview(self.file)[self.start : end], self.size, self.kind.scalar).reshape(
+            self.kind.fixed or ()
+        )
         if hasattr(mmap, "MADV_DONTNEED"):  # the system may have its pages back
             first = self.start // mmap.PAGESIZE * mmap.PAGESIZE
             self.file.madvise(mmap.MADV_DONTNEED, first, end - first)
@@ -66,13 +68,17 @@ class WeightFile:
 
     def __init__(self, path: Path):
         self._path = path
-        self._tensors: dict[tuple[int, TensorType], np.ndarray | Packed] = {}  # functions that share a weight get one
+        self._tensors: dict[
+            tuple[int, TensorType], np.ndarray | Packed
+        ] = {}  # functions that share a weight get one
         try:
             with path.open("rb") as file:
                 size = path.stat().st_size
                 self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
         except OSError as error:
-            raise PackageError(f"{path}: cannot be read: {error.strerror}; the program takes weights from it") from None
+            raise PackageError(
+                f"{path}: cannot be read: {error.strerror}; the program takes weights from it"
+            ) from None
         if len(self._bytes) < 64 or HEADER.unpack_from(self._bytes)[1] != VERSION:
             raise PackageError(f"{path}: no weight file of version {VERSION}")
 
@@ -90,9 +96,16 @@ class WeightFile:
         if mark != MARK:
             raise PackageError(f"{where}: no description of a blob")
         if start + size > len(self._bytes):
-            raise PackageError(f"{where}: its {size} bytes from {start} lie outside the file of {len(self._bytes)} bytes")
-        if NAMES.get(number) != kind.scalar.name and (NAMES.get(number), kind.scalar.name) != ("uint8", "bool"):
-            raise PackageError(f"{where}: holds {NAMES.get(number, f'type {number}')}, the program says {kind}")
+            raise PackageError(
+                f"{where}: its {size} bytes from {start} lie outside the file of {len(self._bytes)} bytes"
+            )
+        if NAMES.get(number) != kind.scalar.name and (NAMES.get(number), kind.scalar.name) != (
+            "uint8",
+            "bool",
+        ):
+            raise PackageError(
+                f"{where}: holds {NAMES.get(number, f'type {number}')}, the program says {kind}"
+            )
         if kind.fixed is None:
             raise PackageError(f"{where}: the program does not say its shape")
         count, bits = prod(kind.fixed), kind.scalar.bits
@@ -129,5 +142,7 @@ def _nibbles(data: memoryview | bytes, signed: bool) -> np.ndarray:
 
 def unpack_bits(data: memoryview | bytes, count: int, width: int) -> np.ndarray:
     """`count` unsigned numbers of `width` bits (at most 8), packed without gaps, the lowest bits first."""
-    bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little", count=count * width).reshape(count, width)
+    bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little", count=count * width).reshape(
+        count, width
+    )
     return bits @ (1 << np.arange(width, dtype=np.uint8)).astype(np.uint8)

@@ -37,7 +37,9 @@ def checkpoint(tmp_path_factory) -> Path:
 def inputs(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("inputs") / "in.npz"
     with np.load(GOLDEN / "reference.npz") as reference:
-        np.savez(path, **{name: reference[name] for name in ("ids", "voice", "noise", "codec_codes", "vel_x")})
+        np.savez(
+            path, **{name: reference[name] for name in ("ids", "voice", "noise", "codec_codes", "vel_x")}
+        )
     return path
 
 
@@ -51,14 +53,34 @@ def assert_golden(path: Path, bar: float = BAR) -> None:
 
 def test_eager_agrees(checkpoint, inputs, tmp_path):
     out = tmp_path / "out.npz"
-    assert export(["trace", "--checkpoint", str(checkpoint), "--alibi-slopes", "standard", "--inputs", str(inputs), "-o", str(out)]) == 0
+    assert (
+        export(
+            [
+                "trace",
+                "--checkpoint",
+                str(checkpoint),
+                "--alibi-slopes",
+                "standard",
+                "--inputs",
+                str(inputs),
+                "-o",
+                str(out),
+            ]
+        )
+        == 0
+    )
     assert_golden(out)
 
 
-@pytest.mark.parametrize("switches", [["--alibi-slopes", "mistral"], ["--alibi-slopes", "standard", "--first-frame", "prefill"]])
+@pytest.mark.parametrize(
+    "switches", [["--alibi-slopes", "mistral"], ["--alibi-slopes", "standard", "--first-frame", "prefill"]]
+)
 def test_the_other_setting_of_each_switch_disagrees(checkpoint, inputs, tmp_path, switches):
     out = tmp_path / "out.npz"
-    assert export(["trace", "--checkpoint", str(checkpoint), *switches, "--inputs", str(inputs), "-o", str(out)]) == 0
+    assert (
+        export(["trace", "--checkpoint", str(checkpoint), *switches, "--inputs", str(inputs), "-o", str(out)])
+        == 0
+    )
     with pytest.raises(AssertionError):
         assert_golden(out)
 
@@ -66,19 +88,62 @@ def test_the_other_setting_of_each_switch_disagrees(checkpoint, inputs, tmp_path
 def test_the_published_file_is_taken_with_a_warning(inputs, tmp_path, caplog):
     """Without the rows from beyond the table, all that does not depend on them still agrees."""
     out = tmp_path / "out.npz"
-    assert export(["trace", "--checkpoint", str(GOLDEN / "checkpoint"), "--alibi-slopes", "standard", "--inputs", str(inputs), "-o", str(out)]) == 0
+    assert (
+        export(
+            [
+                "trace",
+                "--checkpoint",
+                str(GOLDEN / "checkpoint"),
+                "--alibi-slopes",
+                "standard",
+                "--inputs",
+                str(inputs),
+                "-o",
+                str(out),
+            ]
+        )
+        == 0
+    )
     with np.load(GOLDEN / "reference.npz") as reference, np.load(out) as found:
         np.testing.assert_allclose(found["hidden"][0], reference["hidden"][0], atol=BAR)
-        np.testing.assert_allclose(found["audio"], reference["audio"], atol=BAR * np.abs(reference["audio"]).max())
+        np.testing.assert_allclose(
+            found["audio"], reference["audio"], atol=BAR * np.abs(reference["audio"]).max()
+        )
         np.testing.assert_array_equal(found["codes"][0], reference["codes"][0])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("target", "held"), [("onnx", None), ("executorch", None), ("coreml", "float32"), ("coreml", "float16")])
+@pytest.mark.parametrize(
+    ("target", "held"), [("onnx", None), ("executorch", None), ("coreml", "float32"), ("coreml", "float16")]
+)
 def test_artifacts_agree(checkpoint, inputs, tmp_path, target, held):
     bundle, out = tmp_path / "bundle", tmp_path / "out.npz"
-    arguments = ["--checkpoint", str(checkpoint), "--target", target, "--alibi-slopes", "standard", "--cache-length", "64", "--out", str(bundle)]
+    arguments = [
+        "--checkpoint",
+        str(checkpoint),
+        "--target",
+        target,
+        "--alibi-slopes",
+        "standard",
+        "--cache-length",
+        "64",
+        "--out",
+        str(bundle),
+    ]
     arguments += ["--compute-precision", held] if held else []
     assert export([*arguments, "--no-verify"]) == 0
-    assert runtime(["trace", str(bundle), "--inputs", str(inputs), "-o", str(out), *(["--compute-precision", "float32"] if held else [])]) == 0
+    assert (
+        runtime(
+            [
+                "trace",
+                str(bundle),
+                "--inputs",
+                str(inputs),
+                "-o",
+                str(out),
+                *(["--compute-precision", "float32"] if held else []),
+            ]
+        )
+        == 0
+    )
     assert_golden(out, HALF_CONSTANTS_BAR if held == "float16" else BAR)

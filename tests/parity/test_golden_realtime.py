@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from mistral_common.audio import mel_filter_bank
 
+from bundle.bundle import Bundle
 from export.__main__ import main as export
-from export.eager import EagerEngine
 from export.source import Model, Plan, Source
+from export.verify.eager import EagerEngine
 from runtime.__main__ import main as runtime
-from runtime.bundle import Bundle
 from runtime.engines import open_engine
 from runtime.engines.base import Engine, EngineOptions
 from runtime.families import open_family, read_constants
-from runtime.voxtral_realtime import Constants, Listener
+from runtime.families.voxtral_realtime.model import Constants, Listener
 
 GOLDEN = Path(__file__).parent / "golden" / "voxtral_realtime"
 BAR = 1e-4
@@ -46,14 +46,31 @@ def filter_error(mel: np.ndarray) -> np.ndarray:
     """What weights that are off by FILTER_ERROR make of a log-mel value [mels, frames]: a fourth of the logarithm's error."""
     power = 10 ** (4 * mel - 4)  # of each band
     filters = mel_filter_bank(201, 128, 0.0, 8000.0, 16000)
-    loudest = np.stack([power[max(0, m - 1) : m + 2].max(axis=0) for m in range(len(power))])  # a band's edges lie in its neighbours
+    loudest = np.stack(
+        [power[max(0, m - 1) : m + 2].max(axis=0) for m in range(len(power))]
+    )  # a band's edges lie in its neighbours
     return FILTER_ERROR / filters.max(axis=0)[:, None] * loudest / power / np.log(10) / 4
 
 
 @pytest.mark.parametrize("live", [[], ["--live"]])
 def test_eager_agrees(inputs, tmp_path, live):
     out = tmp_path / "out.npz"
-    assert export(["trace", "--checkpoint", str(GOLDEN / "checkpoint"), "--streaming", *live, "--inputs", str(inputs), "-o", str(out)]) == 0
+    assert (
+        export(
+            [
+                "trace",
+                "--checkpoint",
+                str(GOLDEN / "checkpoint"),
+                "--streaming",
+                *live,
+                "--inputs",
+                str(inputs),
+                "-o",
+                str(out),
+            ]
+        )
+        == 0
+    )
     assert_golden(out)
 
 
@@ -61,7 +78,9 @@ def test_eager_agrees(inputs, tmp_path, live):
 def test_eager_hears_the_same_however_it_is_fed(size, at_once):
     source, plan = Source(GOLDEN / "checkpoint"), Plan(switches={"streaming": True})
     switches = source.switches(plan)
-    constants = open_family("voxtral_realtime").parse_constants(source.family.constants(source.config, switches), {})
+    constants = open_family("voxtral_realtime").parse_constants(
+        source.family.constants(source.config, switches), {}
+    )
     engine = EagerEngine(Model(source, plan, "BSHD").all_components(), source.rows(plan), "BSHD")
     assert fed(engine, constants, size, at_once) == np.load(GOLDEN / "reference.npz")["tokens"].tolist()
 
@@ -75,7 +94,22 @@ def fed(engine: Engine, constants: Constants, size: int, at_once: int | None) ->
 @pytest.mark.parametrize("delay", ["80", "560"])
 def test_another_delay_disagrees(inputs, tmp_path, delay):
     out = tmp_path / "out.npz"
-    assert export(["trace", "--checkpoint", str(GOLDEN / "checkpoint"), "--delay-ms", delay, "--inputs", str(inputs), "-o", str(out)]) == 0
+    assert (
+        export(
+            [
+                "trace",
+                "--checkpoint",
+                str(GOLDEN / "checkpoint"),
+                "--delay-ms",
+                delay,
+                "--inputs",
+                str(inputs),
+                "-o",
+                str(out),
+            ]
+        )
+        == 0
+    )
     with pytest.raises((AssertionError, ValueError)):
         assert_golden(out)
 
@@ -86,12 +120,25 @@ def test_artifacts_agree_and_streaming_equals_offline(inputs, tmp_path, target):
     """Offline, live, and fed in pieces of any size. The bundle of Core ML goes through its verification in single precision."""
     bundle, out = tmp_path / "bundle", tmp_path / "out.npz"
     precise = ["--compute-precision", "float32"] if target == "coreml" else []
-    arguments = ["--checkpoint", str(GOLDEN / "checkpoint"), "--target", target, "--streaming", "--cache-length", "128", "--out", str(bundle)]
+    arguments = [
+        "--checkpoint",
+        str(GOLDEN / "checkpoint"),
+        "--target",
+        target,
+        "--streaming",
+        "--cache-length",
+        "128",
+        "--out",
+        str(bundle),
+    ]
     assert export([*arguments, *precise, *([] if precise else ["--no-verify"])]) == 0
     for live in ([], ["--live"]):
         assert runtime(["trace", str(bundle), *precise, *live, "--inputs", str(inputs), "-o", str(out)]) == 0
         assert_golden(out)
     opened, expected = Bundle(bundle), np.load(GOLDEN / "reference.npz")["tokens"].tolist()
-    engine, constants = open_engine(opened, EngineOptions(compute_precision="float32" if precise else None)), read_constants(opened.manifest)
+    engine, constants = (
+        open_engine(opened, EngineOptions(compute_precision="float32" if precise else None)),
+        read_constants(opened.manifest),
+    )
     for size in (1, 1279, 1280, 4001) if target != "coreml" else (4001,):
         assert fed(engine, constants, size, 1) == expected

@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from export.eager import EagerEngine
 from export.source import Model, Plan, Source
+from export.verify.eager import EagerEngine
 from runtime.families import open_family
-from runtime.voxtral_realtime import Listener
+from runtime.families.voxtral_realtime.model import Listener
 
 BAR = 2e-5  # of the largest value: two orders of float sums through four layers
 P = "mm_streams_embeddings.embedding_module."
@@ -63,7 +63,13 @@ def build(sizes: Sizes):
         "rope_parameters": ROPE,
         "tie_word_embeddings": True,
     }
-    config = VoxtralRealtimeConfig(audio_config=audio, text_config=text, downsample_factor=4, audio_length_per_tok=8, default_num_delay_tokens=6)
+    config = VoxtralRealtimeConfig(
+        audio_config=audio,
+        text_config=text,
+        downsample_factor=4,
+        audio_length_per_tok=8,
+        default_num_delay_tokens=6,
+    )
     config._attn_implementation = "eager"
     model = VoxtralRealtimeForConditionalGeneration(config).eval().float()
     generator = torch.Generator().manual_seed(0)
@@ -107,7 +113,9 @@ def published(model, sizes: Sizes, folder: Path) -> Path:
             if rest[0] == "self_attn":
                 new = f"{base}attention.{names[rest[1]]}.{rest[2]}"
                 if rest[1] in ("q_proj", "k_proj"):
-                    value = paired(value, 4 if is_encoder else sizes.heads if rest[1] == "q_proj" else sizes.kv_heads)
+                    value = paired(
+                        value, 4 if is_encoder else sizes.heads if rest[1] == "q_proj" else sizes.kv_heads
+                    )
             elif rest[0] == "mlp":
                 new = f"{base}feed_forward.{feed[rest[1]]}.{rest[2]}"
             elif rest[0] == "ada_rms_norm":
@@ -123,12 +131,49 @@ def published(model, sizes: Sizes, folder: Path) -> Path:
 
 
 def params(sizes: Sizes) -> dict:
-    encoding = {"sampling_rate": 16000, "frame_rate": 12.5, "num_mel_bins": MELS, "hop_length": 160, "window_size": 400}
-    encoder = {"dim": 32, "n_layers": 2, "head_dim": 8, "hidden_dim": 128, "n_heads": 4, "n_kv_heads": 4, "use_biases": True, "causal": True}
-    encoder |= {"rope_theta": 1e6, "pos_embed": "rope", "ffn_type": "swiglu", "norm_type": "rms_norm", "sliding_window": sizes.encoder_window}
-    encoder |= {"audio_encoding_args": encoding | {"global_log_mel_max": 1.5, "transcription_format": "streaming", "chunk_length_s": None}}
-    decoder = {"dim": 48, "n_layers": 2, "head_dim": 16, "hidden_dim": 96, "n_heads": sizes.heads, "n_kv_heads": sizes.kv_heads, "vocab_size": 64}
-    decoder |= {"rope_theta": 1e6, "tied_embeddings": True, "sliding_window": sizes.decoder_window, "ada_rms_norm_t_cond": True}
+    encoding = {
+        "sampling_rate": 16000,
+        "frame_rate": 12.5,
+        "num_mel_bins": MELS,
+        "hop_length": 160,
+        "window_size": 400,
+    }
+    encoder = {
+        "dim": 32,
+        "n_layers": 2,
+        "head_dim": 8,
+        "hidden_dim": 128,
+        "n_heads": 4,
+        "n_kv_heads": 4,
+        "use_biases": True,
+        "causal": True,
+    }
+    encoder |= {
+        "rope_theta": 1e6,
+        "pos_embed": "rope",
+        "ffn_type": "swiglu",
+        "norm_type": "rms_norm",
+        "sliding_window": sizes.encoder_window,
+    }
+    encoder |= {
+        "audio_encoding_args": encoding
+        | {"global_log_mel_max": 1.5, "transcription_format": "streaming", "chunk_length_s": None}
+    }
+    decoder = {
+        "dim": 48,
+        "n_layers": 2,
+        "head_dim": 16,
+        "hidden_dim": 96,
+        "n_heads": sizes.heads,
+        "n_kv_heads": sizes.kv_heads,
+        "vocab_size": 64,
+    }
+    decoder |= {
+        "rope_theta": 1e6,
+        "tied_embeddings": True,
+        "sliding_window": sizes.decoder_window,
+        "ada_rms_norm_t_cond": True,
+    }
     model = {"encoder_args": encoder, "downsample_args": {"downsample_factor": 4}}
     return decoder | {"ada_rms_norm_t_cond_dim": 32, "multimodal": {"whisper_model_args": model}}
 
@@ -140,7 +185,9 @@ class Ours:
         source = Source(folder)
         plan = Plan(switches={"delay_ms": str(80 * delay), "streaming": True}, **more)
         switches = source.switches(plan)
-        self.constants = open_family("voxtral_realtime").parse_constants(source.family.constants(source.config, switches), {})
+        self.constants = open_family("voxtral_realtime").parse_constants(
+            source.family.constants(source.config, switches), {}
+        )
         self.engine = EagerEngine(Model(source, plan, "BSHD").all_components(), source.rows(plan), "BSHD")
 
 
@@ -181,15 +228,27 @@ def test_encoder_logits_and_tokens_agree(models, sizes, live):
     model, folder = models(sizes)
     ours = Ours(folder, sizes.delay)
     told: dict[str, list] = {"mel": [], "audio_embeds": [], "logits": []}
-    listener = Listener(ours.engine.stream(), ours.constants, at_once=1 if live else None, observe=lambda what, values: told[what].append(values))
+    listener = Listener(
+        ours.engine.stream(),
+        ours.constants,
+        at_once=1 if live else None,
+        observe=lambda what, values: told[what].append(values),
+    )
     tokens = [*listener.feed(sound(sizes.samples)), *listener.finish()]
     mel = torch.from_numpy(np.concatenate(told["mel"]).T)[None]
     length = ours.constants.prompt_length(0)
     ids = torch.tensor([[1] + [32] * (length - 1) + tokens[:-1]])
     with torch.no_grad():
         heard = model.model.get_audio_features(input_features=mel).pooler_output[0].numpy()
-        logits = model(input_ids=ids, input_features=mel, num_delay_tokens=sizes.delay, use_cache=False).logits[0, length - 1 :].numpy()
-    for found, expected in ((np.concatenate(told["audio_embeds"]), heard), (np.concatenate(told["logits"]), logits)):
+        logits = (
+            model(input_ids=ids, input_features=mel, num_delay_tokens=sizes.delay, use_cache=False)
+            .logits[0, length - 1 :]
+            .numpy()
+        )
+    for found, expected in (
+        (np.concatenate(told["audio_embeds"]), heard),
+        (np.concatenate(told["logits"]), logits),
+    ):
         assert found.shape == expected.shape and np.abs(expected).max() > 1
         np.testing.assert_allclose(found, expected, atol=BAR * np.abs(expected).max(), rtol=0)
     assert tokens == logits.argmax(-1).tolist()

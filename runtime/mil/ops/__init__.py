@@ -7,6 +7,8 @@ from runtime.mil.ops import compressed, elementwise, indexing, pooling, products
 from runtime.mil.ops.arguments import Operation, Signature
 
 OPERATIONS: dict[str, Operation] = {
-    name: function for module in (compressed, elementwise, indexing, pooling, products, reductions, shapes) for name, function in module.OPERATIONS.items()
+    name: function
+    for module in (compressed, elementwise, indexing, pooling, products, reductions, shapes)
+    for name, function in module.OPERATIONS.items()
 }
 SIGNATURES = {name: Signature(function) for name, function in OPERATIONS.items()}

@@ -21,7 +21,9 @@ Operation = Callable[..., Any]
 def _scalar(kind: type, held: str) -> Callable[[Any], Any]:
     def convert(value: Any) -> Any:
         if np.ndim(value) or np.asarray(value).dtype.kind not in held:
-            raise TypeError(f"is {np.asarray(value).dtype}{list(np.shape(value))}, expected a scalar of type {kind.__name__}")
+            raise TypeError(
+                f"is {np.asarray(value).dtype}{list(np.shape(value))}, expected a scalar of type {kind.__name__}"
+            )
         return kind(value)
 
     return convert
@@ -35,7 +37,9 @@ def _string(value: Any) -> str:
 
 def _ints(value: Any) -> Ints:
     if np.ndim(value) > 1 or np.asarray(value).dtype.kind not in "iub":
-        raise TypeError(f"has type {np.asarray(value).dtype} and shape {list(np.shape(value))}, expected a list of integers")
+        raise TypeError(
+            f"has type {np.asarray(value).dtype} and shape {list(np.shape(value))}, expected a list of integers"
+        )
     return [int(number) for number in np.atleast_1d(value)]
 
 
@@ -55,7 +59,10 @@ class Signature:
     def __init__(self, function: Operation):
         self._function = function
         self.parameters = inspect.signature(function).parameters
-        self._kinds = {name: str(parameter.annotation).removesuffix(" | None") for name, parameter in self.parameters.items()}
+        self._kinds = {
+            name: str(parameter.annotation).removesuffix(" | None")
+            for name, parameter in self.parameters.items()
+        }
 
     def check(self, given: Mapping[str, tuple]) -> None:
         """Raises TypeError on an input that the operation does not know or lacks, or that should be one value."""
@@ -64,7 +71,11 @@ class Signature:
                 raise TypeError(f"has no input {name!r}")
             if self._kinds[name] != "Arrays" and len(values) != 1:
                 raise TypeError(f"input {name!r} has {len(values)} values, expected 1")
-        missing = [name for name, parameter in self.parameters.items() if parameter.default is parameter.empty and name not in given]
+        missing = [
+            name
+            for name, parameter in self.parameters.items()
+            if parameter.default is parameter.empty and name not in given
+        ]
         if missing:
             raise TypeError(f"lacks its input {missing[0]!r}")
 

@@ -14,7 +14,9 @@ from runtime.mil.weights import unpack_bits
 
 def _spread(values: Array, shape: tuple[int, ...]) -> Array:
     """Repeats what stands for a block over the block, axis by axis."""
-    if values.ndim != len(shape) or any(size % max(count, 1) or not count for size, count in zip(shape, values.shape, strict=True)):
+    if values.ndim != len(shape) or any(
+        size % max(count, 1) or not count for size, count in zip(shape, values.shape, strict=True)
+    ):
         raise MilError(f"blocks of shape {list(values.shape)} over {list(shape)}")
     for axis, size in enumerate(shape):
         if values.shape[axis] not in (1, size):  # 1 broadcasts
@@ -35,7 +37,9 @@ def constexpr_blockwise_shift_scale(data: Array, scale: Array, offset: Array | N
 
 def _blocks(values: Array, shape: tuple[int, ...]) -> list[tuple[int, int]]:
     """Number and size of the blocks along every axis, of each of which `values` has one. Raises MilError where they do not divide it."""
-    if values.ndim != len(shape) or any(not count or size % count for size, count in zip(shape, values.shape, strict=True)):
+    if values.ndim != len(shape) or any(
+        not count or size % count for size, count in zip(shape, values.shape, strict=True)
+    ):
         raise MilError(f"blocks of shape {list(values.shape)} over {list(shape)}")
     return [(count, size // count) for size, count in zip(shape, values.shape, strict=True)]
 
@@ -53,7 +57,9 @@ def _per_axis(values: Array, data: Array, axis: int | None) -> Array:
     return values.astype(np.float32).reshape([-1 if at == axis % data.ndim else 1 for at in range(data.ndim)])
 
 
-def constexpr_lut_to_dense(indices: Array, lut: Array, vector_axis: int | None = None, shape: Ints | None = None) -> Array:
+def constexpr_lut_to_dense(
+    indices: Array, lut: Array, vector_axis: int | None = None, shape: Ints | None = None
+) -> Array:
     """iOS 18: `lut` [..., palettes, vector] has two axes more than `indices`, and its first ones tell blocks.
 
     iOS 16, with `shape`: indices packed into bytes, the lowest bits first, and one flat table.
@@ -64,7 +70,9 @@ def constexpr_lut_to_dense(indices: Array, lut: Array, vector_axis: int | None =
         raise MilError(f"a table of {list(lut.shape)} for indices of {list(indices.shape)}")
     table = _spread(lut.reshape(*lut.shape[:-2], -1), (*indices.shape, lut.shape[-2] * lut.shape[-1]))
     table = np.broadcast_to(table, (*indices.shape, table.shape[-1])).reshape(*indices.shape, *lut.shape[-2:])
-    found = np.take_along_axis(table, indices.astype(np.int64)[..., None, None], axis=-2)[..., 0, :]  # [..., vector]
+    found = np.take_along_axis(table, indices.astype(np.int64)[..., None, None], axis=-2)[
+        ..., 0, :
+    ]  # [..., vector]
     if lut.shape[-1] == 1:
         return found[..., 0]
     if vector_axis is None:
@@ -97,7 +105,9 @@ def constexpr_sparse_to_dense(nonzero_data: Array, mask: Array, shape: Ints | No
     return dense
 
 
-def constexpr_lut_to_sparse(indices_mask: Array, indices_nonzero_data: Array, lut: Array, vector_axis: int | None = None) -> Arrays:
+def constexpr_lut_to_sparse(
+    indices_mask: Array, indices_nonzero_data: Array, lut: Array, vector_axis: int | None = None
+) -> Arrays:
     """Mask and values where only the indices at the mask's ones are held. Scalars alone."""
     if lut.shape[-1] != 1:
         raise UnsupportedError("constexpr_lut_to_sparse of vectors")
@@ -105,7 +115,9 @@ def constexpr_lut_to_sparse(indices_mask: Array, indices_nonzero_data: Array, lu
     return [indices_mask, dense[indices_mask.astype(bool)]]
 
 
-def constexpr_sparse_blockwise_shift_scale(data_mask: Array, nonzero_data: Array, scale: Array, offset: Array | None = None) -> Arrays:
+def constexpr_sparse_blockwise_shift_scale(
+    data_mask: Array, nonzero_data: Array, scale: Array, offset: Array | None = None
+) -> Arrays:
     """Mask and dequantised values where only those at the mask's ones are held."""
     dense = constexpr_blockwise_shift_scale(constexpr_sparse_to_dense(nonzero_data, data_mask), scale, offset)
     return [data_mask, dense[data_mask.astype(bool)]]
@@ -117,18 +129,24 @@ def constexpr_cast(source_val: Array, output_dtype: str) -> Array:
     return source_val.astype(np.float32)
 
 
-def quantize(input: Array, scale: Array, output_dtype: str, zero_point: Array | None = None, axis: int | None = None) -> Array:
+def quantize(
+    input: Array, scale: Array, output_dtype: str, zero_point: Array | None = None, axis: int | None = None
+) -> Array:
     """round(x / scale) + zero point, kept within the type."""
     if output_dtype not in ("int8", "uint8"):
         raise UnsupportedError(f"quantize to {output_dtype!r}")
     kind = np.iinfo(BY_NAME[output_dtype].held)
     offset = np.float32(0) if zero_point is None else _per_axis(zero_point, input, axis)
-    return np.clip(np.rint(input / _per_axis(scale, input, axis)) + offset, kind.min, kind.max).astype(kind.dtype)
+    return np.clip(np.rint(input / _per_axis(scale, input, axis)) + offset, kind.min, kind.max).astype(
+        kind.dtype
+    )
 
 
 def dequantize(input: Array, scale: Array, zero_point: Array | None = None, axis: int | None = None) -> Array:
     """scale · (x - zero point)."""
-    shifted = input.astype(np.float32) - (np.float32(0) if zero_point is None else _per_axis(zero_point, input, axis))
+    shifted = input.astype(np.float32) - (
+        np.float32(0) if zero_point is None else _per_axis(zero_point, input, axis)
+    )
     return shifted * _per_axis(scale, input, axis)
 
 

@@ -23,12 +23,22 @@ UPDATES: dict[str, Operation] = {
 }
 
 
-def _slices(x: Array, begin: Ints, end: Ints, stride: Ints | None, begin_mask: Ints | None, end_mask: Ints | None, squeeze_mask: Ints | None) -> Any:
+def _slices(
+    x: Array,
+    begin: Ints,
+    end: Ints,
+    stride: Ints | None,
+    begin_mask: Ints | None,
+    end_mask: Ints | None,
+    squeeze_mask: Ints | None,
+) -> Any:
     if {len(begin), len(end)} != {x.ndim}:
         raise MilError(f"slices {x.ndim} axes from {begin} to {end}")
     slices: list[Any] = []
     masks = (mask or repeat(0, x.ndim) for mask in (begin_mask, end_mask, squeeze_mask))
-    for start, stop, step, from_start, to_end, single, size in zip(begin, end, stride or repeat(1, x.ndim), *masks, x.shape, strict=True):
+    for start, stop, step, from_start, to_end, single, size in zip(
+        begin, end, stride or repeat(1, x.ndim), *masks, x.shape, strict=True
+    ):
         if single:
             start = 0 if from_start else start
             if not -size <= start < size:
@@ -77,14 +87,20 @@ def _bounded(indices: Array, size: int) -> Array:
     return indices.astype(np.int64)
 
 
-def gather(x: Array, indices: Array, axis: int = 0, batch_dims: int = 0, validate_indices: bool = False) -> Array:
+def gather(
+    x: Array, indices: Array, axis: int = 0, batch_dims: int = 0, validate_indices: bool = False
+) -> Array:
     axis %= x.ndim
     places = _bounded(indices, x.shape[axis])
     if not batch_dims:
         return np.take(x, places, axis=axis)
     if batch_dims > axis or x.shape[:batch_dims] != places.shape[:batch_dims]:
-        raise MilError(f"batch_dims {batch_dims} with axis {axis}, shapes {list(x.shape)} and {list(places.shape)}")
-    pairs = zip(x.reshape(-1, *x.shape[batch_dims:]), places.reshape(-1, *places.shape[batch_dims:]), strict=True)
+        raise MilError(
+            f"batch_dims {batch_dims} with axis {axis}, shapes {list(x.shape)} and {list(places.shape)}"
+        )
+    pairs = zip(
+        x.reshape(-1, *x.shape[batch_dims:]), places.reshape(-1, *places.shape[batch_dims:]), strict=True
+    )
     rows = [np.take(one, place, axis=axis - batch_dims) for one, place in pairs]
     return np.stack(rows).reshape(*x.shape[:batch_dims], *rows[0].shape)
 
@@ -97,7 +113,11 @@ def gather_along_axis(x: Array, indices: Array, axis: int = 0, validate_indices:
 def gather_nd(x: Array, indices: Array, batch_dims: int = 0, validate_indices: bool = False) -> Array:
     """The last axis of `indices` holds a place in the axes behind the batch."""
     if batch_dims:
-        pairs = zip(x.reshape(-1, *x.shape[batch_dims:]), indices.reshape(-1, *indices.shape[batch_dims:]), strict=True)
+        pairs = zip(
+            x.reshape(-1, *x.shape[batch_dims:]),
+            indices.reshape(-1, *indices.shape[batch_dims:]),
+            strict=True,
+        )
         rows = [gather_nd(one, place) for one, place in pairs]
         return np.stack(rows).reshape(*x.shape[:batch_dims], *rows[0].shape)
     return x[tuple(_bounded(indices[..., axis], x.shape[axis]) for axis in range(indices.shape[-1]))]
@@ -114,13 +134,27 @@ def _write(data: Array, place: Any, updates: Array, mode: str) -> Array:
     return result
 
 
-def scatter(data: Array, indices: Array, updates: Array, axis: int = 0, mode: str = "add", validate_indices: bool = False) -> Array:
+def scatter(
+    data: Array,
+    indices: Array,
+    updates: Array,
+    axis: int = 0,
+    mode: str = "add",
+    validate_indices: bool = False,
+) -> Array:
     """Slices of `updates` go to the places that `indices` names along the axis."""
     axis %= data.ndim
     return _write(data, (slice(None),) * axis + (_bounded(indices, data.shape[axis]),), updates, mode)
 
 
-def scatter_along_axis(data: Array, indices: Array, updates: Array, axis: int = 0, mode: str = "add", validate_indices: bool = False) -> Array:
+def scatter_along_axis(
+    data: Array,
+    indices: Array,
+    updates: Array,
+    axis: int = 0,
+    mode: str = "add",
+    validate_indices: bool = False,
+) -> Array:
     """Each value of `updates` goes to its own place, moved along the axis to where `indices` says."""
     axis %= data.ndim
     place = list(np.indices(indices.shape, sparse=True))
@@ -128,9 +162,16 @@ def scatter_along_axis(data: Array, indices: Array, updates: Array, axis: int = 
     return _write(data, tuple(place), updates, mode)
 
 
-def scatter_nd(data: Array, indices: Array, updates: Array, mode: str = "add", validate_indices: bool = False) -> Array:
+def scatter_nd(
+    data: Array, indices: Array, updates: Array, mode: str = "add", validate_indices: bool = False
+) -> Array:
     """The last axis of `indices` holds a place in the first axes of `data`."""
-    return _write(data, tuple(_bounded(indices[..., axis], data.shape[axis]) for axis in range(indices.shape[-1])), updates, mode)
+    return _write(
+        data,
+        tuple(_bounded(indices[..., axis], data.shape[axis]) for axis in range(indices.shape[-1])),
+        updates,
+        mode,
+    )
 
 
 def non_zero(x: Array) -> Array:

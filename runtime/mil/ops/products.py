@@ -29,15 +29,23 @@ def einsum(values: Arrays, equation: str) -> Array:
     return np.einsum(equation, *values, optimize=True)
 
 
-def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_mask: Array | None = None) -> Array:
+def scaled_dot_product_attention(
+    query: Array, key: Array, value: Array, attn_mask: Array | None = None
+) -> Array:
     """softmax(q k' / sqrt(E) + mask) v; a boolean mask lets through where it is true."""
     scores = query @ np.swapaxes(key, -1, -2) / np.float32(sqrt(query.shape[-1]))
     if attn_mask is not None:
-        scores = np.where(attn_mask, scores, np.float32(-np.inf)) if attn_mask.dtype == np.bool_ else scores + attn_mask
+        scores = (
+            np.where(attn_mask, scores, np.float32(-np.inf))
+            if attn_mask.dtype == np.bool_
+            else scores + attn_mask
+        )
     return softmax(scores) @ value
 
 
-def padding(pad_type: str, pad: Ints | None, sizes: tuple[int, ...], kernel: Ints, strides: Ints, dilations: Ints) -> Pairs:
+def padding(
+    pad_type: str, pad: Ints | None, sizes: tuple[int, ...], kernel: Ints, strides: Ints, dilations: Ints
+) -> Pairs:
     """(before, after) per spatial axis."""
     if pad_type == "valid":
         return [(0, 0)] * len(sizes)
@@ -89,10 +97,21 @@ def conv(
         raise MilError(f"{x.shape[1]} channels in {groups} groups with a weight of {list(weight.shape)}")
     steps, spread = strides or [1] * axes, dilations or [1] * axes
     padded = padded_with(x, padding(pad_type, pad, x.shape[2:], kernel, steps, spread), 0)
-    seen = windows(padded, [(width - 1) * dilation + 1 for width, dilation in zip(kernel, spread, strict=True)], steps, spread)
+    seen = windows(
+        padded,
+        [(width - 1) * dilation + 1 for width, dilation in zip(kernel, spread, strict=True)],
+        steps,
+        spread,
+    )
     over = [1, *range(2 + axes, 2 + 2 * axes)]  # channels and places of the kernel
     parts = zip(np.split(seen, groups, axis=1), np.split(weight, groups, axis=0), strict=True)
-    result = np.concatenate([np.moveaxis(np.tensordot(part, filters, (over, list(range(1, 2 + axes)))), -1, 1) for part, filters in parts], axis=1)
+    result = np.concatenate(
+        [
+            np.moveaxis(np.tensordot(part, filters, (over, list(range(1, 2 + axes)))), -1, 1)
+            for part, filters in parts
+        ],
+        axis=1,
+    )
     return _biased(result, bias)
 
 
@@ -114,19 +133,27 @@ def conv_transpose(
     """x [N, C_in, ...], weight [C_in, C_out / groups, ...] -> [N, C_out, ...]."""
     axes, kernel = x.ndim - 2, weight.shape[2:]
     steps, spread = strides or [1] * axes, dilations or [1] * axes
-    whole = [(size - 1) * step + (width - 1) * dilation + 1 for size, step, width, dilation in zip(x.shape[2:], steps, kernel, spread, strict=True)]
+    whole = [
+        (size - 1) * step + (width - 1) * dilation + 1
+        for size, step, width, dilation in zip(x.shape[2:], steps, kernel, spread, strict=True)
+    ]
     pieces = []
     for part, filters in zip(np.split(x, groups, axis=1), np.split(weight, groups, axis=0), strict=True):
         product = np.tensordot(part, filters, (1, 0))  # [N, ...in, C_out, ...kernel]
         piece = np.zeros(checked([x.shape[0], filters.shape[1], *whole]), np.float32)
         for place in np.ndindex(*kernel):
-            reached = tuple(slice(at * d, at * d + (size - 1) * step + 1, step) for at, d, size, step in zip(place, spread, x.shape[2:], steps, strict=True))
+            reached = tuple(
+                slice(at * d, at * d + (size - 1) * step + 1, step)
+                for at, d, size, step in zip(place, spread, x.shape[2:], steps, strict=True)
+            )
             piece[(slice(None), slice(None), *reached)] += np.moveaxis(product[(Ellipsis, *place)], -1, 1)
         pieces.append(piece)
     result = np.concatenate(pieces, axis=1)
     same = [size * step for size, step in zip(x.shape[2:], steps, strict=True)]
     kept = _kept(pad_type, pad, whole, same, output_shape[2:] if output_shape else None)
-    longer = [(0, max(0, last - size)) for (_, last), size in zip(kept, whole, strict=True)]  # what no value reaches is zero
+    longer = [
+        (0, max(0, last - size)) for (_, last), size in zip(kept, whole, strict=True)
+    ]  # what no value reaches is zero
     result = np.pad(result, [(0, 0), (0, 0), *longer])
     return _biased(result[(slice(None), slice(None), *(slice(first, last) for first, last in kept))], bias)
 

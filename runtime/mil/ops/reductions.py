@@ -15,7 +15,9 @@ INDEX_TYPES = ("int32", "uint16")
 
 def _over(function: Callable[..., Any]) -> Operation:
     def operation(x: Array, axes: Ints | None = None, keep_dims: bool = False) -> Array:
-        return np.asarray(function(x, axis=None if axes is None else tuple(axes), keepdims=keep_dims)).astype(x.dtype)
+        return np.asarray(function(x, axis=None if axes is None else tuple(axes), keepdims=keep_dims)).astype(
+            x.dtype
+        )
 
     return operation
 
@@ -45,12 +47,20 @@ def softmax(x: Array, axis: int = -1) -> Array:
     return exponents / np.sum(exponents, axis=axis, keepdims=True)
 
 
-def layer_norm(x: Array, axes: Ints | None = None, gamma: Array | None = None, beta: Array | None = None, epsilon: float = 1e-5) -> Array:
+def layer_norm(
+    x: Array,
+    axes: Ints | None = None,
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    epsilon: float = 1e-5,
+) -> Array:
     """gamma and beta have the shape of the normalised axes."""
     over = tuple(range(x.ndim)) if axes is None else tuple(sorted(axis % x.ndim for axis in axes))
     shape = [size if axis in over else 1 for axis, size in enumerate(x.shape)]
     scaled = _standardised(x, over, epsilon)
-    return scaled * (np.float32(1) if gamma is None else gamma.reshape(shape)) + (np.float32(0) if beta is None else beta.reshape(shape))
+    return scaled * (np.float32(1) if gamma is None else gamma.reshape(shape)) + (
+        np.float32(0) if beta is None else beta.reshape(shape)
+    )
 
 
 def _standardised(x: Array, over: tuple[int, ...], epsilon: float) -> Array:
@@ -62,13 +72,22 @@ def _channels(values: Array | None, x: Array, missing: float) -> Array:
     return np.full((), missing, np.float32) if values is None else values.reshape(1, -1, *[1] * (x.ndim - 2))
 
 
-def batch_norm(x: Array, mean: Array, variance: Array, gamma: Array | None = None, beta: Array | None = None, epsilon: float = 1e-5) -> Array:
+def batch_norm(
+    x: Array,
+    mean: Array,
+    variance: Array,
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    epsilon: float = 1e-5,
+) -> Array:
     """Statistics per channel, the second axis."""
     scale = _channels(gamma, x, 1) / np.sqrt(_channels(variance, x, 1) + epsilon)
     return (x - _channels(mean, x, 0)) * scale + _channels(beta, x, 0)
 
 
-def instance_norm(x: Array, gamma: Array | None = None, beta: Array | None = None, epsilon: float = 1e-5) -> Array:
+def instance_norm(
+    x: Array, gamma: Array | None = None, beta: Array | None = None, epsilon: float = 1e-5
+) -> Array:
     return _standardised(x, tuple(range(2, x.ndim)), epsilon) * _channels(gamma, x, 1) + _channels(beta, x, 0)
 
 
@@ -98,7 +117,13 @@ def _order(x: Array, axis: int, ascending: bool) -> Array:
 
 
 def topk(
-    x: Array, k: int = 1, axis: int = -1, ascending: bool = False, sort: bool = True, return_indices: bool = True, output_indices_dtype: str = "int32"
+    x: Array,
+    k: int = 1,
+    axis: int = -1,
+    ascending: bool = False,
+    sort: bool = True,
+    return_indices: bool = True,
+    output_indices_dtype: str = "int32",
 ) -> Arrays:
     """Largest first, or with `ascending` smallest first; equal values in the order of their places, and so all without `sort`."""
     count = x.shape[axis] if k == -1 else k
@@ -116,7 +141,9 @@ OPERATIONS: dict[str, Operation] = {
     "reduce_min": _over(np.min),
     "reduce_prod": _over(np.prod),
     "reduce_l1_norm": _over(lambda x, axis, keepdims: np.sum(np.abs(x), axis=axis, keepdims=keepdims)),
-    "reduce_l2_norm": _over(lambda x, axis, keepdims: np.sqrt(np.sum(np.square(x), axis=axis, keepdims=keepdims))),
+    "reduce_l2_norm": _over(
+        lambda x, axis, keepdims: np.sqrt(np.sum(np.square(x), axis=axis, keepdims=keepdims))
+    ),
     "reduce_sum_square": _over(lambda x, axis, keepdims: np.sum(np.square(x), axis=axis, keepdims=keepdims)),
     "reduce_log_sum_exp": _over(_log_sum_exp),
     "reduce_argmax": _arg(np.argmax),

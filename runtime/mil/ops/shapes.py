@@ -130,12 +130,16 @@ def fill_like(ref_tensor: Array, value: Array = ZERO) -> Array:
     return np.full(ref_tensor.shape, value)
 
 
-def one_hot(indices: Array, one_hot_vector_size: int, axis: int = -1, on_value: Array = ON, off_value: Array = OFF) -> Array:
+def one_hot(
+    indices: Array, one_hot_vector_size: int, axis: int = -1, on_value: Array = ON, off_value: Array = OFF
+) -> Array:
     """An index that the size does not hold gives `off_value` alone."""
     axis %= indices.ndim + 1
     checked([one_hot_vector_size * max(indices.size, 1)])
     classes = np.arange(one_hot_vector_size)
-    hot = np.expand_dims(indices, axis) == classes.reshape([-1 if at == axis else 1 for at in range(indices.ndim + 1)])
+    hot = np.expand_dims(indices, axis) == classes.reshape(
+        [-1 if at == axis else 1 for at in range(indices.ndim + 1)]
+    )
     return np.where(hot, on_value, off_value)
 
 
@@ -157,7 +161,9 @@ def pixel_unshuffle(x: Array, downscale_factor: int) -> Array:
     """[N, C, H · b, W · b] -> [N, C · b², H, W]."""
     n, c, h, w = x.shape
     b = downscale_factor
-    return x.reshape(n, c, h // b, b, w // b, b).transpose(0, 1, 3, 5, 2, 4).reshape(n, c * b**2, h // b, w // b)
+    return (
+        x.reshape(n, c, h // b, b, w // b, b).transpose(0, 1, 3, 5, 2, 4).reshape(n, c * b**2, h // b, w // b)
+    )
 
 
 OPERATIONS: dict[str, Operation] = {

@@ -1,0 +1,98 @@
+"""All errors that voxport raises on purpose, and the exit code of each.
+
+| code | meaning | raised as |
+|---|---|---|
+| 0 | success | |
+| 2 | wrong usage: an option, a path or a request that cannot be served | `UsageError` |
+| 3 | the work failed: export, an engine, a full disk | `VoxportError`, `ExportError` |
+| 4 | an artifact does not match eager PyTorch | `VerificationError` |
+| 5 | a file is damaged, incomplete or not what it should be | `IntegrityError` |
+| 130 | interrupted or terminated | |
+
+A message is one line: what was wrong, where, what was expected, what to do.
+"""
+
+from __future__ import annotations
+
+MAX_MESSAGE = 500  # characters; a message may quote a damaged file
+
+
+class VoxportError(Exception):
+    """Base of all. Exit code 3: the work failed. Its text is one printable line, whatever it quotes."""
+
+    exit_code = 3
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
+
+
+class UsageError(VoxportError):
+    """The request cannot be served. Exit code 2."""
+
+    exit_code = 2
+
+
+class IntegrityError(VoxportError):
+    """A file is damaged, incomplete, or newer than this code. Exit code 5."""
+
+    exit_code = 5
+
+
+class EngineUnavailable(UsageError):
+    """The package of an engine or a target is not installed; the message names the extra to install."""
+
+
+class OutputExists(UsageError):
+    """The output folder holds something else."""
+
+
+class OutputError(UsageError):
+    """A file or folder cannot be written as asked."""
+
+
+class RecipeError(UsageError):
+    """A recipe, rule or override cannot be followed."""
+
+
+class UnknownFamily(UsageError):
+    """No family has that name."""
+
+
+class CheckpointNotFound(UsageError):
+    """The path given as a checkpoint is not one."""
+
+
+class ConfigError(IntegrityError):
+    """The configuration of a checkpoint lacks a key, or a value makes no sense. The message names the key."""
+
+
+class CheckpointError(IntegrityError):
+    """A weight or voice file is missing, truncated, misshapen or of the wrong dtype. The message names file and tensor."""
+
+
+class ExportError(VoxportError):
+    """A component could not be lowered or written."""
+
+
+class VerificationError(VoxportError):
+    """An artifact does not match eager PyTorch. Exit code 4."""
+
+    exit_code = 4
+
+
+def one_line(message: object) -> str:
+    """`message` as one printable line of at most `MAX_MESSAGE` characters."""
+    printable = "".join(character if character.isprintable() else " " for character in str(message))
+    return " ".join(printable.split())[:MAX_MESSAGE]
+
+
+def system_error(error: OSError) -> str:
+    """The system's message for `error`, with the file it concerns."""
+    where = f"{str(error.filename)[:200]}: " if error.filename else ""
+    return one_line(f"{where}{error.strerror or error}")
+
+
+def first_line(message: object) -> str:
+    """The first line of another library's message; its type name where the message is empty."""
+    lines = str(message).strip().splitlines()
+    return lines[0][:MAX_MESSAGE] if lines else type(message).__name__

@@ -1,0 +1,155 @@
+"""What a target must provide, and what every target shares: graphs, their example inputs, their states."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from model.component import Component
+from quantize.linear import Product
+
+TRACE_ROWS = 5  # size of a dynamic dimension while tracing: neither 0 nor 1, which torch.export would take as constants
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Components that are lowered as one: the first has the widest bounds, the others are the same module at other sizes."""
+
+    name: str
+    components: tuple[Component, ...]
+
+    @property
+    def widest(self) -> Component:
+        return self.components[0]
+
+    @property
+    def batched(self) -> bool:
+        return any(component.batched for component in self.components)
+
+    def trace_inputs(self) -> dict[str, torch.Tensor]:
+        return example_inputs(
+            self.widest, {dim: min(TRACE_ROWS, high) for dim, (_, high) in self.widest.dims.items()}
+        )
+
+
+@dataclass(frozen=True)
+class EntryPoint:
+    """Where a component ended up: `name` inside `file`. `dims` says where a target takes narrower bounds than the component,
+    `rows_moved` how many rows of caches the methods move that read and write them (0: there are none)."""
+
+    file: str
+    name: str
+    dims: dict[str, tuple[int, int]] | None = None
+    rows_moved: int = 0
+
+
+class Lowering(Protocol):
+    """One target. `layout` and `product` say what its artifacts compute, for the eager reference to do the same.
+
+    `most_streams`: how many one call of a batched component may serve. `is_slow`: large artifacts run here at seconds a call.
+    `integer_kernels`: quantised products round their activations whatever the scheme asks.
+    `runners` are what may run the artifacts, the one of this machine first; `precisions` those in which it does to verify them,
+    the first at full length. `compute_precision` is what floats are held in.
+    """
+
+    target: str
+    layout: str
+    product: Product
+    most_streams: int = 1
+    is_slow: bool = False
+    runners: tuple[str, ...]
+    precisions: tuple[str | None, ...] = (None,)
+    compute_precision: str = "float32"
+    integer_kernels: bool
+    packages: tuple[str, ...]
+
+    @property
+    def halves(self) -> bool:
+        """Whether floats are rounded to half precision."""
+        return self.compute_precision == "float16"
+
+    def lower(self, graph: Graph, folder: Path) -> dict[str, EntryPoint]:
+        """Writes a graph into files of its own in `folder` and returns the entry point of each of its components.
+
+        Nothing of another graph is needed, so that weights can be let go before the next is loaded. Raises ExportError.
+        """
+        ...
+
+    def computes_in_half(self, precision: str | None) -> bool:
+        """Whether values are rounded to half precision where the artifact runs in `precision`."""
+        return False
+
+    def check(self, graph: Graph, folder: Path) -> str:
+        """What was found right about a saved graph without running it, if this target can tell. Raises ExportError."""
+        return ""
+
+
+def example_inputs(component: Component, sizes: dict[str, int], seed: int = 0) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array) for name, array in component.example(seed, **sizes).items()}
+
+
+def zero_states(component: Component) -> list[torch.Tensor]:
+    return [torch.zeros(state.shape) for state in component.states]
+
+
+def dynamic_shapes(component: Component) -> list[dict[int, torch.export.Dim]]:
+    """One entry per input: which of its axes are which dimension."""
+    dims = {
+        name: torch.export.Dim(name, min=low, max=high)
+        for name, (low, high) in component.dims.items()
+        if high > 1
+    }
+    return [
+        {axis: dims[size] for axis, size in enumerate(spec.shape) if size in dims}
+        for spec in component.inputs
+    ]
+
+
+class Stateful(nn.Module):
+    """A pure module with its states as buffers, for targets that mutate them: `forward(*inputs) -> outputs`.
+
+    A target's attention may write a cache in place and hand it back; then there is nothing to copy.
+    """
+
+    def __init__(self, component: Component):
+        super().__init__()
+        self.module = component.module
+        self.n_outputs = len(component.outputs)
+        self.names = [f"{component.graph}_{state.name}" for state in component.states]
+        for name, state in zip(self.names, component.states, strict=True):
+            self.register_buffer(name, torch.zeros(state.shape))
+
+    def states(self) -> list[torch.Tensor]:
+        return [getattr(self, name) for name in self.names]
+
+    def forward(self, *inputs: torch.Tensor):
+        before = self.states()
+        result = self.module(*inputs, *before)
+        result = result if isinstance(result, tuple) else (result,)
+        for buffer, after in zip(before, result[self.n_outputs :], strict=True):
+            if after is not buffer:
+                buffer.copy_(
+                    after.reshape(buffer.shape)
+                )  # of that shape already; Core ML's converter loses track of it in slices
+        return result[: self.n_outputs]
+
+
+@contextmanager
+def quiet_logs(*names: str) -> Iterator[None]:
+    """Raises the level of noisy loggers while a target converts."""
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,1 @@
+"""Core ML: lowering, and packages on disk."""

@@ -1,0 +1,1 @@
+"""Verification: artifacts against eager PyTorch."""

@@ -1,0 +1,1 @@
+"""Synthetic checkpoints: the published format with random weights."""

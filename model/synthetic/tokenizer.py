@@ -1,0 +1,92 @@
+"""A tekken.json in the published object form, with a made-up vocabulary: for checkpoints of random weights."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import string
+from collections.abc import Iterator
+from typing import Any
+
+SPECIALS = 1000  # ids below this are special; the text token of rank r has id r + 1000
+
+# The published splitting pattern: single digits, Unicode classes, a look-ahead for runs of blanks.
+PATTERN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+# Ranks 0 … 19, fixed since the first Tekken; a family adds those that it needs. All other ranks are fillers.
+FIRST_SPECIALS = (
+    "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] [IMG] <pad> "
+    "[IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]"
+)
+# Every prefix of these becomes a token, so that merges of two and more bytes occur in ordinary text.
+WORDS = (
+    "the and that have for not with you this but his from they say her she will one all would there their what out about who get which "
+    "when make can like time just him know take people into year your good some could them see other than then now look only come over "
+    "hello model voice speech random weights"
+)
+OTHER_WORDS = "été où für año não здесь 🙂"
+
+
+def tekken(
+    vocab_size: int, num_vocab_tokens: int, specials: dict[int, str], audio: dict[str, Any]
+) -> dict[str, Any]:
+    """The content of tekken.json. `vocab_size` counts the specials; entries beyond it are there to be dropped, as published."""
+    ordered = itertools.islice(_byte_strings(), num_vocab_tokens)
+    return {
+        "config": {
+            "pattern": PATTERN,
+            "num_vocab_tokens": num_vocab_tokens,
+            "default_vocab_size": vocab_size,
+            "default_num_special_tokens": SPECIALS,
+            "version": "v7",
+        },
+        "vocab": [_entry(rank, token) for rank, token in enumerate(ordered)],
+        "special_tokens": [
+            {"rank": rank, "token_str": name, "is_control": True}
+            for rank, name in enumerate(_special_names(specials))
+        ],
+        "audio": audio,
+    }
+
+
+def _special_names(specials: dict[int, str]) -> list[str]:
+    """All ranks up to the last without a gap: mistral_common counts its own fillers from the length of this list."""
+    named = dict(enumerate(FIRST_SPECIALS.split())) | specials
+    return [named.get(rank, f"<SPECIAL_{rank}>") for rank in range(max(named) + 1)]
+
+
+def _entry(rank: int, token: bytes) -> dict[str, Any]:
+    try:
+        text = token.decode("utf-8")
+    except UnicodeDecodeError:
+        text = None
+    return {"rank": rank, "token_bytes": base64.b64encode(token).decode("ascii"), "token_str": text}
+
+
+def _byte_strings() -> Iterator[bytes]:
+    """Distinct byte strings without end, every prefix before what it begins: byte-pair merging can reach each."""
+    seen: set[bytes] = set()
+    for token in itertools.chain((bytes([byte]) for byte in range(256)), _prefixes(), _letters()):
+        if token not in seen:
+            seen.add(token)
+            yield token
+
+
+def _prefixes() -> Iterator[bytes]:
+    for word in f"{WORDS} {OTHER_WORDS}".split():
+        encoded = f" {word}".encode()
+        for length in range(2, len(encoded) + 1):
+            yield encoded[:length]
+
+
+def _letters() -> Iterator[bytes]:
+    """All lower-case strings of one letter, of two, …; each with and without a blank in front."""
+    for length in itertools.count(1):
+        for letters in itertools.product(string.ascii_lowercase, repeat=length):
+            text = "".join(letters).encode("ascii")
+            yield text
+            yield b" " + text

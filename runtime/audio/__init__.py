@@ -1,0 +1,1 @@
+"""Audio in and out: files, recordings, live input, log-mel frames, captions."""

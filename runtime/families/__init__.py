@@ -1,0 +1,47 @@
+"""The table of model families that run here. A family's module is imported when a bundle asks for it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, cast
+
+from bundle.bundle import Manifest
+from bundle.errors import IntegrityError, UsageError
+from runtime.families.base import RuntimeFamily
+
+FAMILIES = {
+    "voxtral_tts": "runtime.families.voxtral_tts.model",
+    "voxtral_realtime": "runtime.families.voxtral_realtime.model",
+}
+
+
+def open_family(name: str) -> RuntimeFamily:
+    """Raises UsageError that lists what there is."""
+    if name not in FAMILIES:
+        raise UsageError(
+            f"manifest.json: a bundle of family {name!r}; this runtime knows {', '.join(FAMILIES)}"
+        )
+    return cast(RuntimeFamily, import_module(FAMILIES[name]))
+
+
+def read_constants(manifest: Manifest, expected: str | None = None) -> Any:
+    """The family's constants, of a bundle with all that its runtime calls. Raises UsageError where the bundle is not of the `expected`
+    family, or IntegrityError."""
+    if expected not in (None, manifest.family):
+        raise UsageError(
+            f"manifest.json: a bundle of family {manifest.family!r}; this command is for {expected} (say speaks, transcribe listens)"
+        )
+    family = open_family(manifest.family)
+    entries = {entry.name: entry for entry in manifest.components}
+    for name, (inputs, outputs) in family.CALLS.items():
+        if name not in entries:
+            raise IntegrityError(f"manifest.json: components: {name} is missing; export the bundle again")
+        for what, needed, found in (
+            ("input", inputs, entries[name].inputs),
+            ("output", outputs, entries[name].outputs),
+        ):
+            if needed - {tensor.name for tensor in found}:
+                raise IntegrityError(
+                    f"manifest.json: component {name} has no {what} {min(needed - {t.name for t in found})}; export the bundle again"
+                )
+    return family.parse_constants(manifest.constants, manifest.switches)

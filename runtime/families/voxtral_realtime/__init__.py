@@ -1,0 +1,1 @@
+"""Voxtral-Realtime: streaming speech to text."""

@@ -1,0 +1,1 @@
+"""Voxtral-TTS: text to speech."""

@@ -1,0 +1,55 @@
+"""Voices of a bundle: rows of input embeddings that take the place of the [AUDIO] ids of a prompt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from bundle.bundle import Bundle
+from bundle.errors import IntegrityError, UsageError
+
+KEY = "embedding"
+DEFAULT = "neutral_female"
+AUDIO = {".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus", ".aac", ".pcm"}
+
+
+def choose_voice(bundle: Bundle, asked: str | None, dim: int) -> np.ndarray:
+    """Rows float32 [N, dim] of a voice by name or file. Raises UsageError that lists the voices there are."""
+    names = list(bundle.manifest.voices)
+    if asked is None:
+        if not names:
+            raise UsageError(
+                f"{bundle.folder}: the bundle has no voice; give a voice FILE.safetensors with key {KEY!r}"
+            )
+        return load_voice(bundle, DEFAULT if DEFAULT in names else names[0], dim)
+    if asked in names:
+        return load_voice(bundle, asked, dim)
+    path = Path(asked)
+    if path.suffix.lower() in AUDIO:
+        raise UsageError(
+            f"voice {asked}: a voice cannot be cloned from audio: published checkpoints hold no codec encoder; there are {', '.join(names)}"
+        )
+    if path.suffix == ".safetensors":
+        return _read(path, dim, UsageError)
+    raise UsageError(f"voice {asked}: unknown voice; there are {', '.join(names) or 'none in this bundle'}")
+
+
+def load_voice(bundle: Bundle, name: str, dim: int) -> np.ndarray:
+    """Rows float32 [N, dim] of one of the bundle's own voices. Raises IntegrityError."""
+    return _read(bundle.folder / bundle.manifest.voices[name], dim, IntegrityError)
+
+
+def _read(path: Path, dim: int, fault: type[Exception]) -> np.ndarray:
+    try:
+        rows = load_file(path).get(KEY)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise fault(f"{path}: not a readable safetensors file ({error})") from None
+    if rows is None or rows.ndim != 2 or rows.shape[1] != dim or rows.dtype != np.float32 or not len(rows):
+        found = "no such key" if rows is None else f"{rows.dtype} {list(rows.shape)}"
+        raise fault(f"{path}: key {KEY!r}: {found}; expected float32 [N, {dim}]")
+    if not np.isfinite(rows).all():
+        raise fault(f"{path}: key {KEY!r} holds values that are not finite")
+    return rows

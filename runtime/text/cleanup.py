@@ -1,0 +1,229 @@
+"""Text before it is spoken: what cannot be, and an optional clean-up of markup, numbers and punctuation."""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+from collections.abc import Callable
+
+from bundle.errors import UsageError
+
+ONES = (
+    *(
+        "zero",
+        "one",
+        "two",
+        "three",
+        "four",
+        "five",
+        "six",
+        "seven",
+        "eight",
+        "nine",
+        "ten",
+        "eleven",
+        "twelve",
+    ),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+)
+TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+SCALES = ("", " thousand", " million", " billion", " trillion", " quadrillion")
+NUMBER_LIMIT = 1000 ** len(SCALES)
+
+# symbol: one and many of the unit, one and many of its hundredth (none: decimals are read digit by digit)
+CURRENCIES = {
+    "$": ("dollar", "dollars", "cent", "cents"),
+    "€": ("euro", "euros", "cent", "cents"),
+    "£": ("pound", "pounds", "penny", "pence"),
+    "¥": ("yen", "yen", "", ""),
+}
+MAGNITUDES = {"k": "thousand", "m": "million", "bn": "billion", "b": "billion"}
+SYMBOLS = {
+    "&": "and",
+    "%": "percent",
+    "+": "plus",
+    "=": "equals",
+    "@": "at",
+    "#": "number",
+    "<": "less than",
+    ">": "greater than",
+}
+
+SIGN = r"(?P<sign>(?<![\w)])[-\u2212])?"
+AMOUNT = re.compile(
+    SIGN
+    + r"(?P<symbol>[$€£¥])[ ]?(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.(?P<decimals>[0-9]+))?(?![0-9]|[.,][0-9])"
+    r"(?:(?P<magnitude>[ ]?(?:thousand|million|billion|trillion)|[kKmMbB]|bn)\b)?"
+)
+BIG_NUMBER = re.compile(SIGN + r"(?<![\w.,$€£¥])(?P<whole>[0-9]{1,3}(?:,[0-9]{3}){2,5})(?!\w|[.,][0-9])")
+PARENTHESES = re.compile(r"\(([^()]*)\)")
+PURE_NUMBER = re.compile(r"\s*[-+\u2212]?[0-9][0-9.,]*\s*")
+NESTING = 8  # parentheses deeper than this stay; it bounds the work on text that is nothing but them
+
+# All but the zero-width joiner and non-joiner, which belong to the spelling of emoji and of several scripts
+INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
+LINE_BREAKS = re.compile("\r\n|[\n\r\v\f\x85\u2028\u2029]")
+FINAL_MARKS = ".!?…؟。\uff01\uff1f"
+
+Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
+
+MARKUP: tuple[Rule, ...] = (
+    (re.compile(r"<br\s*/?>", re.IGNORECASE), " "),
+    (re.compile(r"!\[([^\[\]]*)\]\((?:[^()\n]|\([^()\n]*\))*\)"), lambda found: found[1].strip() or "image"),
+    (re.compile(r"\[([^\[\]]+)\]\((?:[^()\n]|\([^()\n]*\))*\)"), r"\1"),
+    (re.compile(r"<(?:[a-z][a-z0-9+.-]{1,31}:[^\s<>]*|[\w.+-]+@[\w.-]+)>", re.IGNORECASE), "link"),
+    (re.compile(r"\b(?:https?://|ftp://|www\.)[^\s<>]*[^\s<>.,;:!?'\")\]]", re.IGNORECASE), "link"),
+    (re.compile(r"(`{1,3})([^`]+)\1"), r"\2"),
+    (re.compile(r"^[ \t]*(?:#{1,6}[ \t]+|[-*+•][ \t]+|[0-9]{1,3}[.)][ \t]+|>[ \t]?)+", re.MULTILINE), ""),
+    (re.compile(r"<!--(?:(?!<!--).)*?-->|</?[a-z][^<>]*>", re.IGNORECASE | re.DOTALL), " "),
+    (LINE_BREAKS, " "),
+    (INVISIBLE, ""),
+)
+FENCE = re.compile(
+    r"^[ \t]*(`{3,}+|~{3,}+)[^`\n]*\n(?:.*?\n)??[ \t]*\1[`~]*[ \t]*$", re.MULTILINE | re.DOTALL
+)
+
+PUNCTUATION: tuple[Rule, ...] = (
+    (re.compile("[\u2010\u2011]"), "-"),
+    (re.compile(r"\.{3,}"), "..."),
+    (re.compile(r"([!?])\1+"), r"\1"),
+    (re.compile("[-\u2013\u2014]{2,}"), "\u2014"),
+    (re.compile("(?<=\\s)[-\u2013](?=\\s)(?!\\s+[0-9$€£¥])"), "\u2014"),
+    (re.compile(r"\s+"), " "),
+)
+
+
+def check_text(text: str) -> str:
+    """`text` as it came. Raises UsageError where it holds NUL or a lone surrogate, or nothing that could be spoken."""
+    for index, character in enumerate(text):
+        if character == "\0":
+            raise UsageError(f"the text has a NUL character at index {index}, expected plain text; remove it")
+        if "\ud800" <= character <= "\udfff":
+            raise UsageError(
+                f"the text has the lone surrogate U+{ord(character):04X} at index {index}, expected Unicode; save it as UTF-8"
+            )
+    if not _is_speakable(text):
+        raise UsageError(
+            f"the text has nothing to speak ({len(text)} characters, all blank or control); give at least one word"
+        )
+    return text
+
+
+def clean_text(text: str) -> str:
+    """`text` in one line, without markup, with currency and large numbers in words, with plain punctuation and a final mark.
+
+    The words are English whatever the language of the text, so this is for those who ask for it.
+    Raises UsageError where nothing is left.
+    """
+    text = html.unescape(FENCE.sub(" Code example omitted. ", text))
+    text = _spell_amounts(_apply(MARKUP, text))
+    text = BIG_NUMBER.sub(_big_number, text)
+    text = _apply(PUNCTUATION, _open_parentheses(text)).strip()
+    if not _is_speakable(text):
+        raise UsageError(
+            "the text has nothing to speak once it is cleaned of markup; give it without clean-up, or other text"
+        )
+    return text if text.endswith(tuple(FINAL_MARKS)) else f"{text}."
+
+
+def number_words(number: int) -> str:
+    """English words of 0 <= number < 10**18, American style: 1_005 is "one thousand five"."""
+    if number == 0:
+        return ONES[0]
+    groups = []
+    for scale in SCALES:
+        number, group = divmod(number, 1000)
+        if group:
+            groups.append(_below_thousand(group) + scale)
+    return " ".join(reversed(groups))
+
+
+def _below_thousand(number: int) -> str:
+    hundreds, rest = divmod(number, 100)
+    words = [f"{ONES[hundreds]} hundred"] if hundreds else []
+    if rest >= 20:
+        words.append(TENS[rest // 10] + (f"-{ONES[rest % 10]}" if rest % 10 else ""))
+    elif rest:
+        words.append(ONES[rest])
+    return " ".join(words)
+
+
+def _is_speakable(text: str) -> bool:
+    return not all(
+        character.isspace() or unicodedata.category(character).startswith("C") for character in text
+    )
+
+
+def _apply(rules: tuple[Rule, ...], text: str) -> str:
+    for pattern, replacement in rules:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def _spell_amounts(text: str) -> str:
+    """Currency in words. From the second dollar amount on, dollars with cents below a hundred are short: "four fifty"."""
+    dollars = 0
+
+    def spell(found: re.Match[str]) -> str:
+        nonlocal dollars
+        dollars += found["symbol"] == "$"
+        return _amount(found, is_short=found["symbol"] == "$" and dollars > 1)
+
+    return AMOUNT.sub(spell, text)
+
+
+def _amount(found: re.Match[str], is_short: bool) -> str:
+    whole, decimals, magnitude = _whole(found), found["decimals"] or "", (found["magnitude"] or "").strip()
+    if whole >= NUMBER_LIMIT:
+        return found[0]
+    unit, units, cent, cents = CURRENCIES[found["symbol"]]
+    sign = "minus " if found["sign"] else ""
+    if magnitude or (decimals.strip("0") and (len(decimals) != 2 or not cent)):
+        scale = f" {MAGNITUDES.get(magnitude.lower(), magnitude)}" if magnitude else ""
+        return f"{sign}{_decimal_words(whole, decimals)}{scale} {units}"
+    hundredths = int(decimals or 0)
+    main = f"{number_words(whole)} {unit if whole == 1 else units}"
+    if not hundredths:
+        return sign + main
+    if is_short and 0 < whole < 100:
+        return f"{sign}{number_words(whole)} {'oh ' if hundredths < 10 else ''}{number_words(hundredths)}"
+    change = f"{number_words(hundredths)} {cent if hundredths == 1 else cents}"
+    return f"{sign}{main} and {change}" if whole else sign + change
+
+
+def _decimal_words(whole: int, decimals: str) -> str:
+    digits = decimals.rstrip("0")
+    return number_words(whole) + (
+        " point " + " ".join(ONES[int(digit)] for digit in digits) if digits else ""
+    )
+
+
+def _big_number(found: re.Match[str]) -> str:
+    number = _whole(found)
+    return found[0] if number < 1_000_000 else ("minus " if found["sign"] else "") + number_words(number)
+
+
+def _whole(found: re.Match[str]) -> int:
+    """The integer before the point; of more digits than any amount has, the limit, as Python refuses to read thousands."""
+    digits = found["whole"].replace(",", "")
+    return int(digits) if len(digits) <= 18 else NUMBER_LIMIT
+
+
+def _open_parentheses(text: str) -> str:
+    """An aside between em dashes, its symbols in words; a mere number stays in its parentheses."""
+    for _ in range(NESTING):
+        opened = PARENTHESES.sub(_aside, text)
+        if opened == text:
+            break
+        text = opened
+    return text
+
+
+def _aside(found: re.Match[str]) -> str:
+    if PURE_NUMBER.fullmatch(found[1]):
+        return found[0]
+    inner = "".join(
+        f" {SYMBOLS[character]} " if character in SYMBOLS else character for character in found[1]
+    ).strip()
+    return f" \u2014 {inner} \u2014 " if inner else " "

@@ -1,0 +1,419 @@
+"""Bundles as a person makes them: reproducible, found again, never overwritten unasked, the same speech on every target."""
+
+import contextlib
+import copy
+import io
+import json
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import soundfile
+from conftest import QUANT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bundle.bundle import read_manifest
+from bundle.errors import ExportError, IntegrityError, UsageError
+from export.__main__ import main as export
+from export.memory import check_memory
+from runtime.__main__ import main as runtime
+from runtime.text_to_speech import Synthesizer
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parent.parent
+TEXT = "Hello there, this is a sentence."
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_same_inputs_same_bytes(bundles, tmp_path):
+    """In another process, with another hash seed; Core ML has a test of its own."""
+    command = [sys.executable, "-m", "export", "--target", "onnx", *QUANT, "--out", str(tmp_path / "again")]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    first, again = contents(bundles / "onnx"), contents(tmp_path / "again")
+    assert first.keys() - {"verify.json"} == again.keys()
+    assert [name for name in again if first[name] != again[name]] == []
+
+
+def test_an_up_to_date_bundle_is_found_and_said(bundles, capsys):
+    before = contents(bundles / "onnx")
+    assert export(["--target", "onnx", *QUANT, "--out", str(bundles / "onnx"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["made"] is False
+    assert contents(bundles / "onnx") == before
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--quant", "w8"], [*QUANT, "--first-frame", "prefill"], [*QUANT, "--cache-length", "64"]]
+)
+def test_another_bundle_needs_force(bundles, capsys, arguments):
+    before = contents(bundles / "onnx")
+    assert export(["--target", "onnx", *arguments, "--out", str(bundles / "onnx")]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert contents(bundles / "onnx") == before
+
+
+def test_a_folder_of_something_else_needs_force_and_then_is_replaced(tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "diary.txt").write_text("dear diary")
+    assert export(["--target", "onnx", "--no-verify", "--out", str(out)]) == 2
+    assert (out / "diary.txt").exists()
+    assert export(["--target", "onnx", "--no-verify", "--out", str(out), "--force"]) == 0
+    assert not (out / "diary.txt").exists() and [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert read_manifest(out).verification.status == "unverified"
+
+
+def test_an_unverified_bundle_says_so(onnx_copy, caplog):
+    from conftest import edit_manifest
+
+    edit_manifest(onnx_copy, lambda m: m["verification"].update(status="unverified"))
+    with caplog.at_level("WARNING"):
+        Synthesizer(onnx_copy)
+    assert "unverified" in caplog.text
+
+
+def test_the_same_seed_gives_the_same_noise_and_nearly_the_same_speech_on_two_targets(bundles):
+    pieces = {
+        target: np.concatenate(list(Synthesizer(bundles / target).speak(TEXT, seed=7)))
+        for target in ("onnx", "executorch")
+    }
+    again = np.concatenate(list(Synthesizer(bundles / "onnx").speak(TEXT, seed=7)))
+    np.testing.assert_array_equal(pieces["onnx"], again)
+    other = np.concatenate(list(Synthesizer(bundles / "onnx").speak(TEXT, seed=8)))
+    assert not np.array_equal(other[:1920], again[:1920])
+    # The two targets quantise activations differently, so codes drift apart in time; the first frame has no history yet.
+    first = [audio[:1920] for audio in pieces.values()]
+    assert np.corrcoef(*first)[0, 1] > 0.9
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5, 1000])
+def test_streaming_in_any_chunk_gives_the_same_speech(bundles, chunk):
+    synthesizer = Synthesizer(bundles / "executorch")
+    whole = np.concatenate(list(synthesizer.speak(TEXT, seed=3)))
+    pieces = list(synthesizer.speak(TEXT, seed=3, chunk_frames=chunk))
+    assert all(len(piece) == chunk * 1920 for piece in pieces[:-1])
+    np.testing.assert_array_equal(np.concatenate(pieces), whole)
+
+
+def test_two_utterances_at_once_do_not_touch(bundles):
+    for target in ("onnx", "executorch"):
+        synthesizer = Synthesizer(bundles / target)
+        alone = [list(synthesizer.speak(TEXT, seed=seed, chunk_frames=1, max_frames=6)) for seed in (1, 2)]
+        mixed = zip(
+            *(synthesizer.speak(TEXT, seed=seed, chunk_frames=1, max_frames=6) for seed in (1, 2)),
+            strict=False,
+        )
+        for pair, first, second in zip(mixed, *alone, strict=False):
+            np.testing.assert_array_equal(pair[0], first)
+            np.testing.assert_array_equal(pair[1], second)
+
+
+TEXTS = [
+    "Hello there.",
+    "Another one, and a longer one at that.",
+    "A third.",
+    "Four of them now.",
+    "And a fifth waits until one is done.",
+]
+
+
+def spoken_together(pieces, count: int) -> list[np.ndarray]:
+    found: list[list[np.ndarray]] = [[] for _ in range(count)]
+    for index, samples in pieces:
+        found[index].append(samples)
+    return [np.concatenate(each) for each in found]
+
+
+def test_texts_in_one_pass_over_the_weights_sound_as_each_alone(bundles):
+    synthesizer = Synthesizer(bundles / "onnx")
+    alone = [np.concatenate(list(synthesizer.speak(text, seed=4, max_frames=3))) for text in TEXTS]
+    together = spoken_together(synthesizer.speak_all(TEXTS, seed=4, max_frames=3), len(TEXTS))
+    assert [len(samples) for samples in together] == [len(samples) for samples in alone]
+    # Sums in another order may turn a code; the first frame has no history yet, and is told from those of the other texts.
+    likeness = np.corrcoef([samples[:1920] for samples in (*together, *alone)])[: len(TEXTS), len(TEXTS) :]
+    assert (likeness.argmax(axis=1) == range(len(TEXTS))).all() and (likeness.diagonal() > 0.9).all()
+
+
+@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
+def test_texts_one_after_another_are_those_alone_to_the_bit(bundles, target):
+    """Of an engine whose calls serve one stream, or where one place is given: the place is taken over from who is done."""
+    synthesizer = Synthesizer(bundles / target)
+    alone = [np.concatenate(list(synthesizer.speak(text, seed=4, max_frames=2))) for text in TEXTS[:3]]
+    found = spoken_together(
+        synthesizer.speak_all(TEXTS[:3], seed=4, max_frames=2, at_once=1 if target == "onnx" else 4), 3
+    )
+    for together, expected in zip(found, alone, strict=True):
+        np.testing.assert_array_equal(together, expected)
+
+
+def test_a_stream_of_several_keeps_them_apart(bundles):
+    stream = Synthesizer(bundles / "onnx")._engine.together(3)
+    rows = {
+        name: np.full((1, *shape[1:2], 4, *shape[3:]), 2.0, np.float32)
+        for name, shape in stream._caches().items()
+    }
+    for index in range(3):
+        stream.alone(index).load_rows(rows)
+    stream.alone(1).reset()
+    kept = [
+        max(float(array.max()) for array in stream.alone(index).save_rows(4).values()) for index in range(3)
+    ]
+    assert kept == [2.0, 0.0, 2.0]
+    with pytest.raises(UsageError, match="prefill: one call serves at most 1 streams, not 3"):
+        stream.run("prefill", {})
+
+
+def test_texts_that_nobody_can_speak_are_refused_before_the_first_sound(bundles):
+    synthesizer = Synthesizer(bundles / "onnx")
+    wrong = (
+        ([], "no text; expected a list"),
+        ("One.", "one str; expected a list"),
+        (["Fine.", " "], "text 1: .*nothing to speak"),
+        (["Fine.", None], "text 1: .*expected a str"),
+        (["Fine.", "long " * 3000], "text 1: .*leaves no room"),
+    )
+    for texts, message in wrong:
+        with pytest.raises(UsageError, match=message):
+            next(iter(synthesizer.speak_all(texts)))
+    for name, value in (("at_once", 0), ("max_frames", 0), ("chunk_frames", 0), ("seed", -1)):
+        with pytest.raises(UsageError, match=f"{name} {value}: expected at least"):
+            next(iter(synthesizer.speak_all(["Fine."], **{name: value})))
+
+
+@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
+def test_two_threads_speak_as_each_would_alone(bundles, target):
+    """From one bundle, whose weights they share; each starts while the other is speaking."""
+    synthesizer = Synthesizer(bundles / target)
+
+    def spoken(seed: int) -> np.ndarray:
+        return np.concatenate(list(synthesizer.speak(TEXT, seed=seed, chunk_frames=1, max_frames=4)))
+
+    alone = [spoken(seed) for seed in (1, 2, 3)]
+    with ThreadPoolExecutor(3) as pool:
+        for together, expected in zip(pool.map(spoken, (1, 2, 3)), alone, strict=True):
+            np.testing.assert_array_equal(together, expected)
+
+
+def test_the_frame_limit_is_kept_and_said(bundles, caplog):
+    with caplog.at_level("WARNING"):
+        samples = sum(len(piece) for piece in Synthesizer(bundles / "onnx").speak(TEXT, seed=3, max_frames=2))
+    assert samples == 2 * 1920 and "limit of 2 frames" in caplog.text
+
+
+def test_say_writes_and_streams_the_same(bundles, tmp_path):
+    base = [
+        sys.executable,
+        "-m",
+        "runtime",
+        "say",
+        TEXT,
+        "--bundle",
+        str(bundles / "onnx"),
+        "--seed",
+        "7",
+        "--voice",
+        "fr_male",
+    ]
+    streamed = subprocess.run(
+        [*base, "--stream", "--chunk-frames", "2"], cwd=ROOT, check=True, capture_output=True
+    ).stdout
+    subprocess.run([*base, "-o", str(tmp_path / "a.wav")], cwd=ROOT, check=True, capture_output=True)
+    samples, rate = soundfile.read(tmp_path / "a.wav", dtype="int16")
+    assert rate == 24000
+    np.testing.assert_array_equal(np.frombuffer(streamed, "<i2"), samples)
+
+
+def test_the_readme_of_a_bundle_names_every_tensor(bundles):
+    for target in ("onnx", "executorch", "coreml"):
+        text = (bundles / target / "README.md").read_text()
+        for component in read_manifest(bundles / target).components:
+            prefix = f"{component.graph}_" if target == "coreml" else ""  # packages name their states so
+            for name in (
+                *(t.name for t in (*component.inputs, *component.outputs)),
+                *(prefix + state.name for state in component.states),
+            ):
+                assert f"| {name} |" in text
+
+
+@dataclass(frozen=True)
+class Measured:
+    """README's figures of the published size: bytes at the peak and seconds, by target. `weights` are those of all graphs: a head that
+    is a table counts twice, what becomes constants not at all."""
+
+    family: str
+    arguments: str
+    tensors: int
+    weights: int
+    targets: dict[str, tuple[float, float]]
+
+
+SPEAKING = {"onnx": (7.5e9, 197), "executorch": (8.5e9, 341), "coreml": (9.6e9, 275)}
+LISTENING = {"onnx": (9.0e9, 263), "executorch": (11.1e9, 547), "coreml": (10.7e9, 557)}
+MEASURED = [
+    Measured("voxtral_tts", "--quant w4", 386, 4_002_353_392 - 3072 * 3072, SPEAKING),
+    Measured(
+        "voxtral_realtime",
+        "--quant 8da4w --cache-length 2048 --streaming",
+        711,
+        4_429_679_360 + 131072 * 3072 - 26 * 2 * 32 * 3072,
+        LISTENING,
+    ),
+]
+
+
+@pytest.mark.parametrize("measured", MEASURED, ids=lambda measured: measured.family)
+def test_dry_run_of_the_published_shapes_loads_no_weights_and_comes_near(
+    measured, tmp_path, monkeypatch, capsys
+):
+    """Sparse files stand for 8 GB of weights: shapes are read, values are not."""
+    from model.checkpoint import expected_tensors
+    from model.families import open_family
+
+    family, folder = open_family(measured.family), tmp_path / "full"
+    folder.mkdir()
+    (folder / "params.json").write_text(json.dumps(family.synthetic.params("full")))
+    shapes = expected_tensors(family.build_root(family.load_config(folder)))
+    header, offset = {}, 0
+    for name, shape in shapes.items():
+        size = 2 * int(np.prod(shape))
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    with (folder / "consolidated.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + offset)
+    assert len(shapes) == measured.tensors
+    monkeypatch.setattr("export.estimate.speed", lambda: 1.0)  # of the machine that was measured
+    arguments = [
+        "--checkpoint",
+        str(folder),
+        "--target",
+        ",".join(measured.targets),
+        *measured.arguments.split(),
+        "--dry-run",
+        "--json",
+    ]
+    assert export([*arguments, "--out", str(tmp_path / "out")]) == 0
+    for result in json.loads(capsys.readouterr().out):
+        assert sum(graph["weights"] for graph in result["graphs"].values()) == measured.weights
+        assert 2.2e9 < result["disk_bytes"] < 3.2e9
+        peak, seconds = measured.targets[result["target"]]
+        assert result["memory_bytes"] == pytest.approx(peak, rel=0.25) and result["seconds"] == pytest.approx(
+            seconds, rel=0.25
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_export_that_memory_does_not_hold_is_refused_before_it_starts(tmp_path, monkeypatch, capsys):
+    free = psutil.virtual_memory()._replace(available=2**20)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    assert export(["--target", "onnx", "--out", str(tmp_path / "out")]) == 3
+    error = capsys.readouterr().err
+    assert "needs about" in error and "0.0 GB are free" in error and not list(tmp_path.iterdir())
+
+
+def test_a_bundle_that_is_there_already_needs_no_memory(bundles, monkeypatch, capsys):
+    free = psutil.virtual_memory()._replace(available=2**20)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    before = read_manifest(bundles / "onnx")
+    assert export(["--target", "onnx", *QUANT, "--out", str(bundles / "onnx")]) == 0
+    assert read_manifest(bundles / "onnx") == before
+
+
+@pytest.mark.parametrize(
+    ("limit", "cached", "free"), [(2**30, 0, 2**20), (2**30, 2**28, 2**28 + 2**20), ("max", 0, float("inf"))]
+)
+def test_the_limit_of_a_container_counts(tmp_path, monkeypatch, limit, cached, free):
+    for name, value in (
+        ("max", limit),
+        ("current", 2**30 - 2**20),
+        ("stat", f"anon 5\ninactive_file {cached}\nactive_file 0"),
+    ):
+        (tmp_path / f"memory.{name}").write_text(f"{value}\n")
+    monkeypatch.setattr("export.memory.CGROUP", tmp_path)
+    check_memory(min(free, 2**21), "model", True)
+    if free == float("inf"):
+        return
+    with pytest.raises(ExportError, match=r"model: needs about .* GB are free; .*; --no-verify needs less"):
+        check_memory(free + 1, "model", True)
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["x" * 300, "../x", 2**70, "float32", "T"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+)
+
+
+def places(content, path=()) -> list[tuple]:
+    """Every key and index of a JSON value, from the root on."""
+    keys = (
+        content.keys()
+        if isinstance(content, dict)
+        else range(len(content))
+        if isinstance(content, list)
+        else ()
+    )
+    return [place for key in keys for place in ((*path, key), *places(content[key], (*path, key)))]
+
+
+def changed(content, place: tuple, value, remove: bool):
+    content = copy.deepcopy(content)
+    holder = content
+    for key in place[:-1]:
+        holder = holder[key]
+    if remove:
+        del holder[place[-1]]
+    else:
+        holder[place[-1]] = value
+    return content
+
+
+@pytest.fixture(scope="module")
+def tampered(bundles, tmp_path_factory) -> Path:
+    return Path(shutil.copytree(bundles / "onnx", tmp_path_factory.mktemp("tampered") / "bundle"))
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_any_change_of_a_manifest_is_a_clear_error_or_fine(bundles, tampered, data):
+    """Opened, described and spoken from: an answer or one line and its exit code, never a traceback."""
+    content = json.loads((bundles / "onnx" / "manifest.json").read_text())
+    content["verification"]["rows"] = []  # most places, and nobody reads them
+    place = data.draw(st.sampled_from(places(content)))
+    (tampered / "manifest.json").write_text(
+        json.dumps(changed(content, place, data.draw(VALUES), data.draw(st.booleans())))
+    )
+    for command in (
+        ["info"],
+        ["voices"],
+        ["say", "Hi.", "--max-frames", "2", "--no-check", "-o", str(tampered.parent / "o.wav"), "--bundle"],
+    ):
+        with contextlib.redirect_stderr(io.StringIO()) as stderr:
+            code = runtime([*command, str(tampered)])
+        lines = [line for line in stderr.getvalue().splitlines() if line.startswith("voxport: error:")]
+        assert code in (0, 2, 3, 5) and len(lines) == (code != 0)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "null", "1" * 5000, "\xff", '{"a": 1', "[" * 100_000])
+def test_a_manifest_that_is_none(tampered, text):
+    (tampered / "manifest.json").write_text(text, encoding="latin-1")
+    with pytest.raises(IntegrityError, match=r"manifest\.json"):
+        read_manifest(tampered)

@@ -1,0 +1,412 @@
+"""Bad input: one line that says what, where, expected, what to do; the right exit code; nothing half-written."""
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import QUANT, edit_manifest, vouch_for
+from safetensors.numpy import load_file, save_file
+
+from export.__main__ import main as export
+from export.staging import staging
+from runtime.__main__ import main as runtime
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parent.parent
+
+
+def say(bundle, text="Hello.", *more, out="out.wav") -> int:
+    return runtime(["say", text, "--bundle", str(bundle), "-o", str(out), *more])
+
+
+def one_line(capsys) -> str:
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("voxport: error:")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def bundle(bundles) -> Path:
+    return bundles / "onnx"
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "says"),
+    [
+        ("", [], "nothing to speak"),
+        ("\x01\x07\t ", [], "nothing to speak"),
+        ("word " * 3000, [], "cache of 1024"),
+        ("Hello.", ["--voice", "nobody"], "casual_male, fr_male, neutral_female"),
+        ("Hello.", ["--voice", "my_voice.wav"], "no codec encoder"),
+        ("Hello.", ["--max-frames", "0"], "at least 1"),
+        ("Hello.", ["--seed", "-1"], "0 or more"),
+    ],
+)
+def test_say_refuses(bundle, tmp_path, capsys, text, more, says):
+    out = tmp_path / "out.wav"
+    assert say(bundle, text, *more, out=out) == 2
+    assert says in one_line(capsys)
+    assert not list(tmp_path.iterdir())
+
+
+def test_unknown_extension(bundle, tmp_path, capsys):
+    assert say(bundle, out=tmp_path / "out.aiff") == 2
+    assert ".flac" in one_line(capsys)
+
+
+def test_voice_of_the_wrong_width(bundle, tmp_path, capsys):
+    save_file({"embedding": np.zeros((4, 7), np.float32)}, tmp_path / "v.safetensors")
+    assert say(bundle, "Hello.", "--voice", str(tmp_path / "v.safetensors"), out=tmp_path / "o.wav") == 2
+    assert "[4, 7]" in one_line(capsys)
+
+
+def test_changed_byte(onnx_copy, tmp_path, capsys):
+    content = bytearray((onnx_copy / "backbone.onnx.data").read_bytes())
+    content[100] ^= 1
+    (onnx_copy / "backbone.onnx.data").write_bytes(content)
+    assert export(["verify", str(onnx_copy)]) == 5
+    assert "backbone.onnx.data" in one_line(capsys)
+    assert say(onnx_copy, out=tmp_path / "o.wav") == 5
+    assert "backbone.onnx.data" in one_line(capsys) and not (tmp_path / "o.wav").exists()
+    assert say(onnx_copy, "Hello.", "--no-check", out=tmp_path / "o.wav") == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["backbone.onnx.data", "tekken.json", "voices/fr_male.safetensors", "backbone.onnx"]
+)
+def test_missing_and_truncated_files(onnx_copy, capsys, name):
+    path = onnx_copy / name
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    assert say(onnx_copy) == 5
+    assert name in one_line(capsys)
+    path.unlink()
+    assert say(onnx_copy) == 5
+    assert name in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda m: m.update(schema_version=99), "newer"),
+        (lambda m: m["files"].update({"../outside": m["files"]["tekken.json"]}), "inside the bundle"),
+        (lambda m: m["files"].update({"/etc/passwd": m["files"]["tekken.json"]}), "inside the bundle"),
+        (lambda m: m["components"][0].update(file="../x.onnx"), "inside the bundle"),
+        (lambda m: m["voices"].update(x="voices/none.safetensors"), "not among the files"),
+        (lambda m: m.pop("components"), "components"),
+        (lambda m: m["constants"].update(dim="wide"), "dim"),
+        (lambda m: m["constants"].pop("dim"), "dim"),
+        (lambda m: m["switches"].update(first_frame="bogus"), "first_frame"),
+        (lambda m: m["recipe"]["graphs"]["codec"].update(linears=3), "recipe.graphs.codec.linears"),
+        (lambda m: m["verification"].clear(), "verification.status"),
+        (lambda m: m["components"][0].update(dims={}), "without bounds"),
+        (lambda m: m["components"].pop(3), "is missing"),
+        (lambda m: m["components"][2]["outputs"][0].update(name="other"), "no output hidden"),
+    ],
+)
+def test_manifest_faults(onnx_copy, capsys, change, says):
+    edit_manifest(onnx_copy, change)
+    assert say(onnx_copy) == 5
+    assert says in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "says"),
+    [
+        (lambda m: m.update(family="qwen3_tts"), 2, "qwen3_tts"),
+        (lambda m: m.update(target="tflite"), 5, "target"),
+        (lambda m: m["components"][2]["states"][0].update(name="other"), 3, "prefill"),
+        (lambda m: m["components"][2]["states"][0].update(shape=[1, 2**40, 2**40]), 5, "at most"),
+    ],
+)
+def test_a_bundle_of_something_else(onnx_copy, tmp_path, capsys, change, code, says):
+    edit_manifest(onnx_copy, change)
+    assert say(onnx_copy, out=tmp_path / "o.wav") == code
+    assert says in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda m: m["switches"].update(alibi_slopes="steep"), "alibi_slopes"),
+        (lambda m: m["switches"].update(more="1"), "more"),
+        (lambda m: m["recipe"]["graphs"]["codec"].update(name="w3"), "w3"),
+        (lambda m: m["recipe"]["graphs"]["codec"].update(linears=None), "recipe"),
+        (
+            lambda m: m["recipe"]["graphs"]["codec"]["rules"].append(
+                {"pattern": "nothing.*", "linears": None, "tables": None}
+            ),
+            "recipe",
+        ),
+        (lambda m: m["constants"].update(sample_rate=48000), "constants"),
+        (lambda m: m["constants"].update(bos_id=2**70), "bos_id"),
+        (lambda m: m.update(numerics="nobody"), "numerics"),
+        (lambda m: m.update(cache_length=24), "cache_length"),
+        (lambda m: m["components"][0].update(purpose="other"), "component embed_text"),
+        (lambda m: m["voices"].pop("fr_male"), "voices"),
+    ],
+)
+def test_verify_refuses_what_no_export_makes(onnx_copy, capsys, change, says):
+    edit_manifest(onnx_copy, change)
+    assert export(["verify", str(onnx_copy), "--steps", "1"]) == 5
+    assert says in one_line(capsys)
+
+
+def test_verify_refuses_another_voice_and_another_tokenizer(onnx_copy, capsys):
+    path = onnx_copy / "voices" / "fr_male.safetensors"
+    rows = load_file(path)["embedding"]
+    save_file({"embedding": -rows}, path)
+    vouch_for(onnx_copy, "voices/fr_male.safetensors")
+    assert export(["verify", str(onnx_copy), "--steps", "1"]) == 5
+    assert "fr_male" in one_line(capsys)
+    (onnx_copy / "tekken.json").write_text((onnx_copy / "tekken.json").read_text() + "\n")
+    vouch_for(onnx_copy, "tekken.json")
+    assert export(["verify", str(onnx_copy), "--steps", "1"]) == 5
+    assert "tokenizer" in one_line(capsys)
+
+
+def test_a_source_that_names_no_file_is_refused(onnx_copy, capsys):
+    edit_manifest(onnx_copy, lambda m: m["source"].update(files={}))
+    assert export(["verify", str(onnx_copy)]) == 2
+    assert "consolidated.safetensors is not" in one_line(capsys)
+
+
+def test_a_name_too_long_is_one_line(capsys):
+    assert runtime(["info", "x" * 5000]) == 3
+    assert "File name too long" in one_line(capsys)
+
+
+def test_a_second_export_to_the_same_place_is_refused(tmp_path, capsys):
+    with staging(tmp_path / "out"):
+        assert export(["--target", "onnx", "--out", str(tmp_path / "out")]) == 2
+    assert "another export" in one_line(capsys)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_files_beside_an_unverified_bundle_are_kept(onnx_copy, capsys):
+    edit_manifest(onnx_copy, lambda m: m["verification"].update(status="unverified"))
+    (onnx_copy / "diary.txt").write_text("dear diary")
+    assert export(["--target", "onnx", *QUANT, "--out", str(onnx_copy)]) == 2
+    assert "diary.txt" in one_line(capsys) and (onnx_copy / "diary.txt").exists()
+
+
+def test_a_folder_of_bundles_names_them(bundles, tmp_path, capsys):
+    assert say(bundles, out=tmp_path / "o.wav") == 2
+    assert "coreml, executorch, onnx" in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"), [(["--chunk-frames", "2"], "--stream"), (["--threads", "0"], "--threads 0")]
+)
+def test_say_refuses_what_it_would_ignore(bundle, tmp_path, capsys, more, says):
+    assert say(bundle, "Hello.", *more, out=tmp_path / "o.wav") == 2
+    assert says in one_line(capsys)
+
+
+def test_a_full_disk_behind_stdout(bundle):
+    for module, arguments in (("runtime", ["info", str(bundle)]), ("export", ["list"])):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", module, *arguments],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=ROOT,
+            )
+        assert (
+            done.returncode == 3
+            and done.stderr.strip().startswith("voxport: error:")
+            and "No space left on device" in done.stderr
+        )
+
+
+def test_a_link_out_of_the_folder_is_refused(onnx_copy, tmp_path, capsys):
+    shutil.move(onnx_copy / "tekken.json", tmp_path / "tekken.json")
+    (onnx_copy / "tekken.json").symlink_to(tmp_path / "tekken.json")
+    assert say(onnx_copy) == 5
+
+
+def test_manifest_that_is_no_json(onnx_copy, capsys):
+    (onnx_copy / "manifest.json").write_text("{")
+    assert say(onnx_copy) == 5
+    assert say(onnx_copy / "nowhere") == 2
+
+
+def test_no_engine_installed(bundles, tmp_path):
+    """A Python without onnxruntime: the message names the extra."""
+    code = (
+        "import sys, importlib.util as u; find = u.find_spec;"
+        "u.find_spec = lambda name, *a: None if name == 'onnxruntime' else find(name, *a);"
+        "from runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "say",
+        "Hello.",
+        "--bundle",
+        str(bundles / "onnx"),
+        "-o",
+        str(tmp_path / "o.wav"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2 and "[onnx]" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--target", "tflite"], 2, "onnx, executorch, coreml"),
+        (["--target", "coreml,onnx", "--quant", "lut4"], 2, "palettes are coreml's own"),
+        (["--target", "executorch", "--compute-precision", "float32"], 2, "executorch computes in float32"),
+        (["--target", "onnx", "--quant", "w3"], 2, "none, w8, w4, w4g128, lut4, 8da4w"),
+        (["--target", "onnx", "--quant-for", "voice=w8"], 2, "embed_text"),
+        (["--target", "onnx", "--quant-for", "codec"], 2, "COMPONENT=RECIPE"),
+        (
+            ["--target", "onnx", "--quant-for", "codec=w8", "--quant-for", "codec_step=w4"],
+            2,
+            "shares its weights",
+        ),
+        (["--target", "onnx", "--quant-rule", "layers"], 2, "PATTERN=RECIPE"),
+        (["--target", "onnx", "--quant-rule", "layer.*=w4"], 2, "matches no weight"),
+        (["--target", "onnx", "--cache-length", "63"], 2, "64 to"),
+        (["lst"], 2, "list, verify, trace"),
+        (["--target", "onnx", "--checkpoint", "/nowhere"], 2, "/nowhere"),
+    ],
+)
+def test_export_refuses(arguments, code, says, tmp_path, capsys):
+    assert export([*arguments, "--out", str(tmp_path / "out")]) == code
+    assert says in one_line(capsys)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_group_that_does_not_divide_is_named(checkpoint, tmp_path, capsys):
+    """The input projection of the acoustic head has 36 inputs."""
+    rule = ["--quant-rule", "acoustic_transformer.input_projection=w4"]
+    assert export(["--target", "onnx", *rule, "--out", str(tmp_path / "out")]) == 2
+    assert "the 36 inputs of acoustic_transformer.input_projection" in one_line(capsys)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("fault", ["truncated", "no tekken", "tekken array", "voice width"])
+def test_faulty_checkpoints(checkpoint, tmp_path, capsys, fault):
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(checkpoint, folder)
+    weights = folder / "consolidated.safetensors"
+    if fault == "truncated":
+        weights.write_bytes(weights.read_bytes()[:-100])
+    elif fault == "no tekken":
+        weights.unlink()
+    elif fault == "tekken array":
+        (folder / "tekken.json").write_text("[]")
+    else:
+        torch.save(torch.zeros(4, 9, dtype=torch.bfloat16), folder / "voice_embedding" / "fr_male.pt")
+    code = export(["--checkpoint", str(folder), "--target", "onnx", "--out", str(tmp_path / "out")])
+    assert code == 5
+    assert not (tmp_path / "out").exists()
+    assert str(folder) in one_line(capsys)
+
+
+def test_disk_full(tmp_path):
+    """A limit on file size stands for a full disk: exit 3, and nothing is left."""
+    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000)); import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+    code += "from export.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--target", "onnx", "--out", str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 3, done.stderr
+    assert "space" in done.stderr and not list(tmp_path.iterdir())
+
+
+def test_a_file_that_hides_a_package_is_named(tmp_path):
+    (tmp_path / "model.py").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", "export", "list"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert (
+        done.returncode == 2
+        and f"{tmp_path / 'model.py'} hides voxport's package 'model'" in done.stderr
+        and "Traceback" not in done.stderr
+    )
+
+
+def test_a_text_may_come_from_stdin_and_what_was_cut_off_is_told(bundle, tmp_path, monkeypatch, capsys):
+    made = []
+    for text, more in (("Hello there.", []), ("-", []), ("-", ["--max-frames", "1"])):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("Hello there."))
+        assert say(bundle, text, "--json", *more, out=tmp_path / "out.wav") == 0
+        made.append(json.loads(capsys.readouterr().out))
+    assert made[0]["seconds"] == made[1]["seconds"] > made[2]["seconds"]
+    assert [result["ended"] for result in made] == [True, True, False]
+
+
+def test_an_export_warns_of_what_a_checkpoint_lacks(checkpoint, tmp_path, capsys):
+    bare = shutil.copytree(
+        checkpoint, tmp_path / "bare", ignore=shutil.ignore_patterns("tekken.json", "voice_embedding")
+    )
+    assert export(["--target", "onnx", "--checkpoint", str(bare), "--dry-run"]) == 0
+    told = capsys.readouterr().err
+    assert "no tekken.json" in told and "no voices" in told
+
+
+def test_help_answers_without_torch():
+    for command in (
+        ["export", "--help"],
+        ["export", "verify", "--help"],
+        ["runtime", "say", "--help"],
+        ["model", "synth", "--help"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", *command], capture_output=True, text=True, cwd=ROOT
+        )
+        assert done.returncode == 0 and "usage" in done.stdout
+        assert not [line for line in done.stderr.splitlines() if line.split("|")[-1].strip() == "torch"]
+
+
+@pytest.mark.parametrize(
+    "command", [["export", "list"], ["export", "--target", "onnx"], ["model", "inspect", "."]]
+)
+def test_without_torch_an_export_says_what_to_install(command):
+    code = f"import sys; sys.modules['torch'] = None; from {command[0]}.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command[1:]], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 2 and "torch is not installed" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("target", ["onnx", "coreml"])
+def test_the_runtime_needs_no_torch(bundles, tmp_path, target):
+    code = "import sys; sys.modules['torch'] = None; from runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "say",
+        "Hello.",
+        "--bundle",
+        str(bundles / target),
+        "-o",
+        str(tmp_path / "o.wav"),
+        "--max-frames",
+        "20",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "o.wav").stat().st_size > 1000

@@ -1,0 +1,355 @@
+"""Core ML packages: what stands in them, read back from disk, and single graphs executed."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import coremltools as ct
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bundle.errors import ExportError
+from export.source import Model, Plan, Source
+from export.targets.base import Graph
+from export.targets.coreml.lowering import (
+    STATE_PASSES,
+    CoreMLLowering,
+    OneHotAttention,
+    _rms_norm,
+    spell_product,
+)
+from export.targets.coreml.package import WEIGHTS, _read, check_package, merge, read_quantized_weights
+from model.layers.attention import ReferenceAttention
+from model.layers.rope import RotaryTable
+from model.synthetic.checkpoint import embedded_default
+from quantize.linear import QuantizedLinear, float_activations, int8_per_token
+from quantize.recipe import find_recipe
+from quantize.scales import search_scales
+from runtime.mil import Executor, Package
+
+pytestmark = pytest.mark.slow
+CACHE = 32
+
+
+def graphs(checkpoint: Path, recipe: str, *names: str) -> dict[str, Graph]:
+    source, plan = Source(checkpoint), Plan(recipe, (("codec", "w8"),), cache_length=CACHE)
+    return {
+        graph.name: graph
+        for graph in Model(source, plan, "BHSD", halves=True).graphs()
+        if not names or graph.name in names
+    }
+
+
+def lower(graphs: dict[str, Graph], folder: Path) -> None:
+    for graph in graphs.values():
+        CoreMLLowering().lower(graph, folder)
+
+
+@pytest.fixture(scope="module")
+def w4(checkpoint) -> dict[str, Graph]:
+    return graphs(checkpoint, "w4")
+
+
+@pytest.fixture(scope="module")
+def packages(w4, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("coreml")
+    lower(w4, folder)
+    return folder
+
+
+def contents(package: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(package)): path.read_bytes()
+        for path in sorted(package.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_there_is_one_package_per_graph_and_one_function_per_component(packages, w4):
+    assert sorted(path.name for path in packages.iterdir()) == sorted(f"{name}.mlpackage" for name in w4)
+    for name, graph in w4.items():
+        assert set(Package(packages / f"{name}.mlpackage").function_names) == {
+            component.name for component in graph.components
+        }
+
+
+def test_functions_take_exactly_the_sizes_of_their_component(packages):
+    spec, _ = _read(packages / "backbone.mlpackage", "prefill")
+    sizes = {
+        f.name: [(r.lowerBound, r.upperBound) for r in f.input[0].type.multiArrayType.shapeRange.sizeRanges][
+            1:2
+        ]
+        for f in spec.description.functions
+    }
+    assert sizes == {"prefill": [(1, CACHE)], "decode_step": []}
+
+
+@pytest.mark.parametrize(
+    ("graph", "function", "bits"),
+    [("backbone", "prefill", 4), ("backbone", "decode_step", 4), ("codec", "codec_step", 8)],
+)
+def test_weights_read_back_are_the_modules_own(packages, w4, graph, function, bits):
+    found = read_quantized_weights(packages / f"{graph}.mlpackage", function)
+    linears = [part for part in w4[graph].widest.module.modules() if isinstance(part, QuantizedLinear)]
+    assert len(found) == len(linears)
+    for linear in linears:
+        assert linear.scheme.bits == bits
+        assert (
+            sum(
+                np.array_equal(i, linear.weight.numpy()) and np.array_equal(s, linear.scale.numpy())
+                for i, s in found
+            )
+            == 1
+        )
+
+
+def test_tables_stay_int8(packages, w4):
+    ((integers, scale),) = read_quantized_weights(packages / "embed_text.mlpackage", "embed_text")
+    table = w4["embed_text"].widest.module.table
+    assert (
+        integers.dtype == np.int8
+        and np.array_equal(integers, table.weight.numpy())
+        and np.array_equal(scale, table.scale.numpy())
+    )
+
+
+def test_same_graphs_give_the_same_bytes(packages, checkpoint, tmp_path):
+    again = graphs(checkpoint, "w4", "backbone", "embed_codes")
+    lower(again, tmp_path)
+    for name in again:
+        assert contents(tmp_path / f"{name}.mlpackage") == contents(packages / f"{name}.mlpackage")
+
+
+def test_reading_leaves_a_package_as_it_is(packages, w4):
+    import coremltools
+
+    before = contents(packages / "embed_text.mlpackage")
+    check_package(packages / "embed_text.mlpackage", w4["embed_text"])
+    coremltools.models.MLModel(str(packages / "embed_text.mlpackage"), skip_model_load=True)
+    assert contents(packages / "embed_text.mlpackage") == before
+
+
+def test_conversion_is_silent(checkpoint, tmp_path, capfd):
+    lower(graphs(checkpoint, "w8", "embed_codes"), tmp_path)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_merged_functions_are_those_that_coremltools_merges(w4, tmp_path, monkeypatch):
+    from coremltools.models.utils import MultiFunctionDescriptor, load_spec, save_multifunction
+
+    def both(parts: dict[str, Path], default: str, path: Path) -> None:
+        functions = MultiFunctionDescriptor()
+        for name, part in parts.items():
+            functions.add_function(str(part), "main", name)
+        functions.default_function_name = default
+        save_multifunction(functions, str(tmp_path / "theirs.mlpackage"))
+        merge(parts, default, path)
+
+    monkeypatch.setattr("export.targets.coreml.lowering.merge", both)
+    lower({"backbone": w4["backbone"]}, tmp_path)
+    ours, theirs = tmp_path / "backbone.mlpackage", tmp_path / "theirs.mlpackage"
+    described = [load_spec(str(path)).description for path in (ours, theirs)]
+    assert described[0].defaultFunctionName == described[1].defaultFunctionName == "prefill"
+    assert [f.SerializeToString() for f in described[0].functions] == [
+        f.SerializeToString() for f in described[1].functions
+    ]
+    assert (ours / WEIGHTS).stat().st_size <= (theirs / WEIGHTS).stat().st_size
+    for component in w4["backbone"].components:
+        inputs = {
+            name: array.astype(np.int32) if array.dtype == np.int64 else array
+            for name, array in component.example(0).items()
+        }
+        executors = [Executor(Package(path).function(component.name)) for path in (ours, theirs)]
+        found, expected = (executor.run(inputs, executor.new_states()) for executor in executors)
+        assert found.keys() == expected.keys() and all(
+            np.array_equal(found[name], expected[name]) for name in found
+        )
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "recipe"), [("voxtral_tts", "codec", "w8"), ("voxtral_realtime", "decoder", "8da4w")]
+)
+def test_the_passes_that_are_left_out_would_change_nothing(key, name, recipe, tmp_path, monkeypatch):
+    """All of coremltools' but the one that is told of; of a graph with a cache and of one without."""
+    graph = Model(Source(embedded_default(key)), Plan(recipe), "BHSD", halves=True).graph(name)
+    step = Graph(name, graph.components[-1:])
+    lower({name: step}, tmp_path)
+
+    def every(component):
+        pipeline = ct.PassPipeline()
+        left_out = set() if all(state.is_cache for state in component.states) else STATE_PASSES
+        pipeline.remove_passes({f"common::{name}" for name in {"divide_to_multiply"} | left_out})
+        return pipeline
+
+    monkeypatch.setattr("export.targets.coreml.lowering._passes", every)
+    (tmp_path / "every").mkdir()
+    lower({name: step}, tmp_path / "every")
+    assert contents(tmp_path / f"{name}.mlpackage") == contents(tmp_path / "every" / f"{name}.mlpackage")
+
+
+def test_no_call_widens_a_compressed_weight(tmp_path):
+    """A head whose logits were computed in single precision would be cast as a whole for every token: 1.6 GB at the published size."""
+    graph = Model(Source(embedded_default("voxtral_realtime")), Plan("8da4w"), "BHSD", halves=True).graph(
+        "decoder"
+    )
+    lower({"decoder": Graph("decoder", graph.components[-1:])}, tmp_path)
+    operations = list(Package(tmp_path / "decoder.mlpackage").function("decode_step").operations())
+    weights = {
+        named.name
+        for operation in operations
+        if operation.type.startswith("constexpr_")
+        for named in operation.outputs
+    }
+    takers = [
+        operation.type
+        for operation in operations
+        for values in operation.inputs.values()
+        for value in values
+        if getattr(value, "name", "") in weights
+    ]
+    assert takers == ["linear"] * len(weights)
+
+
+def test_check_sees_a_changed_integer(packages, w4):
+    linear = next(
+        part for part in w4["acoustic_step"].widest.module.modules() if isinstance(part, QuantizedLinear)
+    )
+    linear.weight[0, 0] ^= 1
+    try:
+        with pytest.raises(
+            ExportError, match=r"acoustic_step: the integers or scales of .* are not those of the module"
+        ):
+            check_package(packages / "acoustic_step.mlpackage", w4["acoustic_step"])
+    finally:
+        linear.weight[0, 0] ^= 1
+
+
+def test_check_sees_weights_that_changed_places_in_the_second_function(packages, w4, tmp_path):
+    """Functions share their weights, which are compared in the first; here two products of the second take each other's."""
+    import coremltools
+
+    path = Path(shutil.copytree(packages / "backbone.mlpackage", tmp_path / "backbone.mlpackage"))
+    model = path / "Data/com.apple.CoreML/model.mlmodel"
+    spec = coremltools.utils.load_spec(str(model))
+    function = spec.mlProgram.functions["decode_step"]
+    operations = function.block_specializations[function.opset].operations
+    weights = [op for op in operations if op.type == "constexpr_blockwise_shift_scale"]
+    one, other = next(
+        (a, b)
+        for i, a in enumerate(weights)
+        for b in weights[i + 1 :]
+        if a.outputs[0].type == b.outputs[0].type
+    )
+    before = type(one)()
+    before.CopyFrom(one)
+    for part in ("data", "scale"):
+        one.inputs[part].CopyFrom(other.inputs[part])
+        other.inputs[part].CopyFrom(before.inputs[part])
+    model.write_bytes(spec.SerializeToString())
+    with pytest.raises(
+        ExportError, match=r"decode_step: the integers or scales of .* are not those of the module"
+    ):
+        check_package(path, w4["backbone"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: {"name": "other"}, "function other: missing; there are"),
+        (lambda c: {"inputs": c.inputs[::-1][:1]}, "inputs: found"),
+        (
+            lambda c: {"outputs": (replace(c.outputs[0], shape=(1, "S", 7)), *c.outputs[1:])},
+            "shapes of outputs: found",
+        ),
+        (lambda c: {"dims": {"S": (1, CACHE - 1)}}, "inputs: found"),
+        (lambda c: {"states": c.states[1:]}, "states: found"),
+        (lambda c: {"states": (replace(c.states[0], shape=(1, 2, 3, 4)), *c.states[1:])}, "states: found"),
+    ],
+)
+def test_check_sees_another_interface(packages, w4, change, message):
+    prefill = w4["backbone"].widest
+    with pytest.raises(ExportError, match=message):
+        check_package(
+            packages / "backbone.mlpackage", Graph("backbone", (replace(prefill, **change(prefill)),))
+        )
+
+
+def test_check_sees_truncated_weights(packages, w4, tmp_path):
+    broken = Path(shutil.copytree(packages / "embed_codes.mlpackage", tmp_path / "embed_codes.mlpackage"))
+    weights = broken / "Data/com.apple.CoreML/weights/weight.bin"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(ExportError, match=r"^embed_codes.mlpackage: "):
+        check_package(broken, w4["embed_codes"])
+
+
+def test_a_failed_conversion_is_one_line_and_leaves_the_modules_alone(w4, tmp_path):
+    graph = w4["backbone"]
+    broken = replace(graph.widest, inputs=graph.widest.inputs[:1])
+    with pytest.raises(ExportError, match=r"^backbone: Core ML export failed: [^\n]*$"):
+        CoreMLLowering().lower(Graph("backbone", (broken,)), tmp_path)
+    assert isinstance(graph.widest.module.layers[0].attention.kernel, ReferenceAttention)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("start", "rows"), [(0, 5), (3, 1), (7, 1)])
+def test_one_hot_attention_is_the_reference(start, rows):
+    torch.manual_seed(0)
+    q, k, v = torch.randn(1, rows, 6, 16), torch.randn(1, rows, 2, 16), torch.randn(1, rows, 2, 16)
+    caches = [torch.randn(1, 2, 8, 16) for _ in range(2)]
+    rotation = RotaryTable(16, 10000.0, 8)(torch.arange(start, start + rows)[None])
+    arguments = (rotation, *caches, torch.tensor([start]))
+    expected = ReferenceAttention("BHSD").cached(
+        q, k, v, rotation, *(cache.clone() for cache in caches), arguments[-1]
+    )
+    for found, wanted in zip(OneHotAttention().cached(q, k, v, *arguments), expected, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_products_are_the_shared_arithmetic():
+    torch.manual_seed(0)
+    weight, x = torch.randn(48, 64), torch.randn(2, 3, 64)
+    for recipe, same in (("w8", float_activations), ("w4", float_activations), ("8da4w", int8_per_token)):
+        scheme = find_recipe(recipe).linears
+        held = search_scales(weight, scheme, "weight")
+        linear = QuantizedLinear(held.integers, held.scale, scheme)
+        torch.testing.assert_close(spell_product(x, linear), same(x, linear))
+        assert spell_product(torch.zeros_like(x), linear).eq(0).all()
+
+
+def test_dynamic_activations_are_spelled_out_in_the_graph(checkpoint, tmp_path):
+    lower(graphs(checkpoint, "8da4w", "acoustic_step"), tmp_path)
+    _, program = _read(tmp_path / "acoustic_step.mlpackage", "acoustic_step")
+    products = len(read_quantized_weights(tmp_path / "acoustic_step.mlpackage", "acoustic_step"))
+    assert len(program.functions["acoustic_step"].find_ops(op_type="round")) >= products
+
+
+@pytest.mark.parametrize("eps", [1e-6, 1e-5, 1e-2])
+@pytest.mark.parametrize("size", [0.0, 1e-2, 1.0, 3e3])
+def test_norm_holds_in_half_precision(eps, size):
+    """Zero rows, rows below epsilon, and rows whose squares overflow."""
+    torch.manual_seed(0)
+    x, weight = (torch.randn(4, 96) * size).half(), torch.ones(96)
+    found = _rms_norm(x, [96], weight.half(), eps)
+    torch.testing.assert_close(found.float(), F.rms_norm(x.float(), (96,), weight, eps), atol=2e-3, rtol=5e-3)
+
+
+@pytest.mark.parametrize("recipe", ["lut4", "8da4w"])
+def test_one_graph_in_the_other_recipes_computes_what_the_module_does(checkpoint, tmp_path, recipe):
+    """Exported and read back; then one call with the same weights, where nothing but float32's own rounding differs."""
+    graph = graphs(checkpoint, recipe, "acoustic_step")["acoustic_step"]
+    CoreMLLowering().lower(graph, tmp_path)
+    function = Package(tmp_path / "acoustic_step.mlpackage").function("acoustic_step")
+    kinds = {op.type for op in function.operations()}
+    assert ("constexpr_lut_to_dense" in kinds) == (recipe == "lut4")
+    inputs = graph.widest.example(0)
+    with torch.no_grad():
+        expected = graph.widest.module(*(torch.from_numpy(array) for array in inputs.values()))
+    found = Executor(function, "float32").run(
+        {name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in inputs.items()}
+    )
+    for spec, value in zip(graph.widest.outputs, expected, strict=True):
+        assert np.abs(found[spec.name] - value.numpy()).max() <= (1e-5 if recipe == "lut4" else 1e-3) * float(
+            value.abs().max()
+        )

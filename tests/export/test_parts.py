@@ -1,0 +1,121 @@
+"""Exports that do not end: what an interruption, a kill or an error leaves, and what the next run makes of it."""
+
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bundle.bundle import Bundle
+from export.__main__ import main as export
+from export.resume import Parts, key_of
+from export.staging import staging
+from export.targets.base import EntryPoint
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_export_leaves_nothing_that_looks_finished(tmp_path, how):
+    child = started(tmp_path / "new" / "out", how)
+    assert next(line for line in child.stderr if "lowering" in line)  # before any graph is finished
+    assert (tmp_path / "new" / ".out.partial").exists()
+    child.send_signal(how)
+    assert child.wait(timeout=60) == 130
+    child.stderr.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_export_goes_on_from_the_graphs_that_were_finished(tmp_path, capfd):
+    """Killed behind the third graph; one of the three is damaged meanwhile, and something half-written lies about."""
+    child = started(tmp_path / "out", signal.SIGINT)
+    assert next(line for line in child.stderr if "backbone:" in line)
+    child.kill()
+    child.wait()
+    child.stderr.close()
+    left = tmp_path / ".out.partial"
+    assert [path.name for path in tmp_path.iterdir()] == [left.name]
+    weights = left / "embed_text.onnx.data"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    (left / "half.onnx").write_text("half")
+    written = (left / "backbone.onnx.data").stat().st_mtime_ns
+    assert export(["--target", "onnx", "--no-verify", "--out", str(tmp_path / "out")]) == 0
+    told = {
+        line.split("]")[1].split(":")[0].strip(): "kept from an earlier run" in line
+        for line in capfd.readouterr().err.splitlines()
+        if " MB" in line
+    }
+    assert told == {
+        "embed_text": False,
+        "embed_codes": True,
+        "backbone": True,
+        "acoustic_step": False,
+        "codec": False,
+    }
+    assert (tmp_path / "out" / "backbone.onnx.data").stat().st_mtime_ns == written
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert not {"half.onnx", "parts.json"} & {path.name for path in (tmp_path / "out").iterdir()}
+    Bundle(tmp_path / "out").check_hashes()
+
+
+def lower_to(*names: str):
+    """Stands for a lowering: files, one of them in a folder, and what a part is told by."""
+
+    def lower(folder: Path):
+        for name in names:
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(name)
+        return {"step": EntryPoint(names[0], "step")}, {"weight_error": 0.1}
+
+    return lower
+
+
+def test_a_part_is_used_for_what_it_was_made_from_alone(tmp_path):
+    key, other = key_of({"recipe": "w4", "graph": "a"}), key_of({"recipe": "w8", "graph": "a"})
+    made = Parts(tmp_path).make("a", key, lower_to("a.onnx", "a.mlpackage/weights"))
+    parts = Parts(tmp_path)
+    assert (
+        parts.find("a", key) == made
+        and made.entries["step"].file == "a.onnx"
+        and made.size == len("a.onnx" + "a.mlpackage/weights")
+    )
+    assert parts.find("a", other) is None and parts.find("b", key) is None
+    parts.make("a", other, lower_to("a.onnx"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "a.onnx",
+        "parts.json",
+    ]  # nothing of the part that it replaces
+    (tmp_path / "a.onnx").unlink()
+    assert Parts(tmp_path).find("a", other) is None
+
+
+@pytest.mark.parametrize(
+    "record",
+    ["{", "[]", '{"a": {}}', '{"a": {"key": "k", "files": {}, "entries": {}, "report": {}, "more": 1}}'],
+)
+def test_a_record_of_parts_that_is_none_is_as_good_as_nothing(tmp_path, record):
+    (tmp_path / "parts.json").write_text(record)
+    (tmp_path / "a.onnx").write_text("of whom?")
+    assert Parts(tmp_path).find("a", "k") is None and not list(tmp_path.iterdir())
+
+
+def test_an_interruption_keeps_finished_parts_and_an_error_keeps_nothing(tmp_path):
+    for error, left in ((KeyboardInterrupt, {"a.onnx", "parts.json"}), (ValueError, None)):
+        with pytest.raises(error), staging(tmp_path / "out") as folder:
+            Parts(folder).make("a", "key", lower_to("a.onnx"))
+            (folder / "half.onnx").write_text("half")
+            raise error
+        folder = tmp_path / ".out.partial"
+        assert ({path.name for path in folder.iterdir()} if folder.exists() else None) == left
+
+
+def started(out: Path, heard: signal.Signals) -> subprocess.Popen:
+    """An export in the background."""
+    command = [sys.executable, "-m", "export", "--target", "onnx", "--out", str(out)]
+    listen = partial(
+        signal.signal, heard, signal.SIG_DFL
+    )  # what a shell starts in the background ignores SIGINT
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=listen)

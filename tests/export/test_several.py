@@ -1,0 +1,183 @@
+"""Several utterances in one call: what the check of it finds, and that each is spoken as it is alone."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from eager_streams import Engines, Fault, failed, no_fault
+
+from bundle.bundle import MANIFEST
+from export.verify.checks import at_once
+from export.verify.context import Context
+from runtime.engines.base import Arrays, Stream
+from runtime.families.voxtral_tts.prefix_cache import PrefixCache
+from runtime.families.voxtral_tts.utterance import Script, speak, speak_together
+
+
+class SeveralStreams(Stream):
+    """Streams of eager, called one after another, as an engine's that are called together; a fault may change inputs and outputs."""
+
+    def __init__(self, make: Callable[[], Stream], count: int, fault: Fault):
+        self.parts = [make() for _ in range(count)]
+        entries = (
+            entry.model_copy(update={"most_streams": count}) for entry in self.parts[0].components.values()
+        )
+        super().__init__(tuple(entries), self.parts[0].cache_length)
+        self.count, self.fault, self.row_axis = count, fault, self.parts[0].row_axis
+
+    def alone(self, index: int) -> Stream:
+        return self.parts[index]
+
+    def _run(self, entry, inputs: Arrays) -> Arrays:
+        self.fault(self, entry.name, inputs, {})
+        results = [
+            part.run(entry.name, {name: array[index : index + 1] for name, array in inputs.items()})
+            for index, part in enumerate(self.parts)
+        ]
+        outputs = {name: np.concatenate([result[name] for result in results]) for name in results[0]}
+        self.fault(self, entry.name, inputs, outputs)
+        return outputs
+
+    def reset(self) -> None: ...
+
+    def snapshot(self) -> Arrays:
+        return {}
+
+    def restore(self, states: Arrays) -> None: ...
+
+
+def context(engines: Engines, fault: Fault) -> Context:
+    """The fault is in what is called for three at once."""
+
+    def artifact() -> Stream:
+        stream = engines.eager.stream()
+        batched = {component.name for component in engines.components if component.batched}
+        stream.components = {
+            name: entry.model_copy(update={"most_streams": 3 if name in batched else 1})
+            for name, entry in stream.components.items()
+        }
+        return stream
+
+    together = lambda count: SeveralStreams(engines.eager.stream, count, fault)
+    return Context(
+        engines.components,
+        artifact,
+        engines.eager.stream,
+        engines.reordered.stream,
+        None,
+        "BSHD",
+        engines.source.family.chunked,
+        engines.integer,
+        together=together,
+    )
+
+
+def test_without_a_fault_several_at_once_pass(engines):
+    assert failed(at_once(context(engines, no_fault))) == []
+    assert {result.component for result in at_once(context(engines, no_fault))} == {
+        "embed_codes",
+        "decode_step",
+        "acoustic_step",
+    }
+
+
+def one_position_for_all(stream, name, inputs, outputs):
+    if name == "decode_step" and not outputs:
+        inputs["position"][:] = inputs["position"][0]
+
+
+def streams_change_places(stream, name, inputs, outputs):
+    for array in outputs.values() if name == "embed_codes" else ():
+        array[:] = np.roll(array, 1, axis=0)
+
+
+def guidance_of_another_stream(stream, name, inputs, outputs):
+    if name == "acoustic_step" and outputs:
+        outputs["velocity"][:, 1] = np.roll(outputs["velocity"][:, 1], 1, axis=0)
+
+
+def a_row_of_another_stream(stream, name, inputs, outputs):
+    if name == "decode_step" and outputs:
+        row = int(inputs["position"][-1])
+        states = stream.parts[-1].snapshot()
+        states["v_cache_1"][:, row] = stream.parts[0].snapshot()["v_cache_1"][:, row]
+        stream.parts[-1].restore(states)
+
+
+@pytest.mark.parametrize(
+    ("fault", "found"),
+    [
+        (one_position_for_all, {"decode_step.hidden", "decode_step.states"}),
+        (streams_change_places, {"embed_codes.embeddings"}),
+        (guidance_of_another_stream, {"acoustic_step.velocity"}),
+        (a_row_of_another_stream, {"decode_step.states"}),
+    ],
+)
+def test_streams_of_one_call_that_touch(engines, fault, found):
+    assert found <= set(failed(at_once(context(engines, fault))))
+
+
+def scripts(engines: Engines, *frames: int) -> list[Script]:
+    """Texts of different lengths behind voices of their own, each of so many frames."""
+    constants, generator = engines.constants, np.random.default_rng(2)
+    found = []
+    for index, count in enumerate(frames):
+        text = generator.integers(0, constants.audio_id, 3 + 2 * index)
+        ids = np.array(
+            [
+                constants.bos_id,
+                constants.begin_audio_id,
+                *[constants.audio_id] * 2,
+                constants.begin_audio_id,
+                *text,
+                constants.begin_audio_id,
+            ]
+        )
+        found.append(
+            Script(
+                ids,
+                generator.standard_normal((2, constants.dim), dtype=np.float32),
+                seed=index,
+                max_frames=count,
+                chunk_frames=2,
+            )
+        )
+    return found
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_each_text_is_spoken_as_alone_whoever_ends_first(engines, tmp_path, count):
+    """To the bit, because eager calls one stream after another: five texts, whose places fall free at different times."""
+    (tmp_path / MANIFEST).write_text("{}")
+    kept = PrefixCache(SimpleNamespace(folder=tmp_path), "eager")
+    texts = scripts(engines, 3, 1, 5, 2, 4)
+    pieces: list[list[np.ndarray]] = [[] for _ in texts]
+    for index, samples in speak_together(
+        SeveralStreams(engines.eager.stream, count, no_fault), engines.constants, texts, kept
+    ):
+        pieces[index].append(samples)
+    for script, found in zip(texts, pieces, strict=True):
+        alone = list(speak(engines.eager.stream(), engines.constants, script, kept))
+        assert [len(piece) for piece in found] == [len(piece) for piece in alone]
+        np.testing.assert_array_equal(np.concatenate(found), np.concatenate(alone))
+
+
+def test_a_place_of_another_is_heard(engines, tmp_path):
+    """The fault that the test above is for: streams that swap their positions."""
+    (tmp_path / MANIFEST).write_text("{}")
+    kept, texts = PrefixCache(SimpleNamespace(folder=tmp_path), "eager"), scripts(engines, 3, 3)
+
+    def fault(stream, name, inputs, outputs):
+        if name == "decode_step" and not outputs:
+            inputs["position"][:] = inputs["position"][::-1].copy()
+
+    found = [
+        samples
+        for index, samples in speak_together(
+            SeveralStreams(engines.eager.stream, 2, fault), engines.constants, texts, kept
+        )
+        if index == 0
+    ]
+    alone = list(speak(engines.eager.stream(), engines.constants, texts[0], kept))
+    assert not np.array_equal(np.concatenate(found), np.concatenate(alone))

@@ -1,0 +1,153 @@
+"""The checker itself: faults planted in a real bundle must each be found."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from conftest import vouch_for
+
+from export.__main__ import main as export
+from export.verify.comparison import FLOAT_BAR, TIE_BAR, Comparison, lowering_error
+
+pytestmark = pytest.mark.slow
+
+
+def verify(bundle) -> int:
+    return export(["verify", str(bundle), "--steps", "20"])
+
+
+def edit_graph(bundle, name, change) -> None:
+    path = bundle / name
+    model = onnx.load(path, load_external_data=False)
+    change(model.graph)
+    onnx.save(model, path)
+    vouch_for(bundle, name)
+
+
+def rename_output(graph, old: str, new: str) -> None:
+    for node in graph.node:
+        node.output[:] = [new if name == old else name for name in node.output]
+        node.input[:] = [new if name == old else name for name in node.input]
+
+
+def offset_output(graph, name: str, amount: float) -> None:
+    """`name` becomes `name + amount`."""
+    rename_output(graph, name, f"{name}.before")
+    graph.initializer.append(onnx.numpy_helper.from_array(np.float32([amount]), "fault"))
+    graph.node.append(onnx.helper.make_node("Add", [f"{name}.before", "fault"], [name]))
+
+
+def test_a_bundle_passes_and_the_report_is_kept(onnx_copy, capsys):
+    assert verify(onnx_copy) == 0
+    report = json.loads((onnx_copy / "verify.json").read_text())
+    assert report["status"] == "passed" and all(row["passed"] for row in report["rows"])
+    assert "quantisation" in capsys.readouterr().out
+
+
+def test_a_wrong_second_output_fails(onnx_copy, capsys):
+    edit_graph(onnx_copy, "acoustic_step.onnx", lambda graph: offset_output(graph, "velocity", 0.05))
+    assert verify(onnx_copy) == 4
+    assert "velocity" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("target", "sampled"),
+    [
+        ("onnx", "1 seed, up to 24 rows, 4 decode steps, 8 frames in pieces, 3 of a whole run"),
+        (
+            "coreml",
+            "1 seed, up to 24 rows, 0 decode steps, 4 frames in pieces, 1 of a whole run, no replay, no free run",
+        ),
+    ],
+)
+def test_a_large_model_is_checked_by_a_sample_that_says_so(bundles, monkeypatch, capsys, target, sampled):
+    """As every model is where a reference may hold nothing."""
+    monkeypatch.setattr("export.source.HELD_BYTES", 0)
+    assert verify(bundles / target) == 0
+    out = capsys.readouterr().out
+    assert f"{sampled}; not compared with full precision" in out and ("reset and replay" in out) == (
+        target == "onnx"
+    )
+
+
+def test_a_fault_is_found_in_a_sample_too(onnx_copy, monkeypatch, capsys):
+    monkeypatch.setattr("export.source.HELD_BYTES", 0)
+    edit_graph(onnx_copy, "acoustic_step.onnx", lambda graph: offset_output(graph, "next_x", 0.05))
+    assert verify(onnx_copy) == 4
+    assert "next_x" in capsys.readouterr().err
+
+
+def test_swapped_caches_fail(onnx_copy, capsys):
+    def swap(graph):
+        for old, new in (
+            ("present.k_cache_0", "x"),
+            ("present.v_cache_0", "present.k_cache_0"),
+            ("x", "present.v_cache_0"),
+        ):
+            rename_output(graph, old, new)
+
+    edit_graph(onnx_copy, "backbone.onnx", swap)
+    assert verify(onnx_copy) == 4
+
+
+def test_a_changed_weight_fails(onnx_copy, capsys):
+    """The bytes of one quantised weight, its low nibbles cleared: small, but in every product."""
+    model = onnx.load(onnx_copy / "backbone.onnx", load_external_data=False)
+    packed = next(i for i in model.graph.initializer if i.name.endswith(".packed"))
+    place = {entry.key: entry.value for entry in packed.external_data}
+    content = bytearray((onnx_copy / "backbone.onnx.data").read_bytes())
+    start, length = int(place["offset"]), int(place["length"])
+    content[start : start + length] = bytes(byte ^ 1 for byte in content[start : start + length])
+    (onnx_copy / "backbone.onnx.data").write_bytes(content)
+    assert verify(onnx_copy) == 5  # the hash
+    vouch_for(onnx_copy, "backbone.onnx.data")
+    assert verify(onnx_copy) == 4  # the numbers
+    assert "hidden" in capsys.readouterr().err
+
+
+def test_a_changed_attribute_fails(onnx_copy):
+    """Float activations in place of integer ones: 5e-3 away, which a loose bar would let through."""
+
+    def float_activations(graph):
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.name == "accuracy_level":
+                    attribute.i = 1
+
+    edit_graph(onnx_copy, "acoustic_step.onnx", float_activations)
+    assert verify(onnx_copy) == 4
+
+
+def test_a_state_that_is_not_updated_fails(onnx_copy):
+    def freeze(graph):
+        rename_output(graph, "present.output", "unused")
+        graph.node.append(onnx.helper.make_node("Identity", ["past.output"], ["present.output"]))
+
+    edit_graph(onnx_copy, "codec.onnx", freeze)
+    assert verify(onnx_copy) == 4
+
+
+def test_a_nan_on_both_sides_is_no_match():
+    nan = np.array([1.0, np.nan])
+    assert lowering_error(nan, nan) == float("inf")
+
+
+@pytest.mark.parametrize("integer", [False, True])
+def test_a_comparison_without_a_call_or_with_one_far_call_fails(integer):
+    empty = Comparison("c", "o", "check", integer)
+    far = Comparison("c", "o", "check", integer)
+    for _ in range(9):
+        far.add(np.ones(4), np.ones(4))
+    assert far.passed
+    far.add(np.ones(4) + (TIE_BAR if integer else FLOAT_BAR) * 1.1, np.ones(4))
+    assert not far.passed
+    assert not empty.passed and json.loads(json.dumps(empty.row()))["lowering_error"] is None
+
+
+def test_the_wrong_checkpoint_is_refused(onnx_copy, tmp_path, capsys):
+    from model.synthetic.checkpoint import write_checkpoint
+
+    write_checkpoint(tmp_path / "other", "tiny", seed=1)
+    assert export(["verify", str(onnx_copy), "--checkpoint", str(tmp_path / "other")]) == 2
+    assert "consolidated.safetensors is not the file" in capsys.readouterr().err

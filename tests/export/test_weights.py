@@ -1,0 +1,154 @@
+"""One quantisation, three artifacts: the integers and scales that each file holds, read back, are the same."""
+
+import numpy as np
+import onnx
+import pytest
+from conftest import WIDE
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from export.memory import free_memory
+from export.source import Model, Plan, Source
+from export.targets import open_target
+from export.targets.onnx import unpack
+from model.synthetic.checkpoint import embedded_default
+from quantize.linear import QuantizedEmbedding, QuantizedLinear
+from quantize.recipe import parse_rule
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def linears(checkpoint) -> dict[str, list[QuantizedLinear]]:
+    """Of every graph, as the quantiser made them, in order of use."""
+    source = Source(checkpoint)
+    plan = Plan("w4", (("codec", "w8"),), (parse_rule(WIDE),))
+    model = Model(source, plan, "BSHD")
+    return {
+        graph.name: [part for part in graph.widest.module.modules() if isinstance(part, QuantizedLinear)]
+        for graph in model.graphs()
+    }
+
+
+@pytest.fixture(scope="module")
+def tables(checkpoint) -> dict[str, QuantizedEmbedding]:
+    model = Model(Source(checkpoint), Plan("w4"), "BSHD")
+    parts = {
+        graph.name: graph.widest.module.modules()
+        for graph in model.graphs()
+        if graph.name.startswith("embed")
+    }
+    return {
+        name: next(part for part in modules if isinstance(part, QuantizedEmbedding))
+        for name, modules in parts.items()
+    }
+
+
+def test_onnx_holds_them(bundles, linears):
+    for graph, expected in linears.items():
+        found = onnx.load(bundles / "onnx" / f"{graph}.onnx")
+        tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in found.graph.initializer}
+        nodes = [node for node in found.graph.node if node.op_type == "MatMulNBits"]
+        assert len(nodes) == len(expected)
+        held = {(tensors[n.input[1]].tobytes(), tensors[n.input[2]].tobytes()): n for n in nodes}
+        for linear in expected:
+            bits, block = linear.scheme.bits, linear.scheme.group or 128
+            scales = np.repeat(
+                linear.scale.numpy(),
+                1 if linear.scheme.group else -(-linear.weight.shape[1] // block),
+                axis=1,
+            )
+            match = [n for (_, scale), n in held.items() if scale == scales.tobytes()]
+            assert any(
+                np.array_equal(
+                    unpack(tensors[n.input[1]], bits, linear.weight.shape[1]), linear.weight.numpy()
+                )
+                for n in match
+            )
+
+
+def test_executorch_holds_them(bundles, linears):
+    """XNNPACK keeps 8-bit rows as they are and 4-bit rows as nibbles, offset by 8, low first; blockwise scales as bfloat16."""
+    for graph, expected in linears.items():
+        program = (bundles / "executorch" / f"{graph}.pte").read_bytes()
+        for linear in expected:
+            integers = linear.weight.numpy()
+            if linear.scheme.bits == 8:
+                assert integers.tobytes() in program
+                assert linear.scale.numpy().tobytes() in program
+            else:
+                shifted = (integers.astype(np.int16) + 8).astype(np.uint8)
+                assert (shifted[:, 0::2] | (shifted[:, 1::2] << 4)).tobytes() in program
+                assert (linear.scale.numpy().view(np.uint32) >> 16).astype(np.uint16).tobytes() in program
+
+
+def test_tables_are_the_same_in_all_three(bundles, tables):
+    from export.targets.coreml.package import read_quantized_weights
+
+    for graph, module in tables.items():
+        program = (bundles / "executorch" / f"{graph}.pte").read_bytes()
+        integers, scale = module.weight.numpy(), module.scale.numpy()
+        held = {
+            tensor.name: onnx.numpy_helper.to_array(tensor)
+            for tensor in onnx.load(bundles / "onnx" / f"{graph}.onnx").graph.initializer
+        }
+        assert any(np.array_equal(array, integers) for array in held.values()) and any(
+            np.array_equal(array, scale) for array in held.values()
+        )
+        assert integers.tobytes() in program and scale.tobytes() in program
+        found = read_quantized_weights(bundles / "coreml" / f"{graph}.mlpackage", graph)
+        assert any(np.array_equal(i, integers) and np.array_equal(s, scale) for i, s in found)
+
+
+def test_coreml_holds_them(bundles, linears):
+    from export.targets.coreml.package import read_quantized_weights
+
+    functions = {
+        "backbone": ("prefill", "decode_step"),
+        "codec": ("codec", "codec_step"),
+        "acoustic_step": ("acoustic_step",),
+    }
+    for graph, names in functions.items():
+        for name in names:
+            found = read_quantized_weights(bundles / "coreml" / f"{graph}.mlpackage", name)
+            for linear in linears[graph]:
+                assert any(
+                    np.array_equal(i, linear.weight.numpy()) and np.array_equal(s, linear.scale.numpy())
+                    for i, s in found
+                ), f"{graph}.{name}"
+
+
+def test_scales_are_bfloat16_and_exact_in_half(linears):
+    for expected in linears.values():
+        for linear in expected:
+            scale = linear.scale
+            assert (scale == scale.bfloat16().float()).all() and (scale == scale.half().float()).all()
+
+
+@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
+def test_once_packed_the_integers_of_a_lowered_graph_are_nowhere_else(target, tmp_path):
+    """What a tool holds of a program that it has lowered would come on top: 3.4 GB at the published size."""
+    lowering = open_target(target)
+    model = Model(
+        Source(embedded_default("voxtral_realtime")), Plan("8da4w"), lowering.layout, lowering.halves
+    )
+    graph = model.graph("decoder")
+    linears = [
+        part
+        for part in graph.widest.module.modules()
+        if isinstance(part, QuantizedLinear) and part.scheme.bits == 4
+    ]
+    held = [StorageWeakRef(linear.weight.untyped_storage()) for linear in linears]
+    lowering.lower(graph, tmp_path)
+    model.pack("decoder")
+    free_memory()
+    assert linears and all(reference.expired() for reference in held)
+
+
+def test_executorch_plans_no_second_set_of_caches(bundles):
+    """What a method plans beside the shared states is there from loading on, for each of its inputs and outputs as large as they may be."""
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    program = deserialize_pte_binary((bundles / "executorch" / "backbone.pte").read_bytes()).program
+    planned = {plan.name: plan.non_const_buffer_sizes for plan in program.execution_plan}
+    for _, beside, caches in (planned["backbone.read"], planned["backbone.write"]):
+        assert beside < caches / 2 and caches == planned["backbone"][2]

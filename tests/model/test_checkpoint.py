@@ -1,0 +1,221 @@
+"""Strictness of reading: whatever does not fit params.json is refused, and the refusal names it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from bundle.errors import CheckpointError, CheckpointNotFound
+from model.checkpoint import WEIGHTS, Checkpoint, expected_tensors, materialize
+from model.synthetic.checkpoint import write_checkpoint
+from model.voxtral_tts.components import build_root, open_root
+from model.voxtral_tts.config import load_config, parse_config
+from model.voxtral_tts.sizes import SIZES
+from model.voxtral_tts.voices import load_voices
+
+NORM = "layers.1.attention_norm.weight"
+TABLE = "mm_audio_embeddings.audio_codebook_embeddings.embeddings.weight"
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoint") / "tiny"
+    write_checkpoint(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(tiny, tmp_path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(tiny, tmp_path / "tiny"))
+
+
+def change(folder: Path, **changes: torch.Tensor | None) -> None:
+    """Replaces, adds or (None) removes tensors; `__` in a keyword stands for a dot."""
+    tensors = load_file(folder / WEIGHTS)
+    for keyword, tensor in changes.items():
+        tensors.pop(keyword.replace("__", "."), None)
+        if tensor is not None:
+            tensors[keyword.replace("__", ".")] = tensor
+    save_file(tensors, folder / WEIGHTS)
+
+
+def open_folder(folder: Path) -> torch.nn.Module:
+    return open_root(load_config(folder), Checkpoint(folder))
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        open_folder(folder)
+    assert caught.value.exit_code == 5
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_opening_checks_every_tensor_and_loads_none(tiny):
+    root = open_folder(tiny)
+    assert all(parameter.is_meta for parameter in root.parameters())
+
+
+def test_loading_takes_only_what_lies_below_a_prefix(tiny):
+    checkpoint, root = Checkpoint(tiny), open_folder(tiny)
+    materialize(root, checkpoint, ["layers.1", "norm"])
+    loaded = {name for name, parameter in root.named_parameters() if not parameter.is_meta}
+    assert loaded == {name for name in checkpoint.names if name.startswith(("layers.1.", "norm."))}
+    assert torch.equal(dict(root.named_parameters())[NORM], checkpoint.tensor(NORM).float())
+
+
+def test_a_conversion_may_take_the_place_of_a_linear_before_it_is_a_float(tiny):
+    root, taken = open_folder(tiny), []
+
+    def convert(path: str, module: torch.nn.Module, weight: torch.Tensor) -> torch.nn.Module | None:
+        taken.append((path, weight.dtype))
+        return torch.nn.Identity() if path.endswith("wq") else None
+
+    materialize(root, Checkpoint(tiny), ["layers.0.attention"], convert)
+    assert taken == [(f"layers.0.attention.{name}", torch.bfloat16) for name in ("wq", "wk", "wv", "wo")]
+    assert isinstance(root.layers[0].attention.wq, torch.nn.Identity)
+    assert root.layers[0].attention.wk.weight.dtype == torch.float32
+
+
+def test_a_missing_tensor_is_named(folder):
+    change(folder, layers__1__attention_norm__weight=None)
+    assert f"{NORM} missing" in refusal(folder)
+
+
+def test_of_several_missing_tensors_the_number_is_given(folder):
+    change(folder, layers__1__attention_norm__weight=None, layers__1__ffn_norm__weight=None)
+    assert f"{NORM} and 1 more missing" in refusal(folder)
+
+
+def test_an_extra_tensor_is_named(folder):
+    change(folder, layers__7__attention_norm__weight=torch.ones(96))
+    assert "layers.7.attention_norm.weight not part of the model" in refusal(folder)
+
+
+@pytest.mark.parametrize("shape", [(95,), (96, 1), ()])
+def test_a_misshapen_tensor_is_named_with_both_shapes(folder, shape):
+    change(folder, layers__1__attention_norm__weight=torch.ones(shape))
+    message = refusal(folder)
+    assert f"{NORM}: shape {list(shape)}, expected [96]" in message
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int64, torch.bool, torch.float64])
+def test_a_tensor_of_another_dtype_is_named(folder, dtype):
+    change(folder, layers__1__attention_norm__weight=torch.ones(96).to(dtype))
+    assert f"{NORM}: dtype" in refusal(folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_the_other_float_types_are_taken(folder, dtype):
+    change(folder, layers__1__attention_norm__weight=torch.ones(96, dtype=dtype))
+    open_folder(folder)
+
+
+def test_a_configuration_of_another_size_does_not_fit(folder):
+    params = json.loads((folder / "params.json").read_text())
+    params["n_layers"] = 3
+    (folder / "params.json").write_text(json.dumps(params))
+    assert "tensor layers.2." in refusal(folder)
+
+
+def test_a_table_without_rows_for_special_codes_is_taken_with_a_warning(folder, caplog):
+    config = load_config(folder)
+    change(folder, **{TABLE.replace(".", "__"): torch.zeros(config.short_code_table_rows, config.dim)})
+    root = open_folder(folder)
+    assert dict(root.named_parameters())[TABLE].shape[0] == config.short_code_table_rows
+    assert TABLE in caplog.text
+
+
+@pytest.mark.parametrize("kept", [0, 7, 8, 1000, 0.5, -1])
+def test_a_truncated_file_is_named(folder, kept):
+    content = (folder / WEIGHTS).read_bytes()
+    length = int(len(content) * kept) if isinstance(kept, float) else kept
+    (folder / WEIGHTS).write_bytes(content[:length])
+    assert WEIGHTS in refusal(folder)
+
+
+def test_a_missing_weight_file_is_named(folder):
+    (folder / WEIGHTS).unlink()
+    assert f"{WEIGHTS}: missing" in refusal(folder)
+
+
+def test_a_folder_that_does_not_exist_is_a_usage_error(tmp_path):
+    with pytest.raises(CheckpointNotFound) as caught:
+        Checkpoint(tmp_path / "nowhere")
+    assert caught.value.exit_code == 2
+
+
+def test_the_published_configuration_describes_the_published_tensors():
+    shapes = expected_tensors(build_root(parse_config(SIZES["full"].params())))
+    assert len(shapes) == 386
+    assert sum(torch.Size(shape).numel() for shape in shapes.values()) == 4_002_353_392
+    for name, shape in {
+        "layers.25.attention.wq.weight": (4096, 3072),
+        "layers.0.feed_forward.w2.weight": (3072, 9216),
+        TABLE: (9088, 3072),
+        "acoustic_transformer.semantic_codebook_output.weight": (8320, 3072),
+        "acoustic_transformer.input_projection.weight": (3072, 36),
+        "audio_tokenizer.decoder_blocks.0.conv.parametrizations.weight.original1": (1024, 292, 3),
+        "audio_tokenizer.decoder_blocks.6.conv.parametrizations.weight.original1": (1024, 1024, 4),
+        "audio_tokenizer.decoder_blocks.7.layers.1.attention_scale": (1024,),
+        "audio_tokenizer.output_proj.conv.parametrizations.weight.original0": (240, 1, 1),
+        "audio_tokenizer.quantizer.semantic_codebook.cluster_usage": (8192,),
+    }.items():
+        assert shapes[name] == shape
+
+
+def test_voices_come_by_name_as_stored(tiny):
+    voices = load_voices(tiny, 96)
+    assert list(voices) == ["casual_male", "fr_male", "neutral_female"]
+    assert {name: tuple(rows.shape) for name, rows in voices.items()} == {
+        name: (count, 96) for name, count in SIZES["tiny"].voices.items()
+    }
+    assert all(rows.dtype == torch.bfloat16 for rows in voices.values())
+
+
+def test_a_checkpoint_without_voices_has_none(tmp_path):
+    assert load_voices(tmp_path, 96) == {}
+
+
+class Evil:
+    """Would run code if it were unpickled without restriction."""
+
+    def __reduce__(self):
+        return print, ("executed",)
+
+
+BAD_VOICES = {
+    "one-dimensional": (torch.ones(96), "shape [96]"),
+    "of another width": (torch.ones(5, 64), "shape [5, 64]"),
+    "without rows": (torch.ones(0, 96), "shape [0, 96]"),
+    "of integers": (torch.ones(5, 96, dtype=torch.int32), "torch.int32"),
+    "not finite": (torch.full((5, 96), float("nan")), "not finite"),
+    "in a dict": ({"embedding": torch.ones(5, 96)}, "a dict"),
+    "sparse": (torch.ones(5, 96).to_sparse(), "tensor"),
+    "executable": (Evil(), "not readable"),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), BAD_VOICES.values(), ids=BAD_VOICES)
+def test_a_bad_voice_is_named_with_what_was_expected(tmp_path, capsys, content, said):
+    (tmp_path / "voice_embedding").mkdir()
+    torch.save(content, tmp_path / "voice_embedding" / "some_voice.pt")
+    with pytest.raises(CheckpointError) as caught:
+        load_voices(tmp_path, 96)
+    message = str(caught.value)
+    assert "some_voice.pt" in message and said in message and "[N, 96]" in message
+    assert "\n" not in message
+    assert "executed" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kept", [0, 100, 0.5, 0.9])
+def test_a_truncated_voice_is_named(folder, kept):
+    path = folder / "voice_embedding" / "fr_male.pt"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * kept) if isinstance(kept, float) else kept])
+    with pytest.raises(CheckpointError, match=r"fr_male\.pt"):
+        load_voices(folder, 96)

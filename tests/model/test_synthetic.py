@@ -1,0 +1,416 @@
+"""Synthetic checkpoints: reproducible, in the published format, with a tokenizer and voices, and sentences that end."""
+
+import hashlib
+import itertools
+import json
+import multiprocessing
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from mistral_common.protocol.speech.request import SpeechRequest
+from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+
+from bundle.errors import OutputError
+from model.__main__ import main
+from model.checkpoint import WEIGHTS, Checkpoint, materialize
+from model.component import Component
+from model.families import FAMILIES, open_family
+from model.synthetic import checkpoint as synthetic
+from model.synthetic.checkpoint import embedded_default, write_checkpoint
+from model.voxtral_realtime.components import AUDIO as AUDIO_PART
+from model.voxtral_tts.components import components, open_root
+from model.voxtral_tts.config import END_AUDIO, FIRST_LEVEL, Switches, VoxtralTTSConfig, load_config
+from model.voxtral_tts.sizes import PUBLISHED_VOICES, SIZES
+from model.voxtral_tts.synthetic import SEMANTIC_HEAD, TEXT_TABLE
+from model.voxtral_tts.voices import load_voices
+
+BEGIN, AUDIO, BEGIN_AUDIO, AFTER_TEXT, BEFORE_TEXT = 1, 24, 25, 35, 36
+LIMIT = 200  # frames
+TEXTS = [
+    "Hello.",
+    "L'été, où ? Über Äpfel",
+    "🙂 👩‍👩‍👧 e\u0301",
+    "2026 and 3,14",
+    "\t two  blanks\r\n",
+    "[AUDIO] </s> [INST] <SPECIAL_20>",
+]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("synthetic") / "tiny"
+    write_checkpoint(folder)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_the_same_seed_gives_the_same_bytes_in_any_process(tiny, tmp_path):
+    subprocess.run(
+        [sys.executable, "-m", "model", "synth", str(tmp_path / "again")], check=True, capture_output=True
+    )
+    assert contents(tmp_path / "again") == contents(tiny)
+
+
+def test_another_seed_gives_other_values_of_the_same_form(tiny, tmp_path):
+    write_checkpoint(tmp_path / "other", seed=1)
+    ours, theirs = contents(tiny), contents(tmp_path / "other")
+    assert ours.keys() == theirs.keys()
+    different = {name for name in ours if ours[name] != theirs[name]}
+    assert different == {WEIGHTS, *(f"voice_embedding/{voice}.pt" for voice in SIZES["tiny"].voices)}
+
+
+def test_whoever_changes_the_bytes_of_an_embedded_checkpoint_raises_its_version(cache):
+    for key, version, expected in (
+        ("voxtral_tts", 2, "3b2109d6e7898169"),
+        ("voxtral_realtime", 1, "6a25f955d4ffbebf"),
+    ):
+        folder = embedded_default(key)
+        digest = hashlib.sha256(
+            b"".join((folder / name).read_bytes() for name in ("params.json", WEIGHTS, "tekken.json"))
+        ).hexdigest()
+        assert (open_family(key).synthetic.version, digest[:16]) == (version, expected)
+
+
+def test_a_tensor_does_not_depend_on_others_nor_on_how_many_values_are_made_at_a_time(monkeypatch):
+    for key, name in (
+        ("voxtral_tts", SEMANTIC_HEAD),
+        ("voxtral_realtime", f"{AUDIO_PART}.audio_language_projection.2.weight"),
+    ):
+        family = open_family(key)
+        config = synthetic._config(family, "tiny")
+        monkeypatch.setattr(synthetic, "BLOCK", 2**22)
+        whole = torch.cat(list(synthetic.values(family.synthetic, name, (256, 96), 0, config)))
+        monkeypatch.setattr(synthetic, "BLOCK", 1000)
+        pieces = list(synthetic.values(family.synthetic, name, (256, 96), 0, config))
+        assert len(pieces) > 10
+        assert torch.equal(torch.cat(pieces), whole)
+
+
+def test_the_weights_open_strictly_and_all_are_bfloat16(tiny):
+    checkpoint = Checkpoint(tiny)
+    open_root(load_config(tiny), checkpoint)
+    assert {checkpoint.dtype(name) for name in checkpoint.names} == {"BF16"}
+
+
+def test_values_that_must_be_positive_are(tiny):
+    checkpoint = Checkpoint(tiny)
+    for name in checkpoint.names:
+        if name.endswith(("original0", "cluster_usage", "_scale", "norm.weight")):
+            assert (checkpoint.tensor(name) > 0).all(), name
+
+
+def test_a_voice_row_is_as_large_as_a_text_row(tiny):
+    text = Checkpoint(tiny).tensor(TEXT_TABLE).float()
+    for rows in load_voices(tiny, 96).values():
+        assert float(rows.float().std() / text.std()) == pytest.approx(1, abs=0.1)
+
+
+def test_params_are_sorted_and_readable(tiny):
+    text = (tiny / "params.json").read_text()
+    assert text == json.dumps(json.loads(text), indent=1, sort_keys=True) + "\n"
+
+
+def test_inner_widths_below_the_published_size_hold_whole_groups_of_32():
+    for key, size in itertools.product(FAMILIES, ("tiny", "small")):
+        for name, shape in synthetic._shapes(open_family(key), size).items():
+            if len(shape) == 2 and not any(
+                part in name for part in ("input_projection", "embedding_sum", "t_cond")
+            ):
+                assert shape[1] % 32 == 0, (size, name, shape)
+
+
+def test_the_published_size_is_8_gigabytes_with_20_voices():
+    shapes = synthetic._shapes(open_family("voxtral_tts"), "full")
+    assert (len(shapes), synthetic._bytes_of(shapes)) == (386, 2 * 4_002_353_392)
+    assert (len(PUBLISHED_VOICES), sum(PUBLISHED_VOICES.values())) == (20, 2920)
+    assert list(SIZES["full"].params()["multimodal"]["audio_tokenizer_args"]["voice"].values()) == list(
+        range(20)
+    )
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny) -> MistralTokenizer:
+    return MistralTokenizer.from_file(tiny / "tekken.json")
+
+
+def text_ids(tokenizer: MistralTokenizer, text: str, voice: str = "fr_male") -> list[int]:
+    """The ids of the text, once all around them has been found in its place."""
+    ids, rows = (
+        tokenizer.encode_speech_request(SpeechRequest(input=text, voice=voice)).tokens,
+        SIZES["tiny"].voices[voice],
+    )
+    assert ids[: rows + 3] == [BEGIN, BEGIN_AUDIO, *[AUDIO] * rows, BEFORE_TEXT]
+    assert ids[-2:] == [AFTER_TEXT, BEGIN_AUDIO]
+    return ids[rows + 3 : -2]
+
+
+@pytest.mark.parametrize("voice", SIZES["tiny"].voices)
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_prompt_is_markers_voice_and_text_and_nothing_typed_becomes_a_marker(tokenizer, text, voice):
+    ids = text_ids(tokenizer, text, voice)
+    assert min(ids) >= 1000
+    assert max(ids) < 1536
+    assert tokenizer.decode(ids) == text
+
+
+@given(text=st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40))
+def test_any_text_survives_its_ids(tokenizer, text):
+    ids = text_ids(tokenizer, text)
+    assert all(1000 <= token < 1536 for token in ids)
+    assert tokenizer.decode(ids) == text
+
+
+def test_digits_are_single_and_common_words_are_not_bytes(tokenizer):
+    assert len(text_ids(tokenizer, "2026")) == 4
+    assert len(text_ids(tokenizer, " the")) == 1
+    assert len(text_ids(tokenizer, " été")) == 1
+
+
+def test_entries_beyond_the_vocabulary_are_there_to_be_dropped(tiny):
+    content = json.loads((tiny / "tekken.json").read_text(encoding="utf-8"))
+    assert len(content["vocab"]) == content["config"]["num_vocab_tokens"] == 600
+    assert Tekkenizer.from_file(tiny / "tekken.json").n_words == load_config(tiny).vocab_size == 1536
+
+
+def test_the_published_vocabulary_size_loads(tmp_path):
+    (tmp_path / "tekken.json").write_text(
+        json.dumps(open_family("voxtral_tts").synthetic.tekken("full")), encoding="utf-8"
+    )
+    loaded = MistralTokenizer.from_file(tmp_path / "tekken.json")
+    prompt = loaded.encode_speech_request(SpeechRequest(input="x", voice="casual_male")).tokens
+    assert (len(prompt), prompt.count(AUDIO)) == (147 + 1 + 5, 147)
+
+
+class Speaker:
+    """The whole loop in eager modules: text to codes to samples."""
+
+    def __init__(self, folder: Path):
+        self.config: VoxtralTTSConfig = load_config(folder)
+        checkpoint = Checkpoint(folder)
+        root = open_root(self.config, checkpoint)
+        materialize(root, checkpoint, [name for name, _ in root.named_children()])
+        self.parts: dict[str, Component] = {
+            part.name: part for part in components(root, self.config, Switches(), cache_length=LIMIT + 200)
+        }
+        self.voices = load_voices(folder, self.config.dim)
+        self.tokenizer = MistralTokenizer.from_file(folder / "tekken.json")
+
+    def run(self, name: str, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...] | torch.Tensor:
+        with torch.no_grad():
+            return self.parts[name].module(*inputs)
+
+    def codes(self, text: str, voice: str, seed: int) -> list[torch.Tensor]:
+        """Codes [1, K] of each frame before END_AUDIO, or LIMIT of them."""
+        ids = self.tokenizer.encode_speech_request(SpeechRequest(input=text, voice=voice)).tokens
+        embeddings = self.run("embed_text", torch.tensor([[*ids, AUDIO]]))
+        rows = self.voices[voice].float()
+        embeddings[0, 2 : 2 + len(rows)] = rows
+        states = [torch.zeros(state.shape) for state in self.parts["prefill"].states]
+        _, logits, condition, *states = self.run("prefill", embeddings, torch.tensor([0]), *states)
+        rng, frames = np.random.default_rng(seed), []
+        for position in range(len(ids) + 1, len(ids) + 1 + LIMIT):
+            semantic = 1 + int(logits[0, 1 : FIRST_LEVEL + self.config.audio.semantic_codebook_size].argmax())
+            if semantic == END_AUDIO:
+                break
+            frames.append(torch.cat((torch.tensor([[semantic]]), self.acoustic_codes(rng, condition)), dim=1))
+            _, logits, condition, *states = self.run(
+                "decode_step", self.run("embed_codes", frames[-1]), torch.tensor([position]), *states
+            )
+        return frames
+
+    def acoustic_codes(self, rng: np.random.Generator, condition: torch.Tensor) -> torch.Tensor:
+        x = torch.from_numpy(rng.standard_normal((1, 36), dtype=np.float32))
+        for step in range(self.config.acoustic.n_decoding_steps):
+            x, _ = self.run("acoustic_step", x, torch.tensor([step]), condition)
+        return ((x.clamp(-1, 1) + 1) * 10).round().long() + FIRST_LEVEL
+
+    def audio(self, frames: list[torch.Tensor]) -> torch.Tensor:
+        states = [torch.zeros(state.shape) for state in self.parts["codec"].states]
+        return self.run("codec", torch.stack(frames, dim=1), torch.tensor([0]), *states)[0]
+
+
+@pytest.fixture(scope="module")
+def spoken(tiny) -> tuple[Speaker, list[list[torch.Tensor]]]:
+    speaker = Speaker(tiny)
+    sentences = [
+        "Hello there. This is a model of random weights.",
+        "Où vas-tu ?",
+        "One, two, three, and so on until the end of the sentence.",
+    ]
+    return speaker, [
+        speaker.codes(text, voice, seed) for text in sentences for voice in speaker.voices for seed in (0, 1)
+    ]
+
+
+def test_sentences_end_by_themselves_neither_at_once_nor_late(spoken):
+    lengths = [len(frames) for frames in spoken[1]]
+    assert min(lengths) > 0
+    assert sum(length == LIMIT for length in lengths) <= 1
+    assert 10 < np.mean(lengths) < 80
+
+
+def test_codes_change_from_frame_to_frame_and_use_much_of_the_code_books(spoken):
+    codes = torch.cat([frame for frames in spoken[1] for frame in frames])  # [T, K]
+    assert float((codes[1:] != codes[:-1]).float().mean()) > 0.6
+    assert len(codes[:, 0].unique()) > 60
+    assert len(codes[:, 1:].unique()) == 21
+
+
+def test_the_audio_is_audible_and_does_not_clip(spoken):
+    speaker, utterances = spoken
+    audio = speaker.audio(max(utterances, key=len))
+    assert 0.05 < float(audio.square().mean().sqrt()) < 0.3
+    assert float(audio.abs().max()) < 1
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
+    (tmp_path / "mine.txt").write_text("kept")
+    with pytest.raises(OutputError, match="choose another folder") as caught:
+        write_checkpoint(tmp_path)
+    assert caught.value.exit_code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_an_empty_folder_is_filled(tmp_path, tiny):
+    (tmp_path / "out").mkdir()
+    write_checkpoint(tmp_path / "out")
+    assert contents(tmp_path / "out") == contents(tiny)
+
+
+def test_a_file_in_the_way_is_a_usage_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(OutputError, match="choose another folder"):
+            write_checkpoint(out)
+
+
+def test_an_unknown_size_is_refused_with_the_known_ones(tmp_path):
+    with pytest.raises(OutputError, match="tiny, small, full"):
+        write_checkpoint(tmp_path / "out", size="huge")
+
+
+def test_a_disk_that_is_too_small_is_noticed_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: type("Usage", (), {"free": 8 * 10**9}))
+    with pytest.raises(OutputError, match=r"needs 8\.02 GB, 8\.00 GB are free"):
+        write_checkpoint(tmp_path / "out", size="full")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, OSError(28, "No space left on device")])
+def test_an_interrupted_run_leaves_nothing(tmp_path, monkeypatch, interruption):
+    def interrupted(*_):
+        raise interruption
+
+    monkeypatch.setattr(synthetic, "_write_weights", interrupted)
+    with pytest.raises((KeyboardInterrupt, OutputError)):
+        write_checkpoint(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_the_embedded_checkpoint_is_made_once(cache, tiny):
+    folder = embedded_default()
+    assert contents(folder) == contents(tiny)
+    written = (folder / WEIGHTS).stat().st_mtime_ns
+    assert embedded_default() == folder
+    assert (folder / WEIGHTS).stat().st_mtime_ns == written
+    assert [path.name for path in (cache / "voxport").iterdir()] == [folder.name]
+
+
+@pytest.mark.parametrize(
+    "damage", ["params.json", "tekken.json", WEIGHTS, "voice_embedding/fr_male.pt", "short weights"]
+)
+def test_a_broken_embedded_checkpoint_is_made_anew(cache, tiny, damage):
+    folder = embedded_default()
+    if damage == "short weights":
+        (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-2])
+    else:
+        (folder / damage).unlink()
+    assert contents(embedded_default()) == contents(tiny)
+
+
+def test_processes_that_race_for_the_embedded_checkpoint_all_get_it(cache, tiny):
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        folders = {pool.apply_async(embedded_default) for _ in range(2)}
+        assert len({result.get(timeout=120) for result in folders}) == 1
+    assert contents(embedded_default()) == contents(tiny)
+    assert len(list((cache / "voxport").iterdir())) == 1
+
+
+def test_help_needs_no_torch():
+    code = "import sys; sys.argv = ['model', '--help']; from model.__main__ import main\ntry: main()\nexcept SystemExit: print(*sorted(sys.modules))"
+    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert "synth" in output and "inspect" in output
+    assert not {"torch", "numpy", "pydantic"} & set(output.split())
+
+
+def test_inspect_tells_what_a_checkpoint_holds(tiny, capsys):
+    assert main(["inspect", str(tiny), "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["tensors"], summary["dtypes"], summary["tokenizer"]) == (
+        len(Checkpoint(tiny).names),
+        ["BF16"],
+        True,
+    )
+    assert summary["voices"] == dict(sorted(SIZES["tiny"].voices.items()))
+    assert sum(summary["parameters"].values()) * 2 == synthetic._bytes_of(
+        synthetic._shapes(open_family("voxtral_tts"), "tiny")
+    )
+    assert summary["config"]["dim"] == 96
+
+
+def test_inspect_without_json_reads_as_a_table(tiny, capsys):
+    assert main(["inspect", str(tiny)]) == 0
+    output = capsys.readouterr()
+    assert "neutral_female (17 rows)" in output.out
+    assert "109 tensors" in output.out
+    assert output.err == ""
+
+
+def exit_code_and_line(capsys, *arguments: str) -> tuple[int, str]:
+    code = main(list(arguments))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return code, captured.err
+
+
+def test_errors_are_one_line_with_an_exit_code(tiny, tmp_path, capsys):
+    damaged = Path(shutil.copytree(tiny, tmp_path / "damaged"))
+    (damaged / WEIGHTS).write_bytes(b"")
+    for arguments, expected in (
+        (("inspect", str(tmp_path / "nowhere")), 2),
+        (("inspect", str(damaged)), 5),
+        (("synth", str(tiny)), 2),
+        (("synth", str(tmp_path / "new"), "--size", "huge"), 2),
+    ):
+        code, line = exit_code_and_line(capsys, *arguments)
+        assert code == expected
+        assert line.startswith("voxport: error: ")
+        assert line.count("\n") == 1
+
+
+def test_synth_prints_the_folder_and_tells_its_progress_apart(tmp_path, capsys):
+    assert main(["synth", str(tmp_path / "out")]) == 0
+    output = capsys.readouterr()
+    assert output.out == f"{tmp_path / 'out'}\n"
+    assert "109 tensors" in output.err

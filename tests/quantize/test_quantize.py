@@ -1,0 +1,151 @@
+"""Recipes and scales."""
+
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bundle.errors import RecipeError
+from export.__main__ import main as export
+from quantize.linear import QuantizedLinear, float_activations, int8_per_block, int8_per_token
+from quantize.palettes import PalettizedLinear, search_palette
+from quantize.recipe import RECIPES, Recipe, Rule, Scheme, find_recipe
+from quantize.scales import search_scales
+
+INT8, INT4 = Scheme(8), Scheme(4, 32)
+
+
+def weight(rows=24, columns=96, seed=0):
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("scheme", [INT8, INT4])
+@pytest.mark.parametrize("seed", range(5))
+def test_searched_scales_are_never_worse_than_min_max(scheme, seed):
+    found = search_scales(weight(seed=seed), scheme, "w")
+    assert found.squared_error <= found.min_max_squared_error
+    low, high = scheme.range
+    assert low <= found.integers.min() and found.integers.max() <= high
+
+
+def test_the_search_lowers_the_error_of_4_bits_by_5_percent():
+    found = search_scales(weight(256, 256), INT4, "w")
+    assert found.squared_error < 0.95 * found.min_max_squared_error
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1000), st.sampled_from([1e-12, 1e-6, 1.0, 1e4]))
+def test_scales_are_exact_in_bfloat16_and_half_for_any_magnitude(seed, size):
+    found = search_scales(weight(seed=seed) * size, INT4, "w").scale
+    assert torch.equal(found, found.bfloat16().float()) and torch.equal(found, found.half().float())
+
+
+def test_the_first_matching_rule_decides():
+    recipe = Recipe("r", INT4, INT8, (Rule("layers.0.*", None, None), Rule("layers.*", INT8, INT4)))
+    assert recipe.scheme_for("layers.0.wq", False) is None
+    assert recipe.scheme_for("layers.1.wq", False) == INT8
+    assert recipe.scheme_for("other", False) == INT4
+    assert recipe.scheme_for("table", True) == INT8
+
+
+def test_unknown_recipe_lists_those_there_are():
+    with pytest.raises(RecipeError, match=", ".join(RECIPES)):
+        find_recipe("w5")
+
+
+@pytest.mark.parametrize(("scheme", "columns"), [(INT4, 100)])
+def test_a_group_must_divide(scheme, columns):
+    with pytest.raises(RecipeError, match="100 inputs"):
+        search_scales(weight(columns=columns), scheme, "layers.0.wq")
+
+
+@pytest.mark.parametrize("scheme", [INT8, INT4])
+def test_integer_activations_come_near_float_ones(scheme):
+    """Half a step of 1/127 of the largest activation, over 96 inputs in random directions: under 2 % of the output."""
+    found = search_scales(weight(), scheme, "w")
+    linear, x = QuantizedLinear(found.integers, found.scale, scheme), torch.randn(7, 96)
+    exact = float_activations(x, linear)
+    torch.testing.assert_close(
+        exact, F.linear(x, found.integers.float() * found.scale.repeat_interleave(linear.block, 1))
+    )
+    for product in (int8_per_token, int8_per_block):
+        distance = (product(x, linear) - exact).norm() / exact.norm()
+        assert 1e-4 < distance < 2e-2
+
+
+@pytest.mark.parametrize(("bits", "columns", "bytes_a_row"), [(4, 96, 48), (8, 96, 96), (4, 9, 9)])
+def test_packed_integers_take_half_and_multiply_to_the_same_bits(bits, columns, bytes_a_row):
+    """Of 4 bits and an even number of columns; others stay as they are. Every integer from the smallest to the largest is there."""
+    scheme = Scheme(bits)
+    low, high = scheme.range
+    integers = torch.arange(low, high + 1, dtype=torch.int8).repeat(columns).reshape(-1, columns)
+    linear, x = (
+        QuantizedLinear(integers.clone(), torch.rand(len(integers), 1), scheme),
+        torch.randn(3, columns),
+    )
+    before = linear(x)
+    linear.pack()
+    linear.pack()
+    assert linear.weight.shape == (len(integers), bytes_a_row)
+    assert torch.equal(linear.integers(), integers) and torch.equal(
+        linear.integers(slice(2, 5)), integers[2:5]
+    )
+    if bytes_a_row < columns:
+        with pytest.raises(RuntimeError, match="packed"):
+            linear.stack([linear])
+    assert torch.equal(linear(x), before) and torch.equal(
+        int8_per_block(x, linear), int8_per_block(x, QuantizedLinear(integers, linear.scale, scheme))
+    )
+
+
+def test_stacked_rows_are_the_rows():
+    parts = [
+        QuantizedLinear(f.integers, f.scale, INT4)
+        for f in (search_scales(weight(seed=s), INT4, "w") for s in (1, 2))
+    ]
+    x = torch.randn(3, 96)
+    torch.testing.assert_close(parts[0].stack(parts)(x), torch.cat([part(x) for part in parts], -1))
+
+
+LUT4 = Scheme(4, channels=8)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1000), st.sampled_from([1e-3, 1.0, 1e3]))
+def test_palettes_hold_the_nearest_of_values_that_half_precision_holds(seed, size):
+    w = weight(seed=seed) * size
+    found = search_palette(w, LUT4, "w")
+    assert found.palette.shape == (3, 16) and torch.equal(found.palette, found.palette.half().float())
+    assert found.squared_error <= found.min_max_squared_error
+    held = PalettizedLinear(found.indices, found.palette, LUT4).weight
+    distances = (w.reshape(3, -1, 1) - found.palette[:, None, :]).abs()
+    torch.testing.assert_close((w - held).abs().reshape(3, -1), distances.amin(-1), rtol=0, atol=1e-6 * size)
+    assert found.squared_error == pytest.approx(float((w - held).square().sum()), rel=1e-4)
+
+
+def test_palettes_lower_the_error_of_evenly_spaced_values_by_a_third_and_stack():
+    found = search_palette(weight(256, 256), Scheme(4, channels=16), "w")
+    assert found.squared_error < 0.67 * found.min_max_squared_error
+    parts = [
+        PalettizedLinear(f.indices, f.palette, LUT4)
+        for f in (search_palette(weight(seed=s), LUT4, "w") for s in (1, 2))
+    ]
+    x = weight(3, 96, seed=3)
+    assert torch.equal(parts[0].stack(parts)(x), torch.cat([part(x) for part in parts], -1))
+
+
+def test_groups_that_do_not_divide_are_told_at_once_and_the_advice_works(capsys):
+    arguments = ["--target", "onnx", "--quant", "w4g128", "--dry-run"]
+    assert export(arguments) == 2
+    error = capsys.readouterr().err
+    assert "groups of 128 do not divide the 96 inputs of layers.0.attention.wq" in error
+    rules = re.findall(r"--quant-rule '([^']+)'", error)
+    assert export([*arguments, *(part for rule in rules for part in ("--quant-rule", rule))]) == 0
+
+
+def test_rows_that_share_a_palette_must_divide():
+    with pytest.raises(RecipeError, match="20 outputs are no multiple of the 8"):
+        search_palette(weight(rows=20), LUT4, "layers.0.wq")

@@ -1,0 +1,35 @@
+"""What the tests of operations share: draws, and the comparison."""
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from runtime.mil.ops import OPERATIONS
+
+CLOSE = 4e-6  # 2^-18: float32's 2^-24 after what two libraries round differently in a function or in a sum of some dozen terms
+EDGES = [0.0, -0.0, 1.0, -1.0, 1e-7, -3e4, 65504.0, 6.1e-5, float("inf"), float("-inf"), float("nan")]
+numbers = st.floats(-20, 20, width=32)
+shapes = hnp.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=5)
+op = OPERATIONS.__getitem__
+
+
+def floats(shape=shapes, elements=numbers):
+    return hnp.arrays(np.float32, shape, elements=elements)
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def same(found, expected, close=CLOSE, floor=1e-30):
+    expected = expected.numpy() if isinstance(expected, torch.Tensor) else np.asarray(expected)
+    found = np.asarray(found)
+    assert found.shape == expected.shape and found.dtype.kind == expected.dtype.kind, (
+        f"{found.dtype}{found.shape}, expected {expected.dtype}{expected.shape}"
+    )
+    if found.dtype.kind == "f":
+        scale = np.abs(expected[np.isfinite(expected)]).max(initial=0)
+        np.testing.assert_allclose(found, expected, rtol=close, atol=close * min(scale, 1) + floor)
+    else:
+        np.testing.assert_array_equal(found, expected)

@@ -1,0 +1,237 @@
+"""Operations that take values one by one, against PyTorch."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from reference import CLOSE, EDGES, floats, normal, op, same, shapes
+
+from runtime.mil.errors import MilError, UnsupportedError
+from runtime.mil.ops import OPERATIONS as OPS
+
+UNARY = {
+    "abs": torch.abs,
+    "acos": torch.acos,
+    "asin": torch.asin,
+    "atan": torch.atan,
+    "atanh": torch.atanh,
+    "ceil": torch.ceil,
+    "cos": torch.cos,
+    "cosh": torch.cosh,
+    "erf": torch.erf,
+    "exp": torch.exp,
+    "exp2": torch.exp2,
+    "floor": torch.floor,
+    "identity": lambda x: x,
+    "relu": torch.relu,
+    "relu6": F.relu6,
+    "round": torch.round,
+    "sigmoid": torch.sigmoid,
+    "sign": torch.sign,
+    "silu": F.silu,
+    "sin": torch.sin,
+    "sinh": torch.sinh,
+    "softplus": F.softplus,
+    "softsign": F.softsign,
+    "sqrt": torch.sqrt,
+    "square": torch.square,
+    "tan": torch.tan,
+    "tanh": torch.tanh,
+}
+NOT_AT = {  # values where the two sides have no number in common: a sign of nothing, a product of 0 and infinity
+    "sign": np.isnan,
+    "silu": np.isinf,
+    "softsign": np.isinf,
+    "softplus": np.isneginf,
+}
+
+
+@pytest.mark.parametrize("name", UNARY)
+@given(x=floats())
+def test_of_one_value(name, x):
+    with np.errstate(all="ignore"):
+        same(
+            op(name)(x),
+            UNARY[name](torch.from_numpy(x)),
+            close=1e-5 if name in ("tan", "sinh", "cosh", "exp", "exp2") else CLOSE,
+        )
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_of_one_value_at_the_edges(name):
+    x = np.array(EDGES, np.float32)
+    x = x[~NOT_AT[name](x)] if name in NOT_AT else x
+    x = (
+        x[np.abs(x) < 1e4] if name in ("sin", "cos", "tan") else x
+    )  # beyond it each library reduces its argument in its own way
+    with np.errstate(all="ignore"):
+        same(op(name)(x), UNARY[name](torch.from_numpy(x)), close=1e-5)
+
+
+BINARY = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+    "real_div": torch.div,
+    "equal": torch.eq,
+    "not_equal": torch.ne,
+    "greater": torch.gt,
+    "greater_equal": torch.ge,
+    "less": torch.lt,
+    "less_equal": torch.le,
+}
+
+
+@pytest.mark.parametrize("name", BINARY)
+@given(shapes=hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, max_side=4), data=st.data())
+def test_of_two_values_broadcasts(name, shapes, data):
+    x, y = (data.draw(floats(shape, st.sampled_from([*EDGES, 2.5, -3.25]))) for shape in shapes.input_shapes)
+    with np.errstate(all="ignore"):
+        same(op(name)(x, y), BINARY[name](torch.from_numpy(x), torch.from_numpy(y)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["maximum", "minimum", "sub", "equal", "not_equal", "greater", "greater_equal", "less", "less_equal"],
+)
+@given(
+    shapes=hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=3, max_side=3),
+    data=st.data(),
+    kind=st.sampled_from([np.int32, np.int8, np.int16]),
+)
+def test_of_two_integers_broadcasts(name, shapes, data, kind):
+    x, y = (
+        data.draw(hnp.arrays(kind, shape, elements=st.integers(-50, 50))) for shape in shapes.input_shapes
+    )
+    same(op(name)(x, y), BINARY[name](torch.from_numpy(x), torch.from_numpy(y)))
+
+
+integers = st.integers(-9, 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("add", torch.add),
+        ("mul", torch.mul),
+        ("real_div", lambda x, y: torch.div(x, y, rounding_mode="trunc")),
+        ("floor_div", lambda x, y: torch.div(x, y, rounding_mode="floor")),
+        ("mod", torch.remainder),
+        ("pow", lambda x, y: torch.pow(x, y.abs())),
+    ],
+)
+@given(data=st.data(), shape=shapes)
+def test_integers_stay_integers(name, expected, data, shape):
+    x = data.draw(hnp.arrays(np.int32, shape, elements=integers))
+    y = data.draw(hnp.arrays(np.int32, shape, elements=integers.filter(bool)))
+    same(op(name)(x, np.abs(y) if name == "pow" else y), expected(torch.from_numpy(x), torch.from_numpy(y)))
+
+
+@pytest.mark.parametrize("name", ["real_div", "floor_div", "mod"])
+def test_integers_are_not_divided_by_zero(name):
+    with pytest.raises(MilError, match="by zero"):
+        op(name)(np.array([1], np.int32), np.array([0], np.int32))
+
+
+@given(x=floats(), data=st.data())
+def test_division_and_power_of_floats(x, data):
+    y = data.draw(floats(x.shape, st.floats(0.25, 8, width=32)))
+    same(op("floor_div")(x, y), torch.floor_divide(torch.from_numpy(x), torch.from_numpy(y)))
+    same(op("mod")(x, y), torch.remainder(torch.from_numpy(x), torch.from_numpy(y)), close=1e-5)
+    same(op("pow")(np.abs(x), y), torch.pow(torch.from_numpy(np.abs(x)), torch.from_numpy(y)), close=2e-5)
+
+
+LOGIC = {"logical_and": torch.logical_and, "logical_or": torch.logical_or, "logical_xor": torch.logical_xor}
+
+
+@pytest.mark.parametrize("name", LOGIC)
+@given(x=hnp.arrays(np.bool_, (2, 3)), y=hnp.arrays(np.bool_, (3,)))
+def test_logic(name, x, y):
+    same(op(name)(x, y), LOGIC[name](torch.from_numpy(x), torch.from_numpy(y)))
+    same(op("logical_not")(x), ~torch.from_numpy(x))
+
+
+@given(x=floats(), epsilon=st.sampled_from([1e-12, 1e-4, 0.5]))
+def test_epsilons_are_added_inside(x, epsilon):
+    x, exact = np.abs(x), torch.from_numpy(np.abs(x))
+    with np.errstate(all="ignore"):
+        same(op("rsqrt")(x, epsilon), torch.rsqrt(exact + epsilon))
+        same(op("inverse")(x, epsilon), 1 / (exact + epsilon))
+        same(op("log")(x, epsilon), torch.log(exact + epsilon), close=1e-5)
+
+
+@given(x=floats())
+def test_activations(x):
+    exact = torch.from_numpy(x)
+    wide = exact.double()  # its own 1 + erf(x) is good to 1e-16 of x
+    same(op("gelu")(x), F.gelu(wide).float(), floor=1e-14)
+    same(op("gelu")(x, "TANH_APPROXIMATION"), F.gelu(wide, approximate="tanh").float(), floor=1e-14)
+    same(op("gelu")(x, "SIGMOID_APPROXIMATION"), (wide * torch.sigmoid(1.702 * wide)).float(), floor=1e-14)
+    same(op("elu")(x, 0.7), F.elu(exact, 0.7))
+    same(op("leaky_relu")(x, 0.1), F.leaky_relu(exact, 0.1))
+    same(op("sigmoid_hard")(x, 1 / 6, 0.5), F.hardsigmoid(exact))
+    same(op("clip")(x, -1.5, 2.0), exact.clamp(-1.5, 2.0))
+    with pytest.raises(UnsupportedError, match="gelu mode"):
+        OPS["gelu"](x, "CUBIC")
+
+
+def test_prelu_has_a_slope_per_channel():
+    x, alpha = normal(2, 3, 4), normal(3)
+    same(op("prelu")(x, alpha), F.prelu(torch.from_numpy(x), torch.from_numpy(alpha)))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        ("int32", torch.int32),
+        ("bool", torch.bool),
+        ("fp32", torch.float32),
+        ("int8", torch.int8),
+        ("uint8", torch.uint8),
+    ],
+)
+def test_cast(dtype, expected):
+    x = np.array([0.0, 0.9, 1.5, 2.5, 100.0], np.float32)
+    same(op("cast")(x, dtype), torch.from_numpy(x).to(expected))
+    same(
+        op("cast")(-x[:3] if dtype != "uint8" else x, dtype),
+        torch.from_numpy(-x[:3] if dtype != "uint8" else x).to(expected),
+    )
+    with pytest.raises(UnsupportedError, match="cast to"):
+        OPS["cast"](x, "complex")
+    with pytest.raises(MilError, match="casts values"):
+        OPS["cast"](np.array([np.nan], np.float32), "int32")
+
+
+@given(cond=hnp.arrays(np.bool_, (3, 1)), a=floats((3, 4)), b=floats((4,)))
+def test_select(cond, a, b):
+    same(
+        op("select")(cond, a, b),
+        torch.where(torch.from_numpy(cond), torch.from_numpy(a), torch.from_numpy(b)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(300.0, "int8"), (1e20, "int32"), (-1.0, "uint8"), (float("nan"), "int32"), (float("inf"), "int16")],
+)
+def test_a_number_that_the_type_cannot_hold_is_not_cast(value, dtype):
+    with pytest.raises(MilError, match="casts values"):
+        OPS["cast"](np.array([value], np.float32), dtype)
+
+
+def test_an_integer_has_no_negative_power():
+    with pytest.raises(MilError, match="negative power"):
+        OPS["pow"](np.array([0], np.int32), np.array([-1], np.int32))
+
+
+def test_floor_division_rounds_the_exact_quotient():
+    same(
+        op("floor_div")(np.float32([1.0, 7.0]), np.float32([0.1, 2.0])),
+        torch.floor_divide(torch.tensor([1.0, 7.0]), torch.tensor([0.1, 2.0])),
+    )

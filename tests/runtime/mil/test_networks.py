@@ -1,0 +1,301 @@
+"""Whole networks, converted by coremltools in five forms, and executed from disk against PyTorch with the same weights."""
+
+import logging
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from runtime.mil import CallError, Executor, Package, executor
+
+logging.getLogger("coremltools").setLevel(logging.ERROR)
+ct = pytest.importorskip("coremltools")
+import coremltools.optimize as cto  # noqa: E402
+from coremltools.converters.mil.frontend.milproto.load import load as load_program  # noqa: E402
+
+pytestmark = pytest.mark.slow
+# Sums of up to 144 terms in another order, five layers deep: 5 · sqrt(144) · 2^-24 = 4e-6, and a factor for what cancels.
+EXACT = 2e-5
+# Some 30 values on the longest way are rounded to 11 bits: sqrt(30) · 2^-12 = 1.3e-3, and the same factor.
+HALF = 1e-2
+FORMS = ("fp32", "fp16", "int8", "int4", "palettised")
+
+
+class MLP(nn.Module):
+    shape = (3, 32)
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 8)
+        )
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class ConvNet(nn.Module):
+    shape = (2, 4, 16, 12)
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(4, 32, 3, stride=2, padding=1), nn.BatchNorm2d(32)
+        self.second, self.head = nn.Conv2d(32, 32, 3, padding="same", groups=2), nn.Linear(32, 10)
+        self.norm.running_mean.normal_(std=0.1)
+        self.norm.running_var.uniform_(0.5, 1.5)
+
+    def forward(self, x):
+        x = F.max_pool2d(
+            self.norm(F.relu(self.first(x))), 2
+        )  # in this order nothing folds the norm into a weight
+        x = F.avg_pool2d(F.gelu(self.second(x)), 2)
+        return F.log_softmax(self.head(x.mean((2, 3))), -1)
+
+
+class TransformerBlock(nn.Module):
+    shape = (2, 6, 32)
+
+    def __init__(self):
+        super().__init__()
+        self.norm_1, self.norm_2 = nn.LayerNorm(32), nn.LayerNorm(32)
+        self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def forward(self, x):
+        q, k, v = (part.reshape(2, 6, 4, 8).transpose(1, 2) for part in self.qkv(self.norm_1(x)).chunk(3, -1))
+        mask = torch.ones(6, 6, dtype=torch.bool).tril()
+        x = x + self.out(
+            F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(2, 6, 32)
+        )
+        return x + self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))
+
+
+class GatedLoop(nn.Module):
+    shape = (2, 5, 32)
+
+    def __init__(self):
+        super().__init__()
+        self.gates, self.candidate = nn.Linear(64, 64), nn.Linear(64, 32)
+
+    def forward(self, x):
+        h = torch.zeros(2, 32)
+        for step in range(5):
+            update, reset = torch.sigmoid(self.gates(torch.cat((x[:, step], h), -1))).chunk(2, -1)
+            h = update * h + (1 - update) * torch.tanh(self.candidate(torch.cat((x[:, step], reset * h), -1)))
+        return h
+
+
+class Counter(nn.Module):
+    """Adds up what it is given, and tells the sum through a product."""
+
+    shape = (1, 32)
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(32, 16)
+        self.register_buffer("total", torch.zeros(1, 32))
+
+    def forward(self, x):
+        self.total.add_(x)
+        return self.head(self.total)
+
+
+NETWORKS = (MLP, ConvNet, TransformerBlock, GatedLoop, Counter)
+
+
+def convert(network: nn.Module, form: str, path: Path) -> None:
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        model = ct.convert(
+            _program(network),
+            inputs=[ct.TensorType("x", network.shape, np.float32)],
+            outputs=[ct.TensorType("y", dtype=np.float32)],
+            minimum_deployment_target=ct.target.iOS18,
+            compute_precision=ct.precision.FLOAT32 if form == "fp32" else ct.precision.FLOAT16,
+            skip_model_load=True,
+        )
+        if form in ("int8", "int4"):
+            granularity = {"granularity": "per_block", "block_size": 16} if form == "int4" else {}
+            config = cto.coreml.OpLinearQuantizerConfig(
+                mode="linear_symmetric", dtype=form, weight_threshold=0, **granularity
+            )
+            model = cto.coreml.linear_quantize_weights(model, cto.coreml.OptimizationConfig(config))
+        if form == "palettised":
+            config = cto.coreml.OpPalettizerConfig(
+                mode="uniform", nbits=4, granularity="per_grouped_channel", group_size=8, weight_threshold=0
+            )
+            model = cto.coreml.palettize_weights(model, cto.coreml.OptimizationConfig(config))
+        model.save(str(path))
+
+
+def _program(network: nn.Module):
+    """Traced, but for states, which the converter takes from an exported program only where the rest is single precision."""
+    x = torch.zeros(network.shape)
+    return (
+        torch.export.export(network, (x,)).run_decompositions({})
+        if isinstance(network, Counter)
+        else torch.jit.trace(network, x)
+    )
+
+
+def take_weights(network: nn.Module, path: Path) -> int:
+    """Puts the weights of the package, read by coremltools and decompressed here, into the network; returns how many there were."""
+    spec = ct.utils.load_spec(str(path))
+    program = load_program(spec, spec.specificationVersion, str(path / "Data/com.apple.CoreML/weights"))
+    held = [
+        _decompressed(op)
+        for op in program.functions["main"].operations
+        if op.op_type.startswith("constexpr_")
+    ]
+    for array in held:
+        same = [weight for weight in network.parameters() if weight.shape == array.shape]
+        if not array.any():  # where the loop starts from
+            continue
+        closest = min(same, key=lambda weight: float((weight - array).norm()))
+        # 16 values for 16 steps of a row or a group: a tenth at most; a weight in another's place would be 1.4 away
+        assert float((closest - array).norm()) <= 0.15 * float(closest.norm())
+        closest.data = array
+    return len(held)
+
+
+def _decompressed(op) -> torch.Tensor:
+    if op.op_type == "constexpr_lut_to_dense":
+        return torch.from_numpy(op.materialized_val_inference()).float()  # moves values, computes nothing
+    assert op.op_type == "constexpr_blockwise_shift_scale" and op.offset is None
+    data, scale = (
+        torch.from_numpy(np.array(op.data.val).astype(np.float32)),
+        torch.from_numpy(np.array(op.scale.val)).float(),
+    )
+    for axis, (size, count) in enumerate(zip(data.shape, scale.shape, strict=True)):
+        scale = scale.repeat_interleave(size // count, axis)
+    return data * scale
+
+
+@pytest.fixture(scope="module", params=NETWORKS, ids=lambda network: network.__name__)
+def network(request):
+    torch.manual_seed(0)
+    return request.param().eval()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_network_that_nobody_designed_for_this(network, form, tmp_path):
+    path = tmp_path / "network.mlpackage"
+    convert(network, form, path)
+    weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    function = Package(path).function()
+    found = {precision: Executor(function, precision) for precision in ("float32", "float16")}
+    states = {precision: executor.new_states() for precision, executor in found.items()}
+    try:
+        if form != "fp32":
+            for parameter in network.parameters():
+                parameter.data = parameter.data.half().float()
+        compressed = take_weights(network, path)
+        assert (compressed > 0) == (form not in ("fp32", "fp16"))
+        if isinstance(network, Counter):
+            network.total.zero_()
+        for seed in range(3):
+            x = np.random.default_rng(seed).standard_normal(network.shape, dtype=np.float32)
+            with torch.no_grad():
+                expected = network(torch.from_numpy(x)).numpy()
+            for precision, bar in (("float32", EXACT), ("float16", HALF)):
+                y = found[precision].run({"x": x}, states[precision])["y"]
+                assert np.abs(y - expected).max() <= bar * np.abs(expected).max(), precision
+    finally:
+        network.load_state_dict(weights)
+
+
+@pytest.mark.parametrize("form", ["int8", "int4", "palettised"])
+def test_weights_beyond_memory_are_decompressed_whenever_they_are_used(form, tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    network, path = TransformerBlock().eval(), tmp_path / "network.mlpackage"
+    convert(network, form, path)
+    x = np.random.default_rng(0).standard_normal(network.shape, dtype=np.float32)
+    held = Executor(Package(path).function())
+    monkeypatch.setattr(executor, "MOST_HELD", 0)
+    monkeypatch.setattr(executor, "LARGE", 0)
+    large = Executor(Package(path).function())
+    weights = {
+        named.name
+        for op in large.function.operations()
+        if op.type.startswith("constexpr_")
+        for named in op.outputs
+    }
+    assert weights and weights <= held._constants.keys() and not weights & large._constants.keys()
+    for _ in range(2):
+        np.testing.assert_array_equal(large.run({"x": x})["y"], held.run({"x": x})["y"])
+
+
+@pytest.mark.parametrize("target", [ct.target.iOS16, ct.target.iOS17])
+@pytest.mark.parametrize("how", ["affine", "palette", "sparse"])
+def test_compressed_weights_as_they_were_held_before_ios_18(target, how, tmp_path):
+    """Their parameters are attributes there, indices and masks lie packed. Dense weights as coremltools decompresses them."""
+    torch.manual_seed(0)
+    network = MLP().eval()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(network, torch.zeros(network.shape))
+        inputs = [ct.TensorType("x", network.shape, np.float32)]
+        model = ct.convert(
+            traced,
+            inputs=inputs,
+            outputs=[ct.TensorType("y", dtype=np.float32)],
+            minimum_deployment_target=target,
+            skip_model_load=True,
+        )
+        configs = {
+            "affine": (
+                cto.coreml.linear_quantize_weights,
+                cto.coreml.OpLinearQuantizerConfig(mode="linear", weight_threshold=0),
+            ),
+            "palette": (
+                cto.coreml.palettize_weights,
+                cto.coreml.OpPalettizerConfig(mode="uniform", nbits=4, weight_threshold=0),
+            ),
+            "sparse": (
+                cto.coreml.prune_weights,
+                cto.coreml.OpMagnitudePrunerConfig(target_sparsity=0.6, weight_threshold=0),
+            ),
+        }
+        compress, config = configs[how]
+        model = compress(model, cto.coreml.OptimizationConfig(config))
+        model.save(str(tmp_path / "held.mlpackage"))
+        cto.coreml.decompress_weights(model).save(str(tmp_path / "dense.mlpackage"))
+    x = np.random.default_rng(0).standard_normal(network.shape, dtype=np.float32)
+    held, dense = (
+        Executor(Package(tmp_path / f"{name}.mlpackage").function(), "float32") for name in ("held", "dense")
+    )
+    assert any(operation.type.startswith("constexpr_") for operation in held.function.operations())
+    assert not any(operation.type.startswith("constexpr_") for operation in dense.function.operations())
+    expected = dense.run({"x": x})["y"]
+    # the dense weights were rounded to half when they were decompressed, 2^-12 of each: sqrt(3) of that behind three layers, and a factor
+    assert np.abs(held.run({"x": x})["y"] - expected).max() <= 2e-3 * np.abs(expected).max()
+
+
+def test_states_belong_to_the_caller_and_calls_are_checked(tmp_path):
+    convert(Counter(), "fp16", tmp_path / "counter.mlpackage")
+    executor = Executor(Package(tmp_path / "counter.mlpackage").function())
+    first, second, one = executor.new_states(), executor.new_states(), np.ones((1, 32), np.float32)
+    executor.run({"x": one}, first)
+    executor.run({"x": one}, first)
+    executor.run({"x": -one}, second)
+    assert (
+        (first["total"] == 2).all() and (second["total"] == -1).all() and first["total"].dtype == np.float16
+    )
+    for inputs, states, message in (
+        ({}, first, "input x is missing"),
+        ({"x": one, "z": one}, first, "input z is not one of it"),
+        ({"x": one[:, :5]}, first, r"float32\[1, 5\], expected fp32\[1, 32\]"),
+        ({"x": one.astype(np.float64)}, first, "float64"),
+        ({"x": one}, {}, "state total is missing"),
+        ({"x": one}, {"total": np.zeros((1, 31), np.float16)}, "state total"),
+    ):
+        with pytest.raises(CallError, match=message):
+            executor.run(inputs, states)
+    with pytest.raises(CallError, match="no function 'other'; there are main"):
+        Package(tmp_path / "counter.mlpackage").function("other")
+    with pytest.raises(CallError, match="precision 'float8'"):
+        Executor(Package(tmp_path / "counter.mlpackage").function(), "float8")

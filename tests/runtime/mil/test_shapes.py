@@ -1,0 +1,150 @@
+"""Operations that move, repeat or make values, against PyTorch."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from reference import normal, op, same
+
+from runtime.mil.errors import MilError
+from runtime.mil.ops import OPERATIONS as OPS
+
+
+def test_moving_values():
+    x = normal(2, 3, 4)
+    exact = torch.from_numpy(x)
+    same(op("reshape")(x, [0, 0, -1]), exact)
+    same(OPS["reshape"](x, [6, -1]), exact.reshape(6, -1))
+    same(op("transpose")(x, [2, 0, 1]), exact.permute(2, 0, 1))
+    same(op("expand_dims")(x, [0, -1]), exact[None, ..., None])
+    same(op("squeeze")(x[None, ..., None], [0, -1]), exact)
+    same(OPS["squeeze"](x[:, :1]), exact[:, 0])
+    same(op("concat")([x, x[:, :1]], 1), torch.cat((exact, exact[:, :1]), 1))
+    same(op("concat")([x, -x], 1, True), torch.stack((exact, -exact), 2).flatten(1, 2))
+    same(op("stack")([x, -x], -1), torch.stack((exact, -exact), -1))
+    for found, expected in zip(op("split")(x, 2, split_sizes=[1, 3]), exact.split([1, 3], 2), strict=True):
+        same(found, expected)
+    for found, expected in zip(OPS["split"](x, 2, 2), exact.chunk(2, 2), strict=True):
+        same(found, expected)
+    same(op("tile")(x, [2, 1, 3]), exact.repeat(2, 1, 3))
+    same(op("reverse")(x, [0, -1]), exact.flip(0, -1))
+    same(OPS["reverse"](x), exact.flip(0, 1, 2))
+    same(op("shape")(x), np.array([2, 3, 4], np.int32))
+    same(op("slice_by_size")(x, [0, -2, 1], [-1, 1, 2]), exact[:, 1:2, 1:3])
+    same(op("band_part")(x, 1, 0), exact.tril().triu(-1))
+    same(OPS["band_part"](x), exact)
+    same(op("pixel_shuffle")(normal(1, 8, 2, 3), 2), F.pixel_shuffle(torch.from_numpy(normal(1, 8, 2, 3)), 2))
+    same(
+        op("pixel_unshuffle")(normal(1, 2, 4, 6), 2),
+        F.pixel_unshuffle(torch.from_numpy(normal(1, 2, 4, 6)), 2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("split", {"axis": 2, "num_splits": 3}, "equal parts"),
+        ("split", {"axis": 2, "split_sizes": [1, 1]}, "split sizes"),
+        ("split", {"axis": 2}, "without num_splits"),
+        ("tile", {"reps": [2]}, "reps"),
+        ("slice_by_size", {"begin": [0, 0, 3], "size": [1, 1, 2]}, "slices 3 to 5"),
+        ("pad", {"pad": [1]}, "for 3 axes"),
+        ("pad", {"pad": [9, 9], "mode": "reflect"}, "reflects"),
+        ("pad", {"pad": [1, 1], "mode": "symmetric"}, "pad mode"),
+        ("slice_by_index", {"begin": [0], "end": [1]}, "3 axes"),
+        ("slice_by_index", {"begin": [0, 0, 7], "end": [1, 1, 1], "squeeze_mask": [0, 0, 1]}, "place 7"),
+        (
+            "slice_update",
+            {"update": np.zeros((1, 1, 2), np.float32), "begin": [0, 0, 0], "end": [1, 1, 1]},
+            "writes shape",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_told(name, arguments, message):
+    with pytest.raises(MilError, match=message):
+        op(name)(normal(2, 3, 4), **arguments)
+
+
+def test_arrays_of_absurd_sizes_are_refused():
+    with pytest.raises(MilError, match="would make"):
+        OPS["fill"]([2**20, 2**20])
+    with pytest.raises(MilError, match="would make"):
+        OPS["range_1d"](np.float32(1e20), np.float32(0), np.float32(1))
+    with pytest.raises(MilError, match="step 0"):
+        OPS["range_1d"](np.int32(3), np.int32(0), np.int32(0))
+
+
+numbers_of_any_kind = st.sampled_from([np.float32, np.int32, np.int8, np.uint8, np.bool_])
+
+
+@given(
+    shape=hnp.array_shapes(min_dims=2, max_dims=4, min_side=1, max_side=4),
+    kind=numbers_of_any_kind,
+    data=st.data(),
+)
+def test_moving_keeps_values_and_their_type(shape, kind, data):
+    x = np.random.default_rng(0).integers(-9, 9, shape).astype(kind)
+    exact, axis = torch.from_numpy(x), data.draw(st.integers(-len(shape), len(shape) - 1))
+    order = data.draw(st.permutations(range(len(shape))))
+    same(op("transpose")(x, order), exact.permute(*order))
+    same(op("concat")([x, x], axis), torch.cat((exact, exact), axis))
+    same(op("stack")([x, x], axis), torch.stack((exact, exact), axis))
+    same(op("reverse")(x, [axis]), exact.flip(axis))
+    cuts = data.draw(st.integers(0, x.shape[axis]))
+    for found, expected in zip(
+        op("split")(x, axis, split_sizes=[cuts, x.shape[axis] - cuts]),
+        exact.split([cuts, x.shape[axis] - cuts], axis),
+        strict=True,
+    ):
+        same(found, expected)
+    repeats = [data.draw(st.integers(1, 3)) for _ in shape]
+    same(op("tile")(x, repeats), exact.repeat(*repeats))
+    same(op("reshape")(x, [-1, x.shape[-1]]), exact.reshape(-1, x.shape[-1]))
+    same(op("squeeze")(op("expand_dims")(x, [0, -1]), [0, -1]), exact)
+
+
+@given(
+    pads=st.lists(st.integers(0, 2), min_size=4, max_size=4),
+    mode=st.sampled_from([("constant", "constant"), ("reflect", "reflect"), ("replicate", "replicate")]),
+)
+def test_pad(pads, mode):
+    x = normal(1, 2, 4, 3)
+    exact = F.pad(
+        torch.from_numpy(x),
+        (pads[2], pads[3], pads[0], pads[1]),
+        mode[1],
+        **({"value": 2.0} if mode[0] == "constant" else {}),
+    )
+    same(op("pad")(x, pads, mode[0], np.float32(2)), exact)
+
+
+@given(start=st.integers(-5, 5), end=st.integers(-5, 5), step=st.sampled_from([1, 2, 3, -1, -2]))
+def test_range(start, end, step):
+    same(
+        op("range_1d")(np.int32(end), np.int32(start), np.int32(step)),
+        np.array(list(range(start, end, step)), np.int32),
+    )
+    same(
+        OPS["range_1d"](np.float32(end), np.float32(start), np.float32(step / 2)),
+        np.arange(start, end, step / 2, dtype=np.float32),
+    )
+
+
+def test_made_arrays():
+    same(op("fill")([2, 3], np.float32(1.5)), torch.full((2, 3), 1.5))
+    same(op("fill_like")(normal(2, 3), np.int32(7)), torch.full((2, 3), 7))
+    ids = np.array([[0, 2], [1, 0]], np.int32)
+    same(op("one_hot")(ids, 3), F.one_hot(torch.from_numpy(ids).long(), 3).int())
+    same(OPS["one_hot"](ids, 3, 1), F.one_hot(torch.from_numpy(ids).long(), 3).int().permute(0, 2, 1))
+    same(
+        OPS["one_hot"](np.array([5, -1], np.int32), 3, on_value=np.float32(2), off_value=np.float32(-1)),
+        np.full((2, 3), -1, np.float32),
+    )
+
+
+def test_zeros_of_a_shape_count_from_the_right():
+    """As the op set has it; PyTorch's reshape knows no zeros."""
+    assert OPS["reshape"](normal(2, 50), [1, 0, -1, 0]).shape == (1, 1, 2, 50)

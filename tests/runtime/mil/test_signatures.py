@@ -1,0 +1,57 @@
+"""Names and defaults of all operations are those of coremltools' op set, and each has a test."""
+
+import inspect
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from test_elementwise import BINARY, LOGIC, UNARY
+from test_reductions import REDUCTIONS
+
+from runtime.mil.ops import OPERATIONS as OPS
+from runtime.mil.ops import SIGNATURES
+
+
+def test_no_operation_is_without_a_test():
+    """Each is called by name in a file beside this one, or stands in a table of those that are."""
+    source = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    called = set(re.findall(r'(?:op\(|OPS\[)"(\w+)"', source)) | {*UNARY, *BINARY, *LOGIC, *REDUCTIONS}
+    assert sorted(OPS.keys() - called) == []
+
+
+def _defaults(definition, version):
+    """What coremltools says of an operation's inputs: name -> (optional, default). Some defaults depend on the rank of x."""
+    operation = object.__new__(definition)
+    tensor = SimpleNamespace(rank=4, shape=(1, 2, 3, 4), dtype=version, val=None)
+    operation.x, operation.weight, operation.return_indices = tensor, tensor, SimpleNamespace(val=True)
+    defaults = dict(definition.default_inputs(operation).items())
+    return {
+        name: (kind.optional, defaults.get(name)) for name, kind in definition.input_spec.input_types.items()
+    }
+
+
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_names_and_defaults_are_those_of_the_op_set(name):
+    from coremltools.converters.mil.mil import types
+    from coremltools.converters.mil.mil.ops.registry import SSAOpRegistry
+
+    own = SIGNATURES[name].parameters
+    known: set[str] = set()
+    for definition in SSAOpRegistry.core_ops[name].values():
+        for key, (optional, default) in _defaults(definition, types.fp32).items():
+            known.add(key)
+            if not optional:
+                continue
+            found = own[key].default
+            assert found is not inspect.Parameter.empty, f"{key} is optional"
+            if found is not None:
+                assert (
+                    found == default if isinstance(found, str) else np.float32(found) == np.float32(default)
+                )
+            else:  # left out, it means what the default says: ones, no padding, all axes, nothing added
+                assert default is None or isinstance(default, range) or np.all(np.isin(default, (0, 1))), (
+                    f"{key}: {default}"
+                )
+    assert own.keys() == known

@@ -1,0 +1,231 @@
+"""What `bench` reports, and what is made of it: figures are there and agree. Nothing here depends on how fast it is."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from bundle.bundle import Bundle
+from runtime.__main__ import main as runtime
+from runtime.bench import measure_bandwidth
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("target", ["onnx", "executorch"])
+def test_figures_agree_with_each_other(bundles, target, capsys):
+    assert (
+        runtime(
+            [
+                "bench",
+                str(bundles / target),
+                "--frames",
+                "4",
+                "--prompt-tokens",
+                "5",
+                "--threads",
+                "1",
+                "--json",
+            ]
+        )
+        == 0
+    )
+    found = json.loads(capsys.readouterr().out)
+    assert {name: row["calls"] for name, row in found["components"].items()} == {
+        "embed_text": 1,
+        "prefill": 1,
+        "embed_codes": 4,
+        "decode_step": 4,
+        "acoustic_step": 28,
+        "codec_step": 4,
+    }
+    weights = {entry.name: entry.weight_bytes for entry in Bundle(bundles / target).manifest.components}
+    frame = found["frame"]
+    assert (
+        frame["weight_bytes"] == weights["decode_step"] + 7 * weights["acoustic_step"] + weights["codec_step"]
+        and not weights["embed_text"]
+    )
+    assert found["rtf"] == frame["median_ms"] / 80 and found["machine"]["threads"] == 1
+    assert frame["share_of_floor"] == pytest.approx(
+        frame["weight_bytes"] / found["bandwidth_gb_s"] / 1e6 / frame["median_ms"]
+    )
+    assert 0 < frame["outside_ms"] < frame["median_ms"]
+    assert found["first_sound_s"] > 0 and found["load_s"] > 0 and found["resident_bytes"] > 1e7
+    assert runtime(["bench", str(bundles / target), "--frames", "2"]) == 0
+    assert "RTF" in capsys.readouterr().out
+
+
+def test_several_streams_are_timed_in_one_pass(bundles, capsys):
+    assert (
+        runtime(
+            [
+                "bench",
+                str(bundles / "onnx"),
+                "--frames",
+                "3",
+                "--prompt-tokens",
+                "3",
+                "--threads",
+                "1",
+                "--streams",
+                "1,3",
+                "--json",
+            ]
+        )
+        == 0
+    )
+    rows = json.loads(capsys.readouterr().out)["streams"]
+    assert [row["streams"] for row in rows] == [1, 3]
+    for row in rows:
+        assert row["frames_per_s"] == pytest.approx(row["streams"] / row["pass_ms"] * 1e3)
+        assert row["median_ms"].keys() == {"embed_codes", "decode_step", "acoustic_step"}
+    for target, asked, most in (("onnx", "5", 4), ("onnx", "0", 4), ("executorch", "2", 1)):
+        assert runtime(["bench", str(bundles / target), "--streams", asked]) == 2
+        assert f"serves 1 to {most}" in capsys.readouterr().err
+
+
+def test_bad_numbers_are_told(bundles, capsys):
+    for arguments, message in (
+        (["--frames", "0"], "--frames 0: expected at least 1"),
+        (["--frames", "5000"], "the cache has 1024"),
+    ):
+        assert runtime(["bench", str(bundles / "onnx"), *arguments]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_bandwidth_is_a_rate():
+    assert np.isfinite(measure_bandwidth(1, rounds=1)) and measure_bandwidth(1, rounds=1) > 0
+
+
+def test_eager_is_timed_beside_a_bundle(bundles, checkpoint, capfd):
+    arguments = ["--frames", "2", "--prompt-tokens", "3", "--threads", "1", "--compare", "eager", "--json"]
+    assert runtime(["bench", str(bundles / "onnx"), *arguments]) == 0
+    found = json.loads(capfd.readouterr().out)
+    eager = found["eager"]
+    assert eager["bundle"]["target"] == "eager" and eager["bundle"]["recipe"] == "bfloat16"
+    same = ("prompt_tokens", "voice_rows")
+    assert {key: eager[key] for key in same} == {key: found[key] for key in same} and eager["frame"][
+        "frames"
+    ] == 2
+    assert {name: row["calls"] for name, row in eager["components"].items()} == {
+        name: row["calls"] for name, row in found["components"].items()
+    }
+    stored = {
+        name: 2 * array.numel() for name, array in load_file(checkpoint / "consolidated.safetensors").items()
+    }
+    backbone = (
+        "layers.",
+        "norm.",
+        "acoustic_transformer.semantic_codebook_output",
+        "acoustic_transformer.llm_projection",
+    )
+    assert eager["components"]["decode_step"]["weight_bytes"] == sum(
+        size for name, size in stored.items() if name.startswith(backbone)
+    )
+    assert eager["components"]["codec_step"]["weight_bytes"] == sum(
+        size for name, size in stored.items() if name.startswith("audio_tokenizer.")
+    )
+    assert runtime(["bench", str(bundles / "onnx"), "--compare", "eager", "--checkpoint", "/nowhere"]) == 2
+    assert "/nowhere" in capfd.readouterr().err
+
+
+def run_of(frame: float, recipe: str, **more) -> dict:
+    """A run as `bench --json` prints it; of its frame the backbone takes a half, ten calls of the head a quarter."""
+    calls = {"decode_step": 10, "acoustic_step": 70, "codec_step": 10, "embed_codes": 10}
+    parts = {
+        "decode_step": frame / 2,
+        "acoustic_step": frame / 4 / 7,
+        "codec_step": frame / 8,
+        "embed_codes": frame / 16,
+    }
+    return {
+        "bundle": {"name": "m", "family": "voxtral_tts", "target": "onnx", "recipe": recipe, "bytes": 100},
+        "machine": {
+            "processor": "P",
+            "cores": 2,
+            "threads": 2,
+            "system": "S",
+            "python": "3",
+            "onnxruntime": "1",
+        },
+        "bandwidth_gb_s": 40.0,
+        "resident_bytes": 130,
+        "components": {name: {"calls": calls[name], "median_ms": parts[name]} for name in calls},
+        "frame": {"frames": 10, "median_ms": frame, "outside_ms": frame / 16, "share_of_floor": 0.6},
+        "rtf": frame / 80,
+        "first_sound_s": 0.5,
+        "prompt_tokens": 20,
+        "voice_rows": 218,
+        **more,
+    }
+
+
+def test_a_table_and_a_plot_from_runs(tmp_path):
+    """Three runs of one bundle, of which the last has eager beside it: the median and the range; eager in a row of its own."""
+    for index, frame in enumerate((160.0, 80.0, 100.0)):
+        more = (
+            {"eager": run_of(800.0, "bfloat16")}
+            if index == 2
+            else {"streams": [{"streams": 4, "frames_per_s": 8.0 + index}]}
+        )
+        (tmp_path / f"{index}.json").write_text(json.dumps(run_of(frame, "w4", **more)))
+    readme, plot = tmp_path / "README.md", tmp_path / "bars.svg"
+    command = [
+        sys.executable,
+        "tools/bench_report.py",
+        *map(str, sorted(tmp_path.glob("*.json"))),
+        "--readme",
+        str(readme),
+        "--plot",
+        str(plot),
+    ]
+    readme.write_text("# no place\n")
+    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert refused.returncode and "no place" in refused.stderr
+    readme.write_text(
+        "before\n<!-- bench voxtral_tts: made by tools/bench_report.py -->\nold\n<!-- /bench voxtral_tts -->\nafter\n"
+    )
+    subprocess.run(command, cwd=ROOT, check=True)
+    text = readme.read_text()
+    assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
+    assert (
+        "| onnx w4 | 100 ms (80-160) | 1.25 (1.00-2.00) | 50 ms (40-80) | 25 ms (20-40) | 12 ms (10-20) | 60 % (60-60) |"
+        in text
+    )
+    assert "| utterances at once | 4 |\n|---|---|\n| onnx w4 | 8.5 frames/s (8.0-9.0) |\n" in text
+    assert "| onnx bfloat16 | 800 ms | 10.00 |" in text and "3 runs" in text
+    first = plot.read_bytes()
+    subprocess.run(command, cwd=ROOT, check=True)
+    assert plot.read_bytes() == first and b"<svg" in first and readme.read_text() == text
+
+
+def test_runs_of_two_families_do_not_make_one_table(tmp_path):
+    for family in ("voxtral_tts", "voxtral_realtime"):
+        run = run_of(80.0, "w4")
+        run["bundle"]["family"] = family
+        (tmp_path / f"{family}.json").write_text(json.dumps(run))
+    refused = subprocess.run(
+        [sys.executable, "tools/bench_report.py", *map(str, tmp_path.glob("*.json"))],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert refused.returncode and "voxtral_realtime and voxtral_tts" in refused.stderr
+
+
+@pytest.mark.parametrize("family", ["voxtral_tts", "voxtral_realtime"])
+def test_the_readme_shows_what_the_runs_say(family, tmp_path):
+    runs = sorted((ROOT / "docs" / "bench" / family).glob("*.json"))
+    copy = tmp_path / "README.md"
+    copy.write_text((ROOT / "README.md").read_text())
+    subprocess.run(
+        [sys.executable, "tools/bench_report.py", *map(str, runs), "--readme", str(copy)],
+        cwd=ROOT,
+        check=True,
+    )
+    assert copy.read_text() == (ROOT / "README.md").read_text()

@@ -1,0 +1,394 @@
+"""Core ML bundles through the reference executor: speech, traces, verification, and faults planted in packages."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import QUANT, edit_manifest, vouch_for
+
+from bundle.bundle import Bundle
+from bundle.errors import UsageError
+from export.__main__ import main as export
+from runtime.__main__ import main as runtime
+from runtime.engines import open_engine
+from runtime.engines.base import EngineOptions
+from runtime.engines.coreml import ReferenceEngine
+from runtime.families import read_constants
+
+pytestmark = pytest.mark.slow
+MODEL, WEIGHTS = "Data/com.apple.CoreML/model.mlmodel", "Data/com.apple.CoreML/weights/weight.bin"
+
+
+@pytest.fixture
+def copy(bundles, tmp_path) -> Path:
+    """A bundle that a test may damage."""
+    return Path(shutil.copytree(bundles / "coreml", tmp_path / "bundle"))
+
+
+@pytest.fixture(scope="module")
+def inputs(bundles, tmp_path_factory) -> Path:
+    constants = read_constants(Bundle(bundles / "coreml").manifest)
+    rng = np.random.default_rng(0)
+    frames, books = 12, constants.n_codebooks
+    codes = np.concatenate(
+        (
+            rng.integers(2, 2 + constants.semantic_codes, (frames, 1)),
+            rng.integers(2, 23, (frames, books - 1)),
+        ),
+        axis=1,
+    )
+    path = tmp_path_factory.mktemp("inputs") / "in.npz"
+    ids = np.concatenate(
+        ([constants.bos_id, constants.begin_audio_id], rng.integers(1000, constants.vocab_size, 20))
+    )
+    noise = rng.standard_normal((frames, books - 1), dtype=np.float32)
+    np.savez(
+        path,
+        ids=ids,
+        voice=np.zeros((0, constants.dim), np.float32),
+        noise=noise,
+        codes=codes,
+        codec_codes=codes[None],
+    )
+    return path
+
+
+def verify(bundle: Path, *more: str) -> int:
+    return export(["verify", str(bundle), "--steps", "30", *more])
+
+
+def traced(bundle: Path, inputs: Path, out: Path, *more: str) -> dict[str, np.ndarray]:
+    assert runtime(["trace", str(bundle), "--inputs", str(inputs), "-o", str(out), *more]) == 0
+    with np.load(out) as file:
+        return dict(file)
+
+
+def test_the_bundle_speaks_and_says_once_who_runs_it(bundles, tmp_path, capsys):
+    assert (
+        runtime(["say", "Hello there.", "--bundle", str(bundles / "coreml"), "-o", str(tmp_path / "out.wav")])
+        == 0
+    )
+    assert capsys.readouterr().err.count("reference executor") == 1
+    assert json.loads((bundles / "coreml" / "manifest.json").read_text())["numerics"] == "reference executor"
+
+
+def test_teacher_forced_codes_are_eagers_own(bundles, inputs, tmp_path):
+    """In float32 mode what differs from eager is float32's own rounding; half precision moves a value or two across a level."""
+    assert (
+        export(
+            [
+                "trace",
+                *QUANT,
+                "--target",
+                "coreml",
+                "--inputs",
+                str(inputs),
+                "-o",
+                str(tmp_path / "eager.npz"),
+            ]
+        )
+        == 0
+    )
+    with np.load(tmp_path / "eager.npz") as file:
+        eager = dict(file)
+    exact = traced(bundles / "coreml", inputs, tmp_path / "float32.npz", "--compute-precision", "float32")
+    np.testing.assert_array_equal(exact["codes"], eager["codes"])
+    for name in ("prefill_hidden", "hidden", "semantic_logits", "audio"):
+        assert np.abs(exact[name] - eager[name]).max() <= 1e-5 * np.abs(eager[name]).max(), name
+    # 2 layers of some 20 roundings of 2^-12 each: 1.5e-3, and a factor; velocities move as much, a level of FSQ is 0.1 wide
+    half = traced(bundles / "coreml", inputs, tmp_path / "float16.npz")
+    assert 0 < np.abs(half["hidden"] - eager["hidden"]).max() <= 1e-2 * np.abs(eager["hidden"]).max()
+    assert (half["codes"] == eager["codes"]).mean() > 0.95
+
+
+def test_verify_in_one_precision(bundles, capsys):
+    assert verify(bundles / "coreml", "--compute-precision", "float32") == 0
+    out = capsys.readouterr().out
+    assert "outputs, float32" in out and "float16" not in out
+
+
+def edit(bundle: Path, package: str, change) -> None:
+    import coremltools as ct
+
+    path = bundle / package / MODEL
+    spec = ct.utils.load_spec(str(path))
+    change(spec)
+    path.write_bytes(spec.SerializeToString())
+    vouch_for(bundle, f"{package}/{MODEL}")
+
+
+def operations(spec, function: str, kind: str) -> list:
+    return [
+        op
+        for op in spec.mlProgram.functions[function].block_specializations["CoreML8"].operations
+        if op.type == kind
+    ]
+
+
+def swap_float_weights(spec):
+    """Two arrays of one shape in the weight file change places: none of them quantised, so that only numbers tell."""
+    found: dict[tuple, list] = {}
+    for op in operations(spec, "acoustic_step", "const"):
+        value = op.attributes["val"]
+        if value.WhichOneof("value") == "blobFileValue" and value.type.tensorType.dataType == 10:
+            found.setdefault(
+                tuple(size.constant.size for size in value.type.tensorType.dimensions), []
+            ).append(value.blobFileValue)
+    first, second = next(values for values in found.values() if len(values) > 1)[:2]
+    first.offset, second.offset = second.offset, first.offset
+
+
+def change_an_axis(spec):
+    softmax = operations(spec, "decode_step", "softmax")[0].inputs["axis"].arguments[0]
+    axis = next(op for op in operations(spec, "decode_step", "const") if op.outputs[0].name == softmax.name)
+    axis.attributes["val"].immediateValue.tensor.ints.values[0] = -2
+
+
+def drop_a_state_update(spec):
+    block = spec.mlProgram.functions["codec_step"].block_specializations["CoreML8"]
+    last = max(index for index, op in enumerate(block.operations) if op.type == "write_state")
+    del block.operations[last]
+
+
+@pytest.mark.parametrize(
+    ("package", "fault", "precision"),
+    [
+        ("acoustic_step.mlpackage", swap_float_weights, "float16"),
+        ("acoustic_step.mlpackage", swap_float_weights, "float32"),
+        ("backbone.mlpackage", change_an_axis, "float16"),
+        ("codec.mlpackage", drop_a_state_update, "float32"),
+    ],
+)
+def test_a_planted_fault_is_found_by_its_numbers(copy, capsys, package, fault, precision):
+    """In what the faulty component gives, or leaves in its states; and in nothing that does not depend on it."""
+    edit(copy, package, fault)
+    assert verify(copy, "--compute-precision", precision, "--json") == 4
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    failed = {
+        (row["component"], row["output"])
+        for row in rows
+        if not row["passed"] and row["check"] in (f"outputs, {precision}", f"states, {precision}")
+    }
+    expected = {
+        swap_float_weights: {("acoustic_step", "next_x"), ("acoustic_step", "velocity")},
+        change_an_axis: {
+            ("decode_step", name) for name in ("hidden", "semantic_logits", "condition", "states")
+        },
+        drop_a_state_update: {("codec_step", "states")},
+    }[fault]
+    assert failed and failed <= expected
+
+
+def rename(what, old, new):
+    def change(spec):
+        function = spec.mlProgram.functions["embed_codes"]
+        if what == "output":
+            block = function.block_specializations["CoreML8"]
+            block.outputs[list(block.outputs).index(old)] = new
+            next(output for op in block.operations for output in op.outputs if output.name == old).name = new
+            spec.description.functions[0].output[0].name = new
+        else:
+            next(entry for entry in function.inputs if entry.name == old).type.tensorType.dimensions[
+                1
+            ].constant.size = new
+
+    return change
+
+
+def read_unknown_state(spec):
+    block = spec.mlProgram.functions["decode_step"].block_specializations["CoreML8"]
+    next(op for op in block.operations if op.type == "read_state").inputs["input"].arguments[
+        0
+    ].name = "embeddings"
+
+
+def forget_state(spec):
+    inputs = spec.mlProgram.functions["decode_step"].inputs
+    inputs.remove(next(entry for entry in inputs if entry.type.WhichOneof("type") == "stateType"))
+
+
+@pytest.mark.parametrize(
+    ("package", "change", "message"),
+    [
+        (
+            "embed_codes.mlpackage",
+            rename("output", "embeddings", "vectors"),
+            "output embeddings: missing, the manifest says fp32[1, 1, 96]",
+        ),
+        (
+            "embed_codes.mlpackage",
+            rename("input", "codes", 36),
+            "input codes: int32[1, 36], the manifest says int32[1, 37]",
+        ),
+        ("backbone.mlpackage", read_unknown_state, "takes a value where a state is expected"),
+        ("backbone.mlpackage", forget_state, "which nothing before it gives"),
+        (
+            "backbone.mlpackage",
+            lambda spec: spec.neuralNetwork.layers.add(),
+            "holds neuralNetwork, expected an ML program",
+        ),
+    ],
+)
+def test_a_package_that_is_not_what_the_manifest_says_is_told_in_one_line(
+    copy, tmp_path, capsys, package, change, message
+):
+    edit(copy, package, change)
+    assert (
+        runtime(
+            ["say", "Hello.", "--bundle", str(copy), "-o", str(tmp_path / "out.wav"), "--max-frames", "2"]
+        )
+        == 5
+    )
+    error = capsys.readouterr().err
+    assert (
+        message in error
+        and error.count("voxport: error:") == 1
+        and "Traceback" not in error
+        and not (tmp_path / "out.wav").exists()
+    )
+
+
+def test_an_unknown_operation_and_a_missing_weight_file_are_told(copy, tmp_path, capsys):
+    edit(
+        copy,
+        "embed_codes.mlpackage",
+        lambda spec: setattr(operations(spec, "embed_codes", "gather")[0], "type", "scry"),
+    )
+    assert (
+        runtime(["say", "Hello.", "--bundle", str(copy), "-o", str(tmp_path / "out.wav"), "--no-check"]) == 5
+    )
+    assert (
+        "the executor has no operation scry" in capsys.readouterr().err
+        and not (tmp_path / "out.wav").exists()
+    )
+    (copy / "backbone.mlpackage" / WEIGHTS).unlink()
+    assert runtime(["mil", str(copy / "backbone.mlpackage")]) == 5
+    assert "weight.bin: cannot be read" in capsys.readouterr().err
+
+
+def test_an_unknown_function_is_told(copy, tmp_path, capsys):
+    edit_manifest(copy, lambda manifest: manifest["components"][2].update(entry_point="nothing"))
+    assert runtime(["say", "Hello.", "--bundle", str(copy), "-o", str(tmp_path / "out.wav")]) == 5
+    assert "no function 'nothing'; there are" in capsys.readouterr().err
+    assert runtime(["mil", str(copy / "backbone.mlpackage"), "--function", "nothing"]) == 2
+
+
+def test_a_false_precision_in_the_manifest_is_found(copy, capsys):
+    edit_manifest(copy, lambda manifest: manifest.update(compute_precision="float32"))
+    assert verify(copy, "--compute-precision", "float16") == 4
+    assert "compute precision: found float16, expected float32" in capsys.readouterr().err
+
+
+def test_others_may_read_a_package(bundles):
+    for part in (bundles / "coreml").rglob("*.mlpackage/**/*"):
+        assert part.stat().st_mode & 0o044 == 0o044, part
+
+
+def test_a_package_is_described(bundles, capsys):
+    assert runtime(["mil", str(bundles / "coreml" / "backbone.mlpackage"), "--function", "decode_step"]) == 0
+    text = capsys.readouterr().out
+    assert (
+        "state     backbone_k_cache_0 fp16[1, 2, 1024, 32]" in text
+        and "int4, constexpr_blockwise_shift_scale" in text
+    )
+    assert runtime(["mil", str(bundles / "coreml" / "backbone.mlpackage"), "--json"]) == 0
+    functions = json.loads(capsys.readouterr().out)["functions"]
+    assert set(functions) == {"prefill", "decode_step"}
+    for function in functions.values():  # what becomes a code stays in single precision to its end
+        assert function["operations"]["linear"] == {"count": 10, "results": {"fp16": 9, "fp32": 1}}
+        assert function["operations"]["write_state"] == {
+            "count": 4,
+            "results": {},
+        }  # keys and values of two layers
+        assert len(function["compressed"]) == 9 and all(
+            "held as int4" in kind for kind in function["compressed"].values()
+        )
+
+
+def test_functions_share_their_weights(bundles):
+    """The weight file holds at most 1.05 times the weights that one function needs."""
+    bundle = Bundle(bundles / "coreml")
+    from runtime.mil import Package
+    from runtime.mil.program import Constant
+    from runtime.mil.weights import Packed
+
+    package = Package(bundle.folder / "backbone.mlpackage")
+    values = [
+        value
+        for op in package.function("prefill").operations()
+        for listed in op.inputs.values()
+        for value in listed
+        if isinstance(value, Constant)
+    ]
+    arrays = {
+        value.value.ctypes.data: value
+        for value in values
+        if isinstance(value.value, np.ndarray) and value.value.size > 10
+    }
+    arrays |= {value.value.start: value for value in values if isinstance(value.value, Packed)}
+    needed = sum(value.value.size * value.kind.scalar.bits / 8 for value in arrays.values())
+    assert (bundle.folder / "backbone.mlpackage" / WEIGHTS).stat().st_size <= 1.05 * needed
+
+
+def test_functions_share_their_weights_in_memory_too(bundles):
+    from runtime.mil import Executor, Package
+
+    package = Package(bundles / "coreml" / "backbone.mlpackage")
+    first, second = (Executor(package.function(name), "float32") for name in ("prefill", "decode_step"))
+
+    def large(executor):
+        return {
+            id(array): array.nbytes
+            for array in executor._constants.values()
+            if isinstance(array, np.ndarray) and array.size > 2000
+        }
+
+    assert large(first) == large(second) and sum(large(first).values()) > 700_000
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "message"),
+    [
+        ("onnx", EngineOptions(compute_precision="float32"), "--compute-precision: for Core ML bundles"),
+        ("executorch", EngineOptions(compute_units="all"), "--compute-units: for Core ML bundles"),
+        ("coreml", EngineOptions(compute_precision="bfloat16"), "expected one of float16, float32"),
+    ],
+)
+def test_options_that_an_engine_does_not_have(bundles, target, options, message):
+    with pytest.raises(UsageError, match=message):
+        open_engine(Bundle(bundles / target), options)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="on macOS the option is Core ML's")
+def test_compute_units_are_core_mls(bundles, capsys):
+    with pytest.raises(
+        UsageError, match="--compute-units cpu: Core ML's, and there is no Core ML on this system"
+    ):
+        open_engine(Bundle(bundles / "coreml"), EngineOptions(compute_units="cpu"))
+    assert isinstance(
+        open_engine(Bundle(bundles / "coreml"), EngineOptions(compute_units="all")), ReferenceEngine
+    )
+    assert verify(bundles / "coreml", "--compute-units", "cpu") == 2
+    assert "--compute-units cpu: for Core ML itself" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "darwin", reason="Core ML predicts on macOS alone")
+def test_core_ml_and_the_executor_agree(bundles, inputs, tmp_path):
+    native = traced(bundles / "coreml", inputs, tmp_path / "native.npz", "--compute-units", "cpu")
+    reference = traced(
+        bundles / "coreml", inputs, tmp_path / "reference.npz", "--compute-precision", "float16"
+    )
+    for name in ("prefill_hidden", "hidden", "semantic_logits", "audio"):
+        assert np.abs(native[name] - reference[name]).max() <= 2e-2 * np.abs(reference[name]).max(), name
+    stream = open_engine(Bundle(bundles / "coreml")).stream()
+    states = {name: np.full_like(array, 0.5) for name, array in stream.snapshot().items()}
+    stream.restore(states)
+    assert all(np.array_equal(array, states[name]) for name, array in stream.snapshot().items())
+
+
+def test_what_has_no_choice_of_precision_is_told(tmp_path, capsys):
+    assert export(["--target", "onnx", "--compute-precision", "float16", "--out", str(tmp_path / "out")]) == 2
+    assert "onnx computes in float32" in capsys.readouterr().err and not list(tmp_path.iterdir())

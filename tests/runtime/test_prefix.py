@@ -1,0 +1,99 @@
+"""A voice's rows: kept beside the bundle, exact, computed again where they are damaged; and what a stream's rows are."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bundle.bundle import Bundle
+from bundle.errors import UsageError
+from runtime.engines import open_engine
+from runtime.families.voxtral_tts.model import Speaker
+from runtime.text_to_speech import Synthesizer
+
+pytestmark = pytest.mark.slow
+TARGETS = ["onnx", "executorch", "coreml"]
+
+
+@pytest.fixture
+def copy(bundles, tmp_path, request) -> Path:
+    return Path(shutil.copytree(bundles / request.param, tmp_path / "bundle"))
+
+
+def spoken(bundle: Path, text: str = "Hello there.") -> np.ndarray:
+    return np.concatenate(list(Synthesizer(bundle, check=False).speak(text, seed=3, max_frames=4)))
+
+
+def kept(bundle: Path) -> list[Path]:
+    return sorted(bundle.with_name("bundle.prefixes").glob("*"))
+
+
+@pytest.mark.parametrize("copy", TARGETS, indirect=True)
+def test_speech_from_kept_rows_is_the_same_to_the_bit(copy, monkeypatch):
+    first = spoken(copy)
+    assert len(kept(copy)) == 1
+    prefilled = []
+    run = Speaker._read
+    monkeypatch.setattr(
+        Speaker,
+        "_read",
+        lambda self, ids, voice, extra: prefilled.append(len(ids)) or run(self, ids, voice, extra),
+    )
+    np.testing.assert_array_equal(spoken(copy), first)
+    assert len(prefilled) == 1  # of the text alone
+    other = spoken(copy, "Something else.")
+    assert len(prefilled) == 2 and len(kept(copy)) == 1
+    shutil.rmtree(copy.with_name("bundle.prefixes"))
+    np.testing.assert_array_equal(spoken(copy, "Something else."), other)
+
+
+@pytest.mark.parametrize("copy", ["onnx"], indirect=True)
+def test_damaged_rows_are_computed_again_and_another_bundle_has_its_own(copy, caplog):
+    first = spoken(copy)
+    (path,) = kept(copy)
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    np.testing.assert_array_equal(spoken(copy), first)
+    assert "damaged" in caplog.text and path.read_bytes() != bytes(content)
+    path.write_bytes(content[:100])
+    np.testing.assert_array_equal(spoken(copy), first)
+    manifest = copy / "manifest.json"
+    manifest.write_text(manifest.read_text() + " ")
+    spoken(copy)
+    assert len(kept(copy)) == 2
+
+
+@pytest.mark.parametrize("copy", ["onnx"], indirect=True)
+def test_where_nothing_can_be_kept_it_speaks_all_the_same(copy):
+    copy.with_name("bundle.prefixes").write_text("a file where the folder would be")
+    assert len(spoken(copy)) and len(spoken(copy))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_rows_go_into_a_stream_and_leave_the_rest_as_it_is(bundles, target):
+    engine = open_engine(Bundle(bundles / target))
+    first, second = engine.stream(), engine.stream()
+    rng = np.random.default_rng(0)
+    dim = first.components["prefill"].inputs[0].shape[-1]
+    embeddings = rng.standard_normal((1, 7, dim), dtype=np.float32)
+    first.run("prefill", {"embeddings": embeddings, "position": np.array([0])})
+    rows = first.save_rows(5)
+    assert {array.shape[first.row_axis] for array in rows.values()} == {5}
+    second.load_rows(rows)
+    for name, array in second.snapshot().items():
+        if name in rows:
+            np.testing.assert_array_equal(np.take(array, range(5), first.row_axis), rows[name])
+            assert not np.take(array, range(5, array.shape[first.row_axis]), first.row_axis).any()
+    step = {"embeddings": embeddings[:, 5:6], "position": np.array([5])}
+    alone = engine.stream()
+    alone.run("prefill", {"embeddings": embeddings[:, :5], "position": np.array([0])})
+    np.testing.assert_allclose(
+        second.run("decode_step", step)["hidden"], alone.run("decode_step", step)["hidden"], atol=1e-3
+    )
+    name = next(iter(rows))
+    with pytest.raises(UsageError, match="this bundle has"):
+        second.load_rows(rows | {name: rows[name][..., :3]})
+    with pytest.raises(UsageError, match="this bundle has"):
+        second.load_rows({key: value for key, value in rows.items() if key != name})

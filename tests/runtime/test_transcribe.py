@@ -1,0 +1,256 @@
+"""Speech to text from bundles, as a person uses it."""
+
+import contextlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from bundle.errors import UsageError
+from runtime.__main__ import main as runtime
+from runtime.speech_to_text import Transcriber
+
+RATE = 16000
+pytestmark = pytest.mark.slow
+
+
+def noise(seconds: float, rate: int = RATE, channels: int = 1) -> np.ndarray:
+    return (0.1 * np.random.default_rng(0).standard_normal((round(seconds * rate), channels))).astype(
+        np.float32
+    )
+
+
+def written(path: Path, samples: np.ndarray, rate: int = RATE) -> Path:
+    soundfile.write(path, samples, rate)
+    return path
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory) -> Path:
+    return written(tmp_path_factory.mktemp("sound") / "talk.flac", noise(4, 44100, 2), 44100)
+
+
+@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
+def test_a_recording_becomes_text_on_every_target(listening, recording, target, capsys):
+    arguments = ["transcribe", str(recording), "--bundle", str(listening / target)]
+    assert runtime([*arguments, "--format", "json", "--timestamps"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["seconds"] == 4 and found["text"] and found["words"]
+    starts = [word["start"] for word in found["words"]]
+    assert starts == sorted(starts) and all(
+        0 <= word["start"] < word["end"] <= 4 + 12 * 0.08 for word in found["words"]
+    )
+    assert runtime(arguments) == 0
+    assert capsys.readouterr().out.strip("\n") == found["text"].strip("\n")
+    assert runtime([*arguments, "--delay-ms", "80"]) == 0
+    assert capsys.readouterr().out.strip() != found["text"]
+
+
+@pytest.mark.parametrize("form", ["text", "srt", "vtt", "json"])
+def test_every_format_goes_to_a_file(listening, recording, tmp_path, form, monkeypatch, capsys):
+    monkeypatch.setattr("runtime.__main__.TOLD_S", 0.0)
+    out = tmp_path / f"out.{form}"
+    assert (
+        runtime(
+            [
+                "transcribe",
+                str(recording),
+                "--bundle",
+                str(listening / "onnx"),
+                "--format",
+                form,
+                "-o",
+                str(out),
+            ]
+        )
+        == 0
+    )
+    assert out.read_text() and ("-->" in out.read_text()) == (form in ("srt", "vtt"))
+    assert "so far" in capsys.readouterr().err  # who waits for a file is told how far it is
+
+
+@pytest.mark.parametrize("seconds", [0.01, 1.0])
+def test_short_and_silent_recordings_are_no_errors(listening, tmp_path, seconds):
+    path = written(tmp_path / "short.wav", np.zeros((round(seconds * RATE), 1), np.float32))
+    assert runtime(["transcribe", str(path), "--bundle", str(listening / "onnx")]) == 0
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "runtime", "transcribe", *map(str, arguments)]
+
+
+def test_words_appear_while_one_speaks(listening):
+    """Half of the sound is enough for a part of the text; the rest comes when the pipe closes."""
+    samples = (noise(6) * 32767).astype("<i2").tobytes()
+    process = subprocess.Popen(
+        command("-", "--bundle", listening / "onnx", "--live"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin and process.stdout
+    process.stdin.write(samples[: len(samples) // 2])
+    process.stdin.flush()
+    early = process.stdout.read1(100)  # comes although the pipe is open
+    rest, _ = process.communicate(samples[len(samples) // 2 :], timeout=60)
+    assert early and process.returncode == 0
+    done = subprocess.run(
+        command("-", "--bundle", listening / "onnx", "--live"), input=samples, capture_output=True, check=True
+    )
+    assert early + rest == done.stdout
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, "nobody reads"])
+def test_a_live_stream_that_is_left_ends_well(listening, ending):
+    """While the source is still open and silent."""
+    samples = (noise(3) * 32767).astype("<i2").tobytes()
+    live = command("-", "--bundle", listening / "onnx", "--live")
+    whole = subprocess.run(live, input=samples, capture_output=True, check=True).stdout
+    process = subprocess.Popen(live, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdin and process.stdout and process.stderr
+    process.stdin.write(samples)
+    process.stdin.flush()
+    early = process.stdout.read1(100)
+    if isinstance(ending, signal.Signals):
+        process.send_signal(ending)
+        assert process.wait(60) == 0 and b"interrupted" not in process.stderr.read()
+        assert early + process.stdout.read() == whole  # what is still due is written
+    else:
+        process.stdout.close()
+        with contextlib.suppress(BrokenPipeError):
+            for _ in range(200):
+                process.stdin.write(samples)
+        assert process.wait(60) == 0 and b"Fatal" not in process.stderr.read()
+
+
+def test_live_words_as_lines(listening):
+    samples = (noise(4) * 32767).astype("<i2").tobytes()
+    done = subprocess.run(
+        command("-", "--bundle", listening / "onnx", "--live", "--format", "json"),
+        input=samples,
+        capture_output=True,
+        check=True,
+    )
+    words = [json.loads(line) for line in done.stdout.decode().splitlines()]
+    assert words and all(word.keys() == {"word", "start", "end"} for word in words)
+
+
+def test_a_recording_from_a_pipe(listening, recording):
+    whole = subprocess.run(
+        command(recording, "--bundle", listening / "onnx"), capture_output=True, check=True
+    ).stdout
+    done = subprocess.run(
+        command("-", "--bundle", listening / "onnx"),
+        input=recording.read_bytes(),
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout == whole
+
+
+def test_the_format_is_that_of_the_file_it_is_written_to(listening, recording, tmp_path):
+    for ending, begins in ((".srt", "1\n00:00:"), (".VTT", "WEBVTT"), (".json", "{")):
+        assert (
+            runtime(
+                [
+                    "transcribe",
+                    str(recording),
+                    "--bundle",
+                    str(listening / "onnx"),
+                    "-o",
+                    str(tmp_path / f"talk{ending}"),
+                ]
+            )
+            == 0
+        )
+        assert (tmp_path / f"talk{ending}").read_text().startswith(begins)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [np.zeros((2, 5), np.float32), np.zeros(5, np.int16), np.float32(0), [0.0, 0.1]],
+    ids=["2-D", "int16", "number", "list"],
+)
+def test_a_block_that_is_no_sound_is_refused(listening, block):
+    with pytest.raises(UsageError, match=r"expected a NumPy array of float32 \[n\] in \[-1, 1\] at 16000 Hz"):
+        list(Transcriber(listening / "onnx").transcribe([block]))
+
+
+def test_what_does_not_go_together_is_told(listening, bundles, recording, tmp_path, capsys):
+    onnx = ["--bundle", str(listening / "onnx")]
+    cases = [
+        ([str(recording), *onnx, "--live"], "--live listens to stdin"),
+        (["-", *onnx, "--live", "--format", "srt"], "--live writes text or json"),
+        ([str(recording), *onnx, "--rate", "8000"], "a file says it itself"),
+        (["-", *onnx, "--live", "--channels", "0"], "--channels 0: expected 1 to 64"),
+        ([str(recording), *onnx, "--late", "drop"], "--late is for --live"),
+        ([str(recording), *onnx, "--format", "srt", "--timestamps"], "srt has times anyway"),
+        ([str(recording), *onnx, "--delay-ms", "960"], "this bundle was made for 480, 80 ms"),
+        (
+            [str(recording), "--bundle", str(bundles / "onnx")],
+            "of family 'voxtral_tts'; this command is for voxtral_realtime",
+        ),
+        ([str(tmp_path / "gone.wav"), *onnx], "no such file"),
+    ]
+    for arguments, message in cases:
+        assert runtime(["transcribe", *arguments]) == 2
+        assert message in capsys.readouterr().err
+    assert runtime(["say", "hello", *onnx, "-o", str(tmp_path / "a.wav")]) == 2
+    assert "this command is for voxtral_tts" in capsys.readouterr().err
+
+
+def test_a_bundle_for_recordings_does_not_listen(listening, tmp_path, capsys):
+    bundle = Path(shutil.copytree(listening / "onnx", tmp_path / "bundle"))
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    manifest["components"] = [entry for entry in manifest["components"] if entry["name"] != "encode_chunk"]
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    assert runtime(["transcribe", "-", "--bundle", str(bundle), "--live"]) == 2
+    assert "export with --streaming" in capsys.readouterr().err
+
+
+def test_a_live_step_is_timed(listening, capsys):
+    assert (
+        runtime(
+            ["bench", str(listening / "onnx"), "--frames", "5", "--chunks", "2", "--threads", "1", "--json"]
+        )
+        == 0
+    )
+    found = json.loads(capsys.readouterr().out)
+    calls = {name: row["calls"] for name, row in found["components"].items() if row["per_frame"]}
+    assert calls == {"encode_chunk": 5, "embed_tokens": 5, "decode_step": 5}
+    assert (
+        found["streams"][0]["chunks"] == 2
+        and found["streams"][0]["added_delay_ms"] == 80
+        and found["first_token_s"] > 0
+    )
+    assert runtime(["bench", str(listening / "onnx"), "--frames", "2"]) == 0
+    assert "first token" in capsys.readouterr().out
+    for option in ("--streams", "--prompt-tokens"):
+        assert runtime(["bench", str(listening / "onnx"), option, "4"]) == 2
+        assert f"{option} says nothing of a bundle of voxtral_realtime" in capsys.readouterr().err
+
+
+def test_eager_is_timed_beside_it(listening, capfd):
+    assert (
+        runtime(
+            [
+                "bench",
+                str(listening / "onnx"),
+                "--frames",
+                "2",
+                "--threads",
+                "1",
+                "--compare",
+                "eager",
+                "--json",
+            ]
+        )
+        == 0
+    )
+    found = json.loads(capfd.readouterr().out)
+    assert (
+        found["eager"]["components"].keys() == found["components"].keys() >= {"encode_chunk", "decode_step"}
+    )

@@ -1,0 +1,364 @@
+"""The parts of the speech-to-text family that run without an artifact: front end, schedule, windows, text."""
+
+import itertools
+import json
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from mistral_common.tokens.tokenizers.audio import (
+    AudioConfig,
+    AudioEncoder,
+    AudioSpectrogramConfig,
+    SpecialAudioIDs,
+    TranscriptionFormat,
+)
+
+from bundle.errors import ConfigError, VoxportError
+from export.source import Model, Plan, Source
+from export.verify.eager import EagerEngine
+from model.checkpoint import expected_tensors
+from model.layers.attention import ReferenceAttention
+from model.layers.rope import RollingRotaryTable, RotaryTable
+from model.synthetic.checkpoint import embedded_default
+from model.voxtral_realtime.components import build_root
+from model.voxtral_realtime.config import Switches, delay_tokens, load_config, parse_config
+from model.voxtral_realtime.decoder import embed_delay
+from model.voxtral_realtime.synthetic import SIZES
+from runtime.audio.mel import LogMel, MelSettings
+from runtime.engines.base import ROLLING_POSITIONS
+from runtime.families import open_family
+from runtime.families.voxtral_realtime.model import Constants, Listener, Transcript
+
+SETTINGS = MelSettings(16000, 128, 400, 160, -6.5)
+FULL = parse_config(SIZES["full"].params())
+
+
+def test_the_published_shapes_are_counted():
+    shapes = expected_tensors(build_root(FULL))
+    assert len(shapes) == 711 and sum(int(np.prod(shape)) for shape in shapes.values()) == 4_429_679_360
+
+
+def test_the_head_is_the_table_until_a_recipe_holds_it_otherwise():
+    root = build_root(FULL)
+    assert root.output.weight is root.audio.tok_embeddings.weight and not any(
+        name.startswith("output") for name in expected_tensors(root)
+    )
+
+
+@pytest.mark.parametrize(
+    ("delay", "tokens"), [(80, 1), (160, 2), (240, 3), (480, 6), (960, 12), (1200, 15), (2400, 30)]
+)
+def test_delays_in_tokens(delay, tokens):
+    assert delay_tokens(delay, FULL) == tokens
+
+
+@pytest.mark.parametrize("text", ["", "0", "100", "1280", "2480", "-80", "480,", "480;960", "٤٨٠"])
+def test_delays_that_make_no_sense(text):
+    with pytest.raises(ValueError, match="multiple of 80"):
+        Switches(delay_ms=text)
+
+
+def test_several_delays_once_each_in_order():
+    assert Switches(delay_ms="960, 480,960").delays_ms == (960, 480)
+
+
+def test_the_delay_is_cosines_then_sines():
+    found = embed_delay(6, 3072).numpy()
+    np.testing.assert_allclose(found[:3], [0.9602, 0.9495, 0.9377], atol=5e-5)
+    np.testing.assert_allclose(found[1536:1539], [-0.2794, -0.3137, -0.3473], atol=5e-5)
+    assert found[-1] == pytest.approx(6.0e-4, rel=0.01)
+
+
+def mel_of(samples: np.ndarray, cuts=()) -> np.ndarray:
+    front = LogMel(SETTINGS)
+    pieces = [front.feed(piece) for piece in np.split(samples, cuts)]
+    return np.concatenate([*pieces, front.finish()])
+
+
+def test_silence_and_a_full_tone():
+    assert (mel_of(np.zeros(1600, np.float32)) == -0.625).all()
+    tone = np.sin(2 * np.pi * 1000 * np.arange(16000) / 16000).astype(np.float32)
+    assert mel_of(tone)[20:80].max() == pytest.approx(1.625, abs=1e-3)  # nothing clips the top
+
+
+@pytest.mark.parametrize("size", [1, 7, 159, 160, 401, 1279, 1280, 4001])
+def test_frames_do_not_depend_on_how_samples_are_cut(size):
+    samples = np.random.default_rng(0).standard_normal(5 * 1280).astype(np.float32)
+    whole = mel_of(samples)
+    assert whole.shape == (40, 128)
+    np.testing.assert_allclose(mel_of(samples, range(size, len(samples), size)), whole, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "window", "layout"),
+    [(12, 9, "BSHD"), (9, 9, "BSHD"), (12, 9, "BHSD, staged"), (9, 9, "BHSD, staged"), (30, 9, "BHSD")],
+)
+def test_a_cache_that_rolls_is_attention_over_the_window(rows, window, layout):
+    """Beyond three times round, against plain attention over everything with the same mask."""
+    torch.manual_seed(0)
+    heads, kv_heads, width, length, step = 4, 2, 8, 60, rows - window + 1
+    q, k, v = (torch.randn(1, length, count, width) for count in (heads, kv_heads, kv_heads))
+    rotary = RollingRotaryTable(width, 1e4)
+    kernel, shape = (
+        ReferenceAttention(layout),
+        (1, rows, kv_heads, width) if layout == "BSHD" else (1, kv_heads, rows, width),
+    )
+    k_cache, v_cache = torch.zeros(shape), torch.zeros(shape)
+    found = []
+    for start in range(0, length, step):
+        part = slice(start, min(start + step, length))
+        position = torch.tensor([start])
+        rotation = rotary(torch.arange(part.start, part.stop)[None])
+        turn = kernel.turn(position, part.stop - part.start, k_cache, window)
+        out, k_cache, v_cache = kernel.rolling(
+            q[:, part], k[:, part], v[:, part], rotation, k_cache, v_cache, turn
+        )
+        found.append(out)
+    whole = rotary(torch.arange(length)[None])
+    distance = torch.arange(length)[:, None] - torch.arange(length)[None]
+    keys, values = (x.repeat_interleave(heads // kv_heads, 2).transpose(1, 2) for x in (whole(k), v))
+    scores = (whole(q).transpose(1, 2) @ keys.transpose(2, 3) * width**-0.5).masked_fill(
+        (distance < 0) | (distance >= window), -torch.inf
+    )
+    torch.testing.assert_close(
+        torch.cat(found, 1), (scores.softmax(-1) @ values).transpose(1, 2), atol=1e-5, rtol=0
+    )
+
+
+def rolled(kernel: ReferenceAttention, rows: int, window: int = 5, step: int = 4) -> torch.Tensor:
+    """Attention of 40 rows, 4 a call."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 40, 1, 4, generator=generator) for _ in range(3))
+    caches, outs, rotary = (
+        (torch.zeros(1, rows, 1, 4), torch.zeros(1, rows, 1, 4)),
+        [],
+        RollingRotaryTable(4, 1e4),
+    )
+    for start in range(0, 40, step):
+        part = slice(start, start + step)
+        rotation = rotary(torch.arange(start, start + step)[None])
+        turn = kernel.turn(torch.tensor([start]), step, caches[0], window)
+        out, *caches = kernel.rolling(q[:, part], k[:, part], v[:, part], rotation, *caches, turn)
+        outs.append(out)
+    return torch.cat(outs, 1)
+
+
+def test_a_ring_of_the_window_alone_does_not_hold_several_rows_a_call():
+    """A chunk would overwrite keys that its first queries see: window + chunk - 1 rows are enough, and one fewer is not."""
+    kernel = ReferenceAttention("BSHD")
+    torch.testing.assert_close(rolled(kernel, 8), rolled(kernel, 30))
+    for rows in (5, 7):
+        assert (rolled(kernel, rows) - rolled(kernel, 30)).abs().max() > 0.1
+
+
+def test_angles_of_two_tables_are_those_of_one():
+    near, far = RotaryTable(16, 1e6, 20000), RollingRotaryTable(16, 1e6)
+    positions = torch.tensor([[0, 1, 4095, 4096, 4097, 12345, 19999]])
+    for name in ("cos", "sin"):
+        torch.testing.assert_close(
+            getattr(far(positions), name), getattr(near(positions), name), atol=1e-6, rtol=0
+        )
+    last = far(torch.tensor([[ROLLING_POSITIONS - 1]]))
+    angle = (ROLLING_POSITIONS - 1) * 1e6 ** -(torch.arange(0, 16, 2, dtype=torch.float64) / 16)
+    torch.testing.assert_close(last.cos[0, 0].double(), angle.cos(), atol=1e-6, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def eager() -> tuple[EagerEngine, Constants]:
+    source, plan = (
+        Source(embedded_default("voxtral_realtime")),
+        Plan(switches={"delay_ms": "480,80", "streaming": True}),
+    )
+    switches = source.switches(plan)
+    constants = open_family("voxtral_realtime").parse_constants(
+        source.family.constants(source.config, switches), {}
+    )
+    return EagerEngine(Model(source, plan, "BSHD").all_components(), source.rows(plan), "BSHD"), constants
+
+
+PUBLISHED = AudioConfig(
+    sampling_rate=16000,
+    frame_rate=12.5,
+    encoding_config=AudioSpectrogramConfig(num_mel_bins=128, hop_length=160, window_size=400),
+    transcription_format=TranscriptionFormat.STREAMING,
+    transcription_delay_ms=480,
+    streaming_look_ahead_ms=2.5,
+    streaming_look_back_ms=52.5,
+    streaming_n_left_pad_tokens=32,
+)
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+@pytest.mark.parametrize("count", [0, 1, 1279, 1280, 1281, 4001, 16000])
+def test_padding_and_prompt_are_those_of_mistral_common(eager, count, delay):
+    """Its padded sound through the front end at once; an embedding for each 80 ms of it, and a token for each from the prompt's last on."""
+    engine, constants = eager
+    published, milliseconds = (
+        AudioEncoder(PUBLISHED, SpecialAudioIDs(24, 25, 32, None, None)),
+        constants.delays_ms[delay],
+    )
+    padded = published.pad(noise(count), 16000, milliseconds)
+    whole = LogMel(constants.mel)
+    expected = np.concatenate((whole.feed(padded), whole.finish()))
+    told: dict[str, list] = {"mel": [], "audio_embeds": [], "logits": []}
+    listener = Listener(
+        engine.stream(), constants, delay, observe=lambda what, values: told[what].append(values)
+    )
+    found = [*listener.feed(noise(count)), *listener.finish()]
+    np.testing.assert_allclose(np.concatenate(told["mel"]), expected, atol=1e-6)
+    prompt = [constants.bos_id, *published.encode_streaming_tokens(milliseconds)]
+    assert [constants.pad_id] * (constants.prompt_length(delay) - 1) == prompt[1:]
+    assert sum(map(len, told["audio_embeds"])) == len(padded) // 1280
+    assert len(found) == len(padded) // 1280 - len(prompt) + 1
+
+
+def hear(eager, samples, size, delay=0, at_once=1) -> list[int]:
+    engine, constants = eager
+    listener = Listener(engine.stream(), constants, delay, at_once)
+    tokens = [
+        token
+        for start in range(0, len(samples), size)
+        for token in listener.feed(samples[start : start + size])
+    ]
+    return [*tokens, *listener.finish()]
+
+
+def noise(count: int, seed: int = 0) -> np.ndarray:
+    return (0.1 * np.random.default_rng(seed).standard_normal(count)).astype(np.float32)
+
+
+def test_however_it_is_fed_the_same_is_heard(eager):
+    samples = noise(30 * 1280 + 77)
+    whole = hear(eager, samples, len(samples), at_once=None)
+    assert len(set(whole)) > 5
+    for size, at_once in itertools.product((1279, 1280, 4001), (1, 2, 6)):
+        assert hear(eager, samples, size, at_once=at_once) == whole
+
+
+def test_the_first_token_comes_when_what_it_needs_was_heard(eager):
+    """Its 80 ms and those of the delay, and the half window that the last frame looks ahead; in blocks as a live source gives them."""
+    engine, constants = eager
+    listener, heard_samples = Listener(engine.stream(), constants, at_once=1), 0
+    while not list(listener.feed(noise(320))):
+        heard_samples += 320
+    assert heard_samples + 320 == -(-((constants.delays[0] + 1) * 1280 + 40) // 320) * 320
+
+
+def test_what_a_stream_holds_does_not_grow(eager):
+    """A thousand tokens more, and not a number for each of them, which would be 3,000 bytes; what differs is a word that is not complete."""
+    engine, constants = eager
+    listener, transcript = (
+        Listener(engine.stream(), constants, at_once=1),
+        Transcript(constants, lambda token: b" a"),
+    )
+
+    def held_after(tokens: int) -> int:
+        for _ in range(tokens):
+            for token in listener.feed(noise(1280)):
+                transcript.add(token)
+            transcript.take_words()
+        own = [vars(part) for part in (listener, listener._mel, transcript)]
+        return len(
+            pickle.dumps(
+                [
+                    {
+                        name: value
+                        for name, value in of.items()
+                        if name not in ("_stream", "_observe", "_mel", "_piece", "_decoder")
+                    }
+                    for of in own
+                ]
+            )
+        )
+
+    first = held_after(300)
+    assert 1000 < held_after(1000) < first + 500
+
+
+def test_a_stream_ends_with_a_word_where_positions_do(eager):
+    engine, constants = eager
+    listener = Listener(engine.stream(), constants)
+    listener._encoded = listener._end - 10
+    with pytest.raises(VoxportError, match="ends after 93 hours"):
+        list(listener.feed(noise(1280)))
+
+
+def test_another_delay_hears_otherwise(eager):
+    samples = noise(20 * 1280)
+    early, late = (hear(eager, samples, 1280, delay) for delay in (1, 0))
+    assert len(early) == len(late) and early != late
+
+
+def test_two_streams_at_once_are_each_alone(eager):
+    engine, constants = eager
+    sounds = [noise(20 * 1280, seed) for seed in (1, 2)]
+    alone = [hear(eager, sound, 1280) for sound in sounds]
+    pair, found = [Listener(engine.stream(), constants, at_once=1) for _ in sounds], [[], []]
+    for start in range(0, 20 * 1280, 1280):
+        for listener, sound, tokens in zip(pair, sounds, found, strict=True):
+            tokens += listener.feed(sound[start : start + 1280])
+    for listener, tokens in zip(pair, found, strict=True):
+        tokens += listener.finish()
+    assert found == alone
+
+
+def test_a_stream_goes_on_beyond_both_windows(eager):
+    """Decoder 256 tokens, encoder 10, 700 heard: it neither ends nor stands still. What it hears there `test_transformers.py` compares."""
+    engine, constants = eager
+    listener = Listener(engine.stream(), constants, at_once=32)
+    tokens = [*listener.feed(noise(700 * 1280)), *listener.finish()]
+    assert len(tokens) == 711 and listener.position == 749 and len(set(tokens[600:])) > 5
+
+
+def test_the_end_of_a_sentence_ends_nothing(eager):
+    """The first row of the table that wins is called </s>; what comes behind it stays as it was."""
+    samples = noise(20 * 1280)
+    engine, constants = eager
+    plain = hear(eager, samples, 1280)
+    ended = constants.model_copy(update={"eos_id": plain[5]})
+    assert hear((engine, ended), samples, 1280) == plain
+
+
+def transcript(constants: Constants, pieces: dict[int, bytes], tokens: list[int]) -> tuple[list[str], list]:
+    made = Transcript(constants, pieces.__getitem__)
+    texts = [made.add(token) for token in tokens]
+    texts.append(made.finish())
+    return texts, made.take_words()
+
+
+def test_characters_that_span_tokens(eager):
+    pieces = {1000: "é".encode()[:1], 1001: "é".encode()[1:], 1002: b" ok", 1003: "🙂".encode()[:2]}
+    texts, words = transcript(eager[1], pieces, [33, 1000, 1001, 32, 33, 1002, 33, 1003])
+    assert texts == ["", "", "é", "", "", " ok", "", "", "�"]
+    assert [word.text for word in words] == ["é", "ok", "�"]
+
+
+def test_times_are_those_of_the_token_clock(eager):
+    _, words = transcript(
+        eager[1], {1000: b" one", 1001: b" two", 1002: b"!"}, [32, 32, 33, 1000, 32, 33, 1001, 1002, 2]
+    )
+    assert [(word.text, round(word.start, 2), round(word.end, 2)) for word in words] == [
+        ("one", 0.16, 0.32),
+        ("two!", 0.4, 0.64),
+    ]
+
+
+def test_a_word_ends_with_pads_or_where_it_is_too_long(eager):
+    made = Transcript(eager[1], {1000: b"word", 1001: "あ".encode() * 10}.__getitem__)
+    seen = []
+    for token in (33, 1000, 32, 32, 32, *[1001] * 9):
+        made.add(token)
+        seen.append([word.text for word in made.take_words()])
+    assert seen[:5] == [[], [], [], [], ["word"]] and seen[5:] == [*[[]] * 7, ["あ" * 80], []]
+
+
+def test_another_schedule_in_the_tokenizer_is_refused(tmp_path):
+    folder = shutil.copytree(embedded_default("voxtral_realtime"), tmp_path / "checkpoint")
+    content = json.loads((folder / "tekken.json").read_text())
+    content["audio"]["streaming_n_left_pad_tokens"] = 16
+    (folder / "tekken.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="streaming_n_left_pad_tokens 16"):
+        load_config(folder)
