@@ -116,7 +116,7 @@ class BFloat16Stream(Stream):
         self.reset()
 
     def reset(self) -> None:
-        states = (state for entry in self.components.values() for state in entry.states)
+        states = (state for entry in self.components.values() for state in entry.signature.states)
         self._states = {state.name: torch.zeros(state.shape, dtype=torch.bfloat16) for state in states}
 
     def snapshot(self) -> Arrays:
@@ -127,15 +127,15 @@ class BFloat16Stream(Stream):
             self._states[name] = torch.from_numpy(array).to(torch.bfloat16)
 
     def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
-        arguments = [torch.from_numpy(inputs[spec.name]) for spec in entry.inputs]
+        arguments = [torch.from_numpy(inputs[spec.name]) for spec in entry.signature.inputs]
         arguments = [
             argument.to(torch.bfloat16) if argument.is_floating_point() else argument
             for argument in arguments
         ]
-        names = [state.name for state in entry.states]
+        names = [state.name for state in entry.signature.states]
         with _half():
             results = self._engine.call(entry.name, arguments, [self._states[name] for name in names])
-        self._states.update(zip(names, results[len(entry.outputs) :], strict=True))
+        self._states.update(zip(names, results[len(entry.signature.outputs) :], strict=True))
         return {
-            spec.name: result.float().numpy() for spec, result in zip(entry.outputs, results, strict=False)
+            spec.name: result.float().numpy() for spec, result in zip(entry.signature.outputs, results, strict=False)
         }

@@ -40,7 +40,7 @@ def bundle_readme(manifest: Manifest, calls: str) -> str:
         STATES[manifest.target],
         *(
             [ROLLING[manifest.target]]
-            if any(state.window for entry in manifest.components for state in entry.states)
+            if any(state.window for entry in manifest.components for state in entry.signature.states)
             else []
         ),
         f"The decoder's caches hold {manifest.cache_length} rows.\n",
@@ -58,14 +58,14 @@ def _component(entry: ComponentEntry, target: str) -> str:
         f"`{entry.entry_point}` of `{entry.file}`: {entry.purpose}. Recipe {entry.recipe}, {entry.bits_per_weight} bits per weight.{together}\n",
     ]
     lines += ["| | name | dtype | shape |", "|---|---|---|---|"]
-    for what, tensors in (("in", entry.inputs), ("out", entry.outputs)):
+    for what, tensors in (("in", entry.signature.inputs), ("out", entry.signature.outputs)):
         for tensor in tensors:
             dtype = "int32" if on_coreml and tensor.dtype == "int64" else tensor.dtype
             lines.append(f"| {what} | {tensor.name} | {dtype} | {_shape(tensor, entry)} |")
-    for state in entry.states:
+    for state in entry.signature.states:
         name, dtype = (f"{entry.graph}_{state.name}", "float16") if on_coreml else (state.name, state.dtype)
         rolls = (
-            f", window {state.window}, {state.stride} row{'' if state.stride == 1 else 's'} a position"
+            f", window {state.window}, {state.cache.rows_per_position} row{'' if state.cache.rows_per_position == 1 else 's'} a position"
             if state.window
             else ""
         )
@@ -76,7 +76,7 @@ def _component(entry: ComponentEntry, target: str) -> str:
 def _shape(tensor: Tensor, entry: ComponentEntry) -> str:
     bounds = "; ".join(
         f"{name} {low} to {high}"
-        for name, (low, high) in entry.dims.items()
+        for name, (low, high) in entry.signature.dims.items()
         if any(name == size for size in tensor.shape)
     )
     return f"[{', '.join(map(str, tensor.shape))}]" + (f" ({bounds})" if bounds else "")

@@ -136,7 +136,7 @@ def _largest(root: nn.Module, prefixes: tuple[str, ...]) -> int:
 def _cache_bytes(source: Source, plan: Plan) -> int:
     """Of the graph that has the largest."""
     return max(
-        sum(4 * torch.Size(state.shape).numel() for state in component.states)
+        sum(4 * torch.Size(state.shape).numel() for state in component.signature.states)
         for component in source.describe(plan)
     )
 

@@ -13,7 +13,8 @@ from bundle.bundle import ComponentEntry, FileEntry, RecipeEntry, State, Tensor,
 from export.source import Plan, Source
 from export.targets.base import EntryPoint
 from model.checkpoint import WEIGHTS
-from model.component import Component, TensorSpec
+from model.component import Component
+from bundle.spec import TensorSpec
 
 TOKENIZER = "tekken.json"
 NOT_RUN = "not run"  # a manifest's numerics where nothing has executed the artifacts
@@ -35,10 +36,10 @@ def component_entry(
         file=where.file,
         entry_point=where.name,
         purpose=component.purpose,
-        inputs=tensors(component.inputs),
-        outputs=tensors(component.outputs),
-        states=tuple(State(**asdict(s)) for s in component.states),
-        dims=dict(component.dims if where.dims is None else where.dims),
+        inputs=tensors(component.signature.inputs),
+        outputs=tensors(component.signature.outputs),
+        states=tuple(State(**asdict(s)) for s in component.signature.states),
+        dims=dict(component.signature.dims if where.dims is None else where.dims),
         most_streams=most_streams if component.batched else 1,
         rows_moved=where.rows_moved,
         recipe=recipe,

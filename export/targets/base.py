@@ -35,7 +35,7 @@ class Graph:
 
     def trace_inputs(self) -> dict[str, torch.Tensor]:
         return example_inputs(
-            self.widest, {dim: min(TRACE_ROWS, high) for dim, (_, high) in self.widest.dims.items()}
+            self.widest, {dim: min(TRACE_ROWS, high) for dim, (_, high) in self.widest.signature.dims.items()}
         )
 
 
@@ -96,19 +96,19 @@ def example_inputs(component: Component, sizes: dict[str, int], seed: int = 0) -
 
 
 def zero_states(component: Component) -> list[torch.Tensor]:
-    return [torch.zeros(state.shape) for state in component.states]
+    return [torch.zeros(state.shape) for state in component.signature.states]
 
 
 def dynamic_shapes(component: Component) -> list[dict[int, torch.export.Dim]]:
     """One entry per input: which of its axes are which dimension."""
     dims = {
         name: torch.export.Dim(name, min=low, max=high)
-        for name, (low, high) in component.dims.items()
+        for name, (low, high) in component.signature.dims.items()
         if high > 1
     }
     return [
         {axis: dims[size] for axis, size in enumerate(spec.shape) if size in dims}
-        for spec in component.inputs
+        for spec in component.signature.inputs
     ]
 
 
@@ -121,9 +121,9 @@ class Stateful(nn.Module):
     def __init__(self, component: Component):
         super().__init__()
         self.module = component.module
-        self.n_outputs = len(component.outputs)
-        self.names = [f"{component.graph}_{state.name}" for state in component.states]
-        for name, state in zip(self.names, component.states, strict=True):
+        self.n_outputs = len(component.signature.outputs)
+        self.names = [f"{component.graph}_{state.name}" for state in component.signature.states]
+        for name, state in zip(self.names, component.signature.states, strict=True):
             self.register_buffer(name, torch.zeros(state.shape))
 
     def states(self) -> list[torch.Tensor]:

@@ -106,13 +106,13 @@ class Mover(Stateful):
                 component.name,
                 component.graph,
                 nn.Module(),
-                component.inputs,
-                component.outputs,
+                component.signature.inputs,
+                component.signature.outputs,
                 component.example,
-                component.states,
+                component.signature.states,
             )
         )
-        self.are_caches = [state.is_cache for state in component.states]
+        self.are_caches = [state.cache for state in component.signature.states]
 
 
 class ReadStates(Mover):
@@ -172,7 +172,7 @@ class ExecuTorchLowering(Lowering):
             program.write_to_file(file)
         _let_go(edge)
         return {
-            component.name: EntryPoint(name, graph.name, component.dims, _rows_moved(component))
+            component.name: EntryPoint(name, graph.name, component.signature.dims, _rows_moved(component))
             for component in graph.components
         }
 
@@ -212,12 +212,12 @@ def _products_only() -> XnnpackPartitioner:
 def _single_steps(graph: Graph) -> Graph:
     """A graph that carries windows rather than a cache takes one step a call: it streams anyway, and with a dynamic size
     the codec takes twice as long to lower."""
-    if not graph.widest.states or any(state.is_cache for state in graph.widest.states):
+    if not graph.widest.signature.states or any(state.cache for state in graph.widest.signature.states):
         return graph
     return Graph(
         graph.name,
         tuple(
-            replace(component, dims=dict.fromkeys(component.dims, (1, 1))) for component in graph.components
+            replace(component, dims=dict.fromkeys(component.signature.dims, (1, 1))) for component in graph.components
         ),
     )
 
@@ -225,15 +225,15 @@ def _single_steps(graph: Graph) -> Graph:
 def _movers(component: Component) -> dict[str, torch.export.ExportedProgram]:
     """Methods that give a component's states away and take others in. Memory for what a method takes and gives is there from loading
     on, so that whole caches would be held twice."""
-    if not component.states:
+    if not component.signature.states:
         return {}
     most = _rows_moved(component)
     count = torch.export.Dim("rows", min=1, max=most) if most else None
     rows = (torch.arange(TRACE_ROWS),) if most else ()
     values = tuple(
-        torch.zeros(state.shape)[:, : TRACE_ROWS if state.is_cache else None] for state in component.states
+        torch.zeros(state.shape)[:, : TRACE_ROWS if state.cache else None] for state in component.signature.states
     )
-    dynamic = tuple({1: count} if state.is_cache else None for state in component.states)
+    dynamic = tuple({1: count} if state.cache else None for state in component.signature.states)
     return {
         f"{component.graph}.read": torch.export.export(
             ReadStates(component), rows, dynamic_shapes=(({0: count},),) if most else None, strict=False
@@ -248,7 +248,7 @@ def _movers(component: Component) -> dict[str, torch.export.ExportedProgram]:
 
 
 def _rows_moved(component: Component) -> int:
-    return next((min(MOVED_ROWS, state.shape[1]) for state in component.states if state.is_cache), 0)
+    return next((min(MOVED_ROWS, state.shape[1]) for state in component.signature.states if state.cache), 0)
 
 
 def _let_go(edge: EdgeProgramManager) -> None:

@@ -236,17 +236,17 @@ class OnnxLowering(Lowering):
                 program = torch.export.export(
                     component.module, arguments, dynamic_shapes=_nest(dynamic, len(states)), strict=False
                 )
-                names = [state.name for state in component.states]
+                names = [state.name for state in component.signature.states]
                 onnx_program = torch.onnx.export(
                     program,
                     dynamo=True,
                     opset_version=OPSET,
                     input_names=[
-                        *(spec.name for spec in component.inputs),
+                        *(spec.name for spec in component.signature.inputs),
                         *(f"past.{name}" for name in names),
                     ],
                     output_names=[
-                        *(spec.name for spec in component.outputs),
+                        *(spec.name for spec in component.signature.outputs),
                         *(f"present.{name}" for name in names),
                     ],
                     custom_translation_table=TRANSLATIONS,

@@ -15,7 +15,7 @@ from bundle.errors import UsageError, VoxportError
 from export.verify.comparison import TIES, Comparison, Fact, median_of_quarters, relative_distance
 from export.verify.context import LONG, Context, NewStream
 from model.component import Component
-from runtime.engines.base import ROLLING_POSITIONS, Arrays, Stream
+from runtime.engines.base import MAX_ROW_POSITION, Arrays, Stream
 
 log = logging.getLogger(__name__)
 SHORTEST_CACHE = 64  # rows: what the checks below write, 2 · LONG and one utterance of `agreement`
@@ -32,13 +32,13 @@ def each_component(context: Context) -> Iterable[Comparison | Fact]:
         streams = context.streams(component.name)
         full = context.full() if context.full else None
         compared = {
-            spec.name: context.comparison(component.name, spec.name, "outputs") for spec in component.outputs
+            spec.name: context.comparison(component.name, spec.name, "outputs") for spec in component.signature.outputs
         }
-        states = context.comparison(component.name, "states", "states") if component.states else None
+        states = context.comparison(component.name, "states", "states") if component.signature.states else None
         rest_kept = True
         for comparison in compared.values():
             comparison.quantisation_bar = context.quantisation_bar(component.name)
-        bounds = streams[0].components[component.name].dims
+        bounds = streams[0].components[component.name].signature.dims
         for seed in context.extent.seeds:
             position = LONG if starts_warm(component, seed) else 0
             start = _states_at(context, component, seed, position)
@@ -85,7 +85,7 @@ def _compare_states(
     start: Arrays,
 ) -> bool:
     """Adds every state up to the last row written; true where what lies beyond is in the artifact as it was, to the bit."""
-    names = [state.name for state in component.states]
+    names = [state.name for state in component.signature.states]
     if not _has_plain_cache(component):
         snapshots = [stream.snapshot() for stream in streams]
         for name in names:
@@ -102,13 +102,13 @@ def _compare_states(
 
 def _has_plain_cache(component: Component) -> bool:
     """Whether its states are rows that are written once, from the first to the last."""
-    return all(state.is_cache and state.window is None for state in component.states)
+    return all(state.cache and state.window is None for state in component.signature.states)
 
 
 def starts_warm(component: Component, seed: int) -> bool:
     """Steps start from states that a longer call left; what writes a cache from any position on does so every other time."""
-    has_cache = any(state.is_cache for state in component.states)
-    return bool(component.states) and (
+    has_cache = any(state.cache for state in component.signature.states)
+    return bool(component.signature.states) and (
         component.name.endswith(("step", "chunk")) or (has_cache and seed % 2 == 1)
     )
 
@@ -122,7 +122,7 @@ def _states_at(context: Context, component: Component, seed: int, position: int)
             first = next(other for other in context.components.values() if other.graph == component.graph)
             stream.run(
                 first.name,
-                first.example(seed + 100, **{dim: min(LONG, high) for dim, (_, high) in first.dims.items()}),
+                first.example(seed + 100, **{dim: min(LONG, high) for dim, (_, high) in first.signature.dims.items()}),
             )
         context.last_states = key, stream.snapshot()
     return context.last_states[1]
@@ -148,7 +148,7 @@ def long_run(context: Context, steps: int) -> Iterable[Comparison | Fact]:
     if not steps:
         yield from last_position(context, streams[0].cache_length)
         return
-    names = [state.name for state in step.states]
+    names = [state.name for state in step.signature.states]
     compared, caches = (
         context.comparison("decode_step", what, f"{steps} steps") for what in ("hidden", "states")
     )
@@ -207,9 +207,9 @@ def last_position(context: Context, length: int) -> Iterable[Comparison | Fact]:
         context.components["decode_step"]
     ]
     for component in stepped:
-        cache = component.states[-1]
-        last = ROLLING_POSITIONS // cache.stride - 1 if cache.window else length - 1
-        rows = cache.shape[context.cache_axis] // cache.stride
+        cache = component.signature.states[-1]
+        last = MAX_ROW_POSITION // cache.cache.rows_per_position - 1 if cache.window else length - 1
+        rows = cache.shape[context.cache_axis] // cache.cache.rows_per_position
         yield from _from_full_caches(
             context,
             component,
@@ -231,10 +231,10 @@ def _from_full_caches(
 ) -> Iterable[Comparison]:
     """Runs of positions one after another, each run from the same full caches."""
     compared, output = (
-        context.comparison(component.name, component.outputs[0].name, "last position"),
-        component.outputs[0].name,
+        context.comparison(component.name, component.signature.outputs[0].name, "last position"),
+        component.signature.outputs[0].name,
     )
-    filled = _full_states(context, {state.name for state in component.states})
+    filled = _full_states(context, {state.name for state in component.signature.states})
     for index in range(max(len(runs), len(context.extent.seeds))):
         seed, positions = context.extent.seeds[index % len(context.extent.seeds)], runs[index % len(runs)]
         found = []
@@ -270,7 +270,7 @@ def _stateful_graphs(context: Context) -> list[list[Component]]:
     """Components with states, graph by graph; the last of each takes the smallest steps."""
     graphs: dict[str, list[Component]] = {}
     for component in context.components.values():
-        if component.states:
+        if component.signature.states:
             graphs.setdefault(component.graph, []).append(component)
     return list(graphs.values())
 
@@ -289,11 +289,11 @@ def replay(context: Context) -> Iterable[Fact]:
 def _replayed(context: Context, steps: list[Component]) -> tuple[bool, bool]:
     """Whether calls of these components give the same when they are made again, and between those of another stream."""
     utterances = [_calls(context, steps, seed) for seed in (1, 2)]
-    full = _full_states(context, {state.name for step in steps for state in step.states if state.window})
+    full = _full_states(context, {state.name for step in steps for state in step.signature.states if state.window})
 
     def begun(stream: Stream) -> Stream:
         stream.reset()
-        if any(state.window for step in steps for state in step.states):
+        if any(state.window for step in steps for state in step.signature.states):
             stream.restore(full)
         return stream
 
@@ -323,7 +323,7 @@ def at_once(context: Context) -> Iterable[Comparison]:
 
 
 def _together(context: Context, component: Component, stream: Stream) -> Iterable[Comparison]:
-    has_cache, check = any(state.is_cache for state in component.states), f"{stream.count} at once"
+    has_cache, check = any(state.cache for state in component.signature.states), f"{stream.count} at once"
     apart = LONG // max(stream.count - 1, 1)  # the last stands at the beginning
     positions = [LONG - apart * index if has_cache else 0 for index in range(stream.count)]
     calls = [_at(component.example(seed), position) for seed, position in enumerate(positions)]
@@ -333,7 +333,7 @@ def _together(context: Context, component: Component, stream: Stream) -> Iterabl
     found = stream.run(
         component.name, {name: np.concatenate([call[name] for call in calls]) for name in calls[0]}
     )
-    compared = {spec.name: context.comparison(component.name, spec.name, check) for spec in component.outputs}
+    compared = {spec.name: context.comparison(component.name, spec.name, check) for spec in component.signature.outputs}
     caches = context.comparison(component.name, "states", check)
     for index, call in enumerate(calls):
         references = context.streams(component.name)[1:]
@@ -356,7 +356,7 @@ def _rows_at(context: Context, component: Component, position: int) -> Arrays:
     states = _states_at(context, component, position, position)
     return {
         state.name: np.take(states[state.name], range(position), context.cache_axis)
-        for state in component.states
+        for state in component.signature.states
     }
 
 
@@ -369,10 +369,10 @@ def _calls(context: Context, steps: list[Component], seed: int) -> list[tuple[st
     )
     for index in range(context.extent.replayed):
         for step in steps:
-            cache = step.states[-1]
+            cache = step.signature.states[-1]
             first = LONG // 2 if step.name == "decode_step" else 0
             if cache.window:
-                first = cache.shape[context.cache_axis] // cache.stride - context.extent.replayed // 2
+                first = cache.shape[context.cache_axis] // cache.cache.rows_per_position - context.extent.replayed // 2
             calls.append((step.name, _at(step.example(seed + index), first + index)))
     return calls
 
@@ -386,7 +386,7 @@ def streaming(context: Context) -> Iterable[Comparison]:
     eager's whole."""
     frames, (whole_name, step_name) = context.extent.streamed, context.chunked
     component, steps = context.components[whole_name], context.components.get(step_name)
-    given, output = component.inputs[0].name, component.outputs[0].name
+    given, output = component.signature.inputs[0].name, component.signature.outputs[0].name
     compared = context.comparison(whole_name, output, "chunks equal whole")
     values = component.example(11, T=frames)[given]
 
@@ -399,9 +399,9 @@ def streaming(context: Context) -> Iterable[Comparison]:
         ]
         return np.concatenate(pieces, axis=1)
 
-    most = component.dims["T"][1]
+    most = component.signature.dims["T"][1]
     whole = decode(context.eager, min(frames, most))
-    most = context.artifact().components[whole_name].dims["T"][1]
+    most = context.artifact().components[whole_name].signature.dims["T"][1]
     for size in sorted({min(size, most, frames) for size in (1, 3, 7, frames)}):
         compared.add(
             decode(context.artifact, size),

@@ -100,7 +100,7 @@ class Context:
 
     def rolls(self, component: str) -> bool:
         """Whether its caches hold the last rows of a stream without end."""
-        return any(state.window for state in self.components[component].states)
+        return any(state.window for state in self.components[component].signature.states)
 
     def beyond(self, cache: np.ndarray, rows: int) -> np.ndarray:
         """A cache without its first rows."""

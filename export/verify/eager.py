@@ -86,16 +86,16 @@ class EagerStream(Stream):
         self._states = copied(states)
 
     def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
-        arguments = [torch.from_numpy(np.array(inputs[spec.name])) for spec in entry.inputs]
-        names = [state.name for state in entry.states]
+        arguments = [torch.from_numpy(np.array(inputs[spec.name])) for spec in entry.signature.inputs]
+        names = [state.name for state in entry.signature.states]
         given = [torch.from_numpy(self._states[name]) for name in names]
         results = self._engine.call(entry.name, arguments, given)
         arrays = [result.numpy() for result in results]
         for name, before, after, array in zip(
-            names, given, results[len(entry.outputs) :], arrays[len(entry.outputs) :], strict=True
+            names, given, results[len(entry.signature.outputs) :], arrays[len(entry.signature.outputs) :], strict=True
         ):
             if (
                 after is not before
             ):  # else it was written in place, and a view of each view would hold them all
                 self._states[name] = array
-        return dict(zip((spec.name for spec in entry.outputs), arrays, strict=False))
+        return dict(zip((spec.name for spec in entry.signature.outputs), arrays, strict=False))

@@ -92,7 +92,7 @@ def check_claims(bundle: Bundle, source: Source, plan: Plan, lowering: Lowering)
         measured = {"weight_error": None, "weight_error_min_max": None}
         claims.append((f"component {component.name}", found.model_copy(update=measured), expected))
         claims += [
-            (f"component {component.name}: bounds of {name}", name in component.dims, True)
+            (f"component {component.name}: bounds of {name}", name in component.signature.dims, True)
             for name in found.dims
         ]
     for key, claimed, given in claims:

@@ -9,38 +9,21 @@ them, and the cache rolls in one of two ways (`Layout.staged`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from bundle.cache import LAYOUTS, LayoutName
 from model.layers.linear import joined
 from model.layers.rope import Rotation
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a cache lies: `rows` is the axis of its rows. Of a rolling one with L rows, where the row of position p is:
-
-    - in a ring, p mod L; L is at least window + the rows of a call - 1, so that no query loses a key to a new row;
-    - staged: rows of history, p mod (window - 1), and behind them those of the call, which are moved into the history after it.
-      A cache of exactly `window` rows takes one row a call once it is full, and stages it behind the rows that there are; a
-      longer one stages behind all of the history.
-    """
-
-    rows: int
-    staged: bool = False
-
-
-LAYOUTS = {"BSHD": Layout(rows=1), "BHSD": Layout(rows=2), "BHSD, staged": Layout(rows=2, staged=True)}
 
 
 class AttentionKernel(Protocol):
     """How a target attends: with a cache, laid out in its way, and among a few tokens without one."""
 
-    layout: str
+    layout: LayoutName
 
     def cached(
         self,
@@ -82,15 +65,6 @@ class AttentionKernel(Protocol):
         return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
 
 
-def cache_shape(layout: str, length: int, n_kv_heads: int, head_dim: int) -> tuple[int, ...]:
-    """Shape of one cache tensor: [1, length, heads, head_dim] or [1, heads, length, head_dim]."""
-    if layout not in LAYOUTS:
-        raise ValueError(f"cache layout {layout!r}: expected one of {', '.join(LAYOUTS)}")
-    return (
-        (1, length, n_kv_heads, head_dim) if LAYOUTS[layout].rows == 1 else (1, n_kv_heads, length, head_dim)
-    )
-
-
 def held_positions(rows: int, count: torch.Tensor) -> torch.Tensor:
     """Which position each of a ring's rows holds once `count` (int64 [1]) were written: int64 [rows], negative where none is."""
     return count - 1 - (count - 1 - torch.arange(rows)) % rows
@@ -116,9 +90,9 @@ class Turn(NamedTuple):
 class ReferenceAttention(AttentionKernel):
     """Plain attention over the live rows of the cache: what every target is compared with. Writes the cache in place."""
 
-    def __init__(self, layout: str = "BSHD"):
+    def __init__(self, layout: LayoutName = "BSHD"):
         self.layout = layout
-        self._rows, self._staged = LAYOUTS[layout].rows, LAYOUTS[layout].staged
+        self._rows, self._staged = LAYOUTS[layout].row_axis, LAYOUTS[layout].staged
 
     def cached(self, q, k, v, rotation, k_cache, v_cache, position):
         q, k = rotation(q), rotation(k)

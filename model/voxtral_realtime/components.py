@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from bundle.cache import LayoutName, cache_shape
+from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
 from model.checkpoint import Checkpoint, expected_tensors
-from model.component import Component, Kind, StateSpec, TensorSpec
-from model.layers.attention import Attention, ReferenceAttention, cache_shape, join_products
+from model.component import Component
+from model.layers.attention import Attention, ReferenceAttention, join_products
 from model.layers.norm import RMSNorm
 from model.layers.rope import RollingRotaryTable
 from model.voxtral_realtime.config import (
@@ -109,7 +111,7 @@ def components(
     config: VoxtralRealtimeConfig,
     switches: Switches,
     cache_length: int,
-    layout: str = "BSHD",
+    layout: LayoutName = "BSHD",
     only: str | None = None,
 ) -> list[Component]:
     """All components, or those of the graph `only`. Build them after the graph's weights are in place: constants are derived here."""
@@ -121,7 +123,7 @@ def components(
     return [component for graph, make in makers.items() if only in (None, graph) for component in make()]
 
 
-def _roll(module: nn.Module, window: int, layout: str) -> None:
+def _roll(module: nn.Module, window: int, layout: LayoutName) -> None:
     for part in module.modules():
         if isinstance(part, Attention):
             part.window, part.kernel = window, ReferenceAttention(layout)
@@ -135,16 +137,18 @@ def _embed_tokens(root: VoxtralRealtime, config: VoxtralRealtimeConfig, cache_le
         name="embed_tokens",
         graph="embed_tokens",
         module=TokenEmbeddingGraph(root.audio.tok_embeddings),
-        inputs=(TensorSpec("ids", "int64", (1, "S"), Kind.INDEX),),
-        outputs=(TensorSpec("embeddings", "float32", (1, "S", config.dim), Kind.EMBEDDING),),
+        signature=Signature(
+            inputs=(TensorSpec("ids", "int64", (1, "S"), Kind.INDEX),),
+            outputs=(TensorSpec("embeddings", "float32", (1, "S", config.dim), Kind.EMBEDDING),),
+            dims={"S": (1, cache_length)},
+        ),
         example=example,
-        dims={"S": (1, cache_length)},
         purpose="rows of the token table, which are added to the audio's",
     )
 
 
 def _encoder(
-    root: VoxtralRealtime, config: VoxtralRealtimeConfig, switches: Switches, layout: str
+    root: VoxtralRealtime, config: VoxtralRealtimeConfig, switches: Switches, layout: LayoutName
 ) -> list[Component]:
     args, frames, mels = config.encoder, config.mel_frames_per_token, config.audio.num_mel_bins
     encoder = root.audio.whisper_encoder
@@ -161,10 +165,7 @@ def _encoder(
                 f"encoder_{kind}_cache_{i}",
                 "float32",
                 shape,
-                True,
-                args.sliding_window,
-                config.downsample,
-                at_once,
+                CacheSpec(layout, args.sliding_window, config.downsample, at_once),
             )
             for i in range(args.n_layers)
             for kind in "kv"
@@ -185,14 +186,16 @@ def _encoder(
             name=name,
             graph="encoder",
             module=graph,
-            inputs=(
-                TensorSpec("mel", "float32", (1, tokens, frames, mels), Kind.HIDDEN),
-                TensorSpec("position", "int64", (1,), Kind.INDEX),
+            signature=Signature(
+                inputs=(
+                    TensorSpec("mel", "float32", (1, tokens, frames, mels), Kind.HIDDEN),
+                    TensorSpec("position", "int64", (1,), Kind.INDEX),
+                ),
+                outputs=(TensorSpec("embeddings", "float32", (1, tokens, config.dim), Kind.EMBEDDING),),
+                states=states,
+                dims={"T": (1, MOST_TOKENS)} if tokens == "T" else {},
             ),
-            outputs=(TensorSpec("embeddings", "float32", (1, tokens, config.dim), Kind.EMBEDDING),),
             example=example,
-            states=states,
-            dims={"T": (1, MOST_TOKENS)} if tokens == "T" else {},
             purpose=purpose,
         )
 
@@ -206,7 +209,11 @@ def _encoder(
 
 
 def _decoder(
-    root: VoxtralRealtime, config: VoxtralRealtimeConfig, switches: Switches, cache_length: int, layout: str
+    root: VoxtralRealtime,
+    config: VoxtralRealtimeConfig,
+    switches: Switches,
+    cache_length: int,
+    layout: LayoutName,
 ) -> list[Component]:
     window, delays = (
         min(config.sliding_window, cache_length),
@@ -222,7 +229,7 @@ def _decoder(
     )
     shape = cache_shape(layout, window, config.n_kv_heads, config.head_dim)
     names = (f"{kind}_cache_{i}" for i in range(config.n_layers) for kind in "kv")
-    states = tuple(StateSpec(name, "float32", shape, is_cache=True, window=window) for name in names)
+    states = tuple(StateSpec(name, "float32", shape, CacheSpec(layout, window)) for name in names)
 
     def component(name: str, rows: int | str, purpose: str) -> Component:
         def example(seed: int, S: int = 8) -> dict[str, np.ndarray]:
@@ -238,18 +245,20 @@ def _decoder(
             name=name,
             graph="decoder",
             module=graph,
-            inputs=(
-                TensorSpec("embeddings", "float32", (1, rows, config.dim), Kind.EMBEDDING),
-                TensorSpec("position", "int64", (1,), Kind.INDEX),
-                TensorSpec("delay", "int64", (1,), Kind.INDEX),
-            ),
-            outputs=(
-                TensorSpec("hidden", "float32", (1, rows, config.dim), Kind.HIDDEN),
-                TensorSpec("logits", "float32", (1, config.vocab_size), Kind.LOGITS),
+            signature=Signature(
+                inputs=(
+                    TensorSpec("embeddings", "float32", (1, rows, config.dim), Kind.EMBEDDING),
+                    TensorSpec("position", "int64", (1,), Kind.INDEX),
+                    TensorSpec("delay", "int64", (1,), Kind.INDEX),
+                ),
+                outputs=(
+                    TensorSpec("hidden", "float32", (1, rows, config.dim), Kind.HIDDEN),
+                    TensorSpec("logits", "float32", (1, config.vocab_size), Kind.LOGITS),
+                ),
+                states=states,
+                dims={"S": (1, min(window, prompt))} if rows == "S" else {},
             ),
             example=example,
-            states=states,
-            dims={"S": (1, min(window, prompt))} if rows == "S" else {},
             purpose=purpose,
         )
 

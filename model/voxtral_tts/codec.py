@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model.component import StateSpec
+from bundle.spec import StateSpec
 from model.layers.attention import join_products
 from model.layers.feed_forward import FeedForward
 from model.layers.linear import joined

@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from bundle.cache import LayoutName, cache_shape
+from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
 from model.checkpoint import Checkpoint, expected_tensors
-from model.component import Component, Kind, StateSpec, TensorSpec
-from model.layers.attention import ReferenceAttention, cache_shape, join_products
+from model.component import Component
+from model.layers.attention import ReferenceAttention, join_products
 from model.layers.norm import RMSNorm
 from model.layers.rope import RotaryTable
 from model.voxtral_tts.acoustic import AcousticStepGraph, AcousticTransformer
@@ -119,7 +121,7 @@ def components(
     config: VoxtralTTSConfig,
     switches: Switches,
     cache_length: int,
-    layout: str = "BSHD",
+    layout: LayoutName = "BSHD",
     only: str | None = None,
 ) -> list[Component]:
     """All components, or those of the graph `only`. Build them after the graph's weights are in place: constants are derived here."""
@@ -141,10 +143,12 @@ def _embed_text(root: VoxtralTTS, config: VoxtralTTSConfig, cache_length: int) -
         name="embed_text",
         graph="embed_text",
         module=TextEmbeddingGraph(root.mm_audio_embeddings.tok_embeddings),
-        inputs=(TensorSpec("ids", "int64", (1, "S"), Kind.INDEX),),
-        outputs=(TensorSpec("embeddings", "float32", (1, "S", config.dim), Kind.EMBEDDING),),
+        signature=Signature(
+            inputs=(TensorSpec("ids", "int64", (1, "S"), Kind.INDEX),),
+            outputs=(TensorSpec("embeddings", "float32", (1, "S", config.dim), Kind.EMBEDDING),),
+            dims={"S": (1, cache_length)},
+        ),
         example=example,
-        dims={"S": (1, cache_length)},
         purpose="rows of the text table; the rows of [AUDIO] ids are then overwritten by the voice",
     )
 
@@ -161,15 +165,19 @@ def _embed_codes(root: VoxtralTTS, config: VoxtralTTSConfig) -> Component:
             config.code_offsets,
             config.addressed_code_rows,
         ),
-        inputs=(TensorSpec("codes", "int64", (1, config.n_codebooks), Kind.INDEX),),
-        outputs=(TensorSpec("embeddings", "float32", (1, 1, config.dim), Kind.EMBEDDING),),
+        signature=Signature(
+            inputs=(TensorSpec("codes", "int64", (1, config.n_codebooks), Kind.INDEX),),
+            outputs=(TensorSpec("embeddings", "float32", (1, 1, config.dim), Kind.EMBEDDING),),
+        ),
         example=example,
         purpose="codes of one frame, specials counted, to the next input of decode_step",
         batched=True,
     )
 
 
-def _backbone(root: VoxtralTTS, config: VoxtralTTSConfig, cache_length: int, layout: str) -> list[Component]:
+def _backbone(
+    root: VoxtralTTS, config: VoxtralTTSConfig, cache_length: int, layout: LayoutName
+) -> list[Component]:
     join_products(root.layers)
     graph = BackboneGraph(
         root.layers,
@@ -182,7 +190,7 @@ def _backbone(root: VoxtralTTS, config: VoxtralTTSConfig, cache_length: int, lay
         block.attention.kernel = ReferenceAttention(layout)
     shape = cache_shape(layout, cache_length, config.n_kv_heads, config.head_dim)
     states = tuple(
-        StateSpec(f"{kind}_cache_{i}", "float32", shape, is_cache=True)
+        StateSpec(f"{kind}_cache_{i}", "float32", shape, CacheSpec(layout))
         for i in range(config.n_layers)
         for kind in "kv"
     )
@@ -197,18 +205,20 @@ def _backbone(root: VoxtralTTS, config: VoxtralTTSConfig, cache_length: int, lay
             name=name,
             graph="backbone",
             module=graph,
-            inputs=(
-                TensorSpec("embeddings", "float32", (1, rows, config.dim), Kind.EMBEDDING),
-                TensorSpec("position", "int64", (1,), Kind.INDEX),
-            ),
-            outputs=(
-                TensorSpec("hidden", "float32", (1, rows, config.dim), Kind.HIDDEN),
-                TensorSpec("semantic_logits", "float32", (1, config.semantic_rows), Kind.LOGITS),
-                TensorSpec("condition", "float32", (1, config.acoustic.dim), Kind.HIDDEN),
+            signature=Signature(
+                inputs=(
+                    TensorSpec("embeddings", "float32", (1, rows, config.dim), Kind.EMBEDDING),
+                    TensorSpec("position", "int64", (1,), Kind.INDEX),
+                ),
+                outputs=(
+                    TensorSpec("hidden", "float32", (1, rows, config.dim), Kind.HIDDEN),
+                    TensorSpec("semantic_logits", "float32", (1, config.semantic_rows), Kind.LOGITS),
+                    TensorSpec("condition", "float32", (1, config.acoustic.dim), Kind.HIDDEN),
+                ),
+                states=states,
+                dims={"S": (1, cache_length)} if rows == "S" else {},
             ),
             example=example,
-            states=states,
-            dims={"S": (1, cache_length)} if rows == "S" else {},
             purpose=purpose,
             batched=rows == 1,
         )
@@ -235,14 +245,16 @@ def _acoustic_step(root: VoxtralTTS, config: VoxtralTTSConfig) -> Component:
         name="acoustic_step",
         graph="acoustic_step",
         module=AcousticStepGraph(root.acoustic_transformer),
-        inputs=(
-            TensorSpec("x", "float32", (1, books), Kind.LATENT),
-            TensorSpec("step", "int64", (1,), Kind.INDEX),
-            TensorSpec("condition", "float32", (1, config.acoustic.dim), Kind.HIDDEN),
-        ),
-        outputs=(
-            TensorSpec("next_x", "float32", (1, books), Kind.LATENT),
-            TensorSpec("velocity", "float32", (1, 2, books), Kind.LATENT),
+        signature=Signature(
+            inputs=(
+                TensorSpec("x", "float32", (1, books), Kind.LATENT),
+                TensorSpec("step", "int64", (1,), Kind.INDEX),
+                TensorSpec("condition", "float32", (1, config.acoustic.dim), Kind.HIDDEN),
+            ),
+            outputs=(
+                TensorSpec("next_x", "float32", (1, books), Kind.LATENT),
+                TensorSpec("velocity", "float32", (1, 2, books), Kind.LATENT),
+            ),
         ),
         example=example,
         purpose=f"one of {steps} Euler steps from noise to the acoustic values of a frame",
@@ -261,14 +273,18 @@ def _codec(root: VoxtralTTS, config: VoxtralTTSConfig, switches: Switches) -> li
             name=name,
             graph="codec",
             module=graph,
-            inputs=(
-                TensorSpec("codes", "int64", (1, "T", config.n_codebooks), Kind.INDEX),
-                TensorSpec("position", "int64", (1,), Kind.INDEX),
+            signature=Signature(
+                inputs=(
+                    TensorSpec("codes", "int64", (1, "T", config.n_codebooks), Kind.INDEX),
+                    TensorSpec("position", "int64", (1,), Kind.INDEX),
+                ),
+                outputs=(
+                    TensorSpec("audio", "float32", (1, f"{config.codec.samples_per_frame}*T"), Kind.AUDIO),
+                ),
+                states=graph.state_specs(),
+                dims={"T": (1, MAX_CODEC_FRAMES)},
             ),
-            outputs=(TensorSpec("audio", "float32", (1, f"{config.codec.samples_per_frame}*T"), Kind.AUDIO),),
             example=example,
-            states=graph.state_specs(),
-            dims={"T": (1, MAX_CODEC_FRAMES)},
             purpose=purpose,
         )
 

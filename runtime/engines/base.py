@@ -1,27 +1,23 @@
-"""The interface of engines, and the checks that every call passes whatever the engine."""
+"""`Engine` opens a bundle's components; `Stream` holds the states of one caller."""
 
 from __future__ import annotations
 
-import math
-import mmap
 from abc import ABC, abstractmethod
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import RLock
 
 import numpy as np
 
-from bundle.bundle import ComponentEntry
 from bundle.errors import UsageError
-
-Arrays = dict[str, np.ndarray]
-PAGE = 1024  # values
-ROLLING_POSITIONS = 4096 * 4095  # rows that a cache without end may count; 93 hours at 50 a second
+from bundle.spec import Signature
+from runtime.engines.inputs import check_inputs
+from runtime.engines.states import Arrays, put_rows, unique_caches
 
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How an engine runs: `threads` None means all cores; the other two are for Core ML bundles, see `open_coreml`."""
+    """How an engine runs. `threads` None is all cores; the other two apply to Core ML bundles, see `open_coreml`."""
 
     threads: int | None = None
     compute_precision: str | None = None
@@ -29,9 +25,9 @@ class EngineOptions:
 
 
 class Engine(ABC):
-    """Holds what streams share: compiled code and weights. `identity` names what decides its numbers besides the bundle.
+    """Compiled code and weights, shared by all streams. `identity` names what decides its numbers besides the bundle.
 
-    Calls of several threads follow one another: each takes all of the engine's threads anyway.
+    Calls from several threads run one after another, because each call uses all of the engine's threads.
     """
 
     identity: str
@@ -41,49 +37,51 @@ class Engine(ABC):
 
     @abstractmethod
     def stream(self) -> Stream:
-        """A new caller, with states of its own, empty."""
+        """A new stream with empty states."""
 
-    def together(self, count: int) -> Stream:
-        """A stream of `count` callers, whose batched components are called for all of them at once: see `Stream.alone`.
+    def batched(self, size: int) -> Stream:
+        """A stream with `size` slots, whose batchable components serve all slots in one call: see `Stream.slot`.
 
-        Raises UsageError where the engine's calls serve one.
+        Raises UsageError where a call serves one slot only.
         """
-        if count == 1:
+        if size == 1:
             return self.stream()
-        raise UsageError(f"{self.identity}: one call serves one stream, not {count}")
+        raise UsageError(f"{self.identity}: one call serves one stream, not {size}")
 
 
 class Stream(ABC):
-    """One utterance's states and the calls that change them. Two streams of one engine never see each other's states.
+    """The states of one caller and the calls that change them. Two streams of one engine never share states.
 
-    `row_axis` is the axis of a cache's rows; `count` how many callers it has, of whom axis 0 of inputs, outputs and states tells.
+    `signatures` are those of the components by name. `batch` is the number of slots: the size of axis 0.
     """
 
-    row_axis: int
-    count = 1
+    batch = 1
 
-    def __init__(
-        self, components: tuple[ComponentEntry, ...], cache_length: int, engine: Engine | None = None
-    ):
-        """`engine` is what other streams share, if any."""
-        self.components = {entry.name: entry for entry in components}
-        self.cache_length = cache_length
-        self.lock = engine.lock if engine else RLock()
+    def __init__(self, signatures: Mapping[str, Signature], lock: RLock | None = None):
+        """`lock` is that of the engine, for streams that share it."""
+        self.signatures = dict(signatures)
+        self.lock = lock or RLock()
 
     def run(self, component: str, inputs: Arrays) -> Arrays:
-        """Calls a component, updates its states, and returns its outputs. Raises UsageError on inputs that do not fit."""
-        if component not in self.components:
-            raise UsageError(f"no component {component!r}; there are {', '.join(self.components)}")
-        entry = self.components[component]
-        check_inputs(entry, inputs, self.cache_length, self.count)
+        """Calls a component, updates its states and returns its outputs. Raises UsageError on inputs that do not fit."""
+        if component not in self.signatures:
+            raise UsageError(f"no component {component!r}; there are {', '.join(self.signatures)}")
+        check_inputs(component, self.signatures[component], inputs, self.batch)
         with self.lock:
-            return self._run(entry, inputs)
+            return self._run(component, inputs)
 
     @abstractmethod
-    def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays: ...
+    def _run(self, component: str, inputs: Arrays) -> Arrays: ...
 
-    def alone(self, index: int) -> Stream:
-        """One of a stream's callers, for the components that are not batched. Its states are the same memory."""
+    def capacity(self, component: str) -> int:
+        """Positions that the component's cache holds, or that its stream may reach. Raises UsageError without a cache."""
+        capacity = self.signatures[component].capacity
+        if capacity is None:
+            raise UsageError(f"{component}: has no cache, so it has no capacity")
+        return capacity
+
+    def slot(self, index: int) -> Stream:
+        """One slot of the stream, for components that are not batched. It uses the same memory for states."""
         return self
 
     @abstractmethod
@@ -92,149 +90,22 @@ class Stream(ABC):
 
     @abstractmethod
     def snapshot(self) -> Arrays:
-        """Copies of all states, by name."""
+        """Copies of all states by name."""
 
     @abstractmethod
     def restore(self, states: Arrays) -> None:
-        """Puts a snapshot's values back."""
+        """Replaces all states by those of a snapshot."""
 
     def save_rows(self, count: int) -> Arrays:
-        """Copies of the first `count` rows of every cache, by state; of all there are where that is fewer."""
-        states = self.snapshot()
-        return {
-            name: np.take(states[name], range(min(count, shape[self.row_axis])), self.row_axis)
-            for name, shape in self._caches().items()
-        }
+        """Copies of the first `count` rows of every cache by name; of all rows where a cache has fewer."""
+        states, rows = self.snapshot(), {}
+        for name, state in unique_caches(self.signatures.values()).items():
+            axis = state.cache.row_axis if state.cache else 0
+            rows[name] = np.take(states[name], range(min(count, state.rows)), axis)
+        return rows
 
     def load_rows(self, rows: Arrays) -> None:
-        """Puts what `save_rows` gave into an empty stream. Raises UsageError on rows of another bundle."""
+        """Writes the rows of `save_rows` to an empty stream. Raises UsageError on rows of another bundle."""
         states = self.snapshot()
-        self._put_rows(states, rows)
+        put_rows(states, unique_caches(self.signatures.values()), rows, self.batch)
         self.restore(states)
-
-    def _caches(self) -> dict[str, tuple[int, ...]]:
-        return {
-            state.name: state.shape
-            for entry in self.components.values()
-            for state in entry.states
-            if state.is_cache
-        }
-
-    def _put_rows(self, states: Arrays, rows: Arrays) -> None:
-        caches = {name: (self.count, *shape[1:]) for name, shape in self._caches().items()}
-        for name in sorted(caches.keys() | rows.keys()):
-            shape = list(caches.get(name, ()))
-            found = rows.get(name, np.empty(0))
-            if (
-                not shape
-                or found.ndim != len(shape)
-                or [*found.shape[: self.row_axis], *found.shape[self.row_axis + 1 :]]
-                != [
-                    *shape[: self.row_axis],
-                    *shape[self.row_axis + 1 :],
-                ]
-            ):
-                raise UsageError(f"rows: cache {name} has shape {list(found.shape)}, this bundle has {shape}")
-            states[name][(slice(None),) * self.row_axis + (slice(found.shape[self.row_axis]),)] = found
-
-
-def check_inputs(entry: ComponentEntry, inputs: Arrays, cache_length: int, count: int = 1) -> None:
-    """Names, dtypes, shapes and bounds; engines check less than this, and one of them aborts on a negative position."""
-    if count > entry.most_streams:
-        raise UsageError(f"{entry.name}: one call serves at most {entry.most_streams} streams, not {count}")
-    if inputs.keys() != {spec.name for spec in entry.inputs}:
-        raise UsageError(
-            f"{entry.name}: inputs {', '.join(sorted(inputs))}; expected {', '.join(spec.name for spec in entry.inputs)}"
-        )
-    sizes: dict[str, int] = {}
-    for spec in entry.inputs:
-        array = inputs[spec.name]
-        if array.dtype != spec.dtype:
-            raise UsageError(f"{entry.name}: input {spec.name} is {array.dtype}, expected {spec.dtype}")
-        if array.ndim != len(spec.shape):
-            raise UsageError(
-                f"{entry.name}: input {spec.name} has shape {list(array.shape)}, expected {list(spec.shape)}"
-            )
-        for size, expected in zip(
-            array.shape, (count, *spec.shape[1:]) if count > 1 else spec.shape, strict=True
-        ):
-            if isinstance(expected, str):
-                low, high = entry.dims[expected]
-                fits = low <= size <= high and sizes.setdefault(expected, size) == size
-            else:
-                fits = size == expected
-            if not fits:
-                bounds = ", ".join(f"{name} from {low} to {high}" for name, (low, high) in entry.dims.items())
-                raise UsageError(
-                    f"{entry.name}: input {spec.name} has shape {list(array.shape)}, expected {list(spec.shape)} {bounds}".rstrip()
-                )
-    for position in inputs["position"].tolist() if "position" in inputs else ():
-        _check_position(entry, position, inputs[entry.inputs[0].name].shape[1], cache_length)
-
-
-def _check_position(entry: ComponentEntry, position: int, rows: int, cache_length: int) -> None:
-    """A cache without end takes one row a call beyond its window, or as many as it has room for besides."""
-    cache = next((state for state in entry.states if state.is_cache), None)
-    if cache is None or position < 0:
-        fits, end = position >= 0, cache_length
-    elif cache.window is None:
-        fits, end = position + rows <= cache_length, cache_length
-    else:
-        in_one = rows * cache.stride <= cache.at_once or (position + rows) * cache.stride <= cache.window
-        fits = in_one and (position + rows) * cache.stride <= ROLLING_POSITIONS
-        end = (ROLLING_POSITIONS if in_one else cache.window) // cache.stride
-    if not fits:
-        raise UsageError(
-            f"{entry.name}: position {position} with {rows} rows lies outside the cache of {end}"
-        )
-
-
-def empty_states(components: dict[str, ComponentEntry], count: int = 1) -> Arrays:
-    """Zeros for every state that the components name, of `count` streams. Pages of a cache cost nothing before a row is written to them."""
-    return {
-        state.name: _untouched((count, *state.shape[1:]), state.dtype)
-        for entry in components.values()
-        for state in entry.states
-    }
-
-
-def copied(states: Arrays) -> Arrays:
-    """Copies. Pages of zeros, as the rest of a cache has, take no memory."""
-    copies = {}
-    for name, array in states.items():
-        copy = copies[name] = _untouched(array.shape, array.dtype.name)
-        target, source = copy.reshape(-1), np.ascontiguousarray(array).reshape(-1)
-        pages = source.size // PAGE
-        used = source[: pages * PAGE].reshape(pages, PAGE)
-        np.copyto(target[: pages * PAGE].reshape(pages, PAGE), used, where=used.any(axis=1, keepdims=True))
-        target[pages * PAGE :] = source[pages * PAGE :]
-    return copies
-
-
-def _untouched(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Zeros straight from the system: NumPy's may be a heap that is cleared at once, or huge pages, 0.4 GB for the published caches."""
-    count = math.prod(shape)
-    size = max(1, count * np.dtype(dtype).itemsize)
-    private = (
-        {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
-    )  # shared ones take memory when they are read
-    pages = mmap.mmap(-1, size, **private)
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        with suppress(OSError):  # a kernel without huge pages
-            pages.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(pages, dtype, count).reshape(shape)
-
-
-def check_states(components: dict[str, ComponentEntry], states: Arrays, count: int = 1) -> None:
-    """A snapshot fits the components, of `count` streams, that it is restored into. Raises UsageError."""
-    expected = {
-        state.name: ((count, *state.shape[1:]), state.dtype)
-        for entry in components.values()
-        for state in entry.states
-    }
-    found = {name: (array.shape, array.dtype) for name, array in states.items()}
-    if found != expected:
-        odd = next(
-            name for name in sorted(expected.keys() | found.keys()) if found.get(name) != expected.get(name)
-        )
-        raise UsageError(f"snapshot: state {odd} is {found.get(odd)}, this bundle has {expected.get(odd)}")

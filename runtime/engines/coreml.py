@@ -16,9 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from bundle.bundle import Bundle, ComponentEntry, Tensor
+from bundle.bundle import Bundle
+from bundle.cache import coreml_state_name
 from bundle.errors import IntegrityError, UsageError, VoxportError, first_line
-from runtime.engines.base import Arrays, Engine, Stream, check_states
+from bundle.manifest import ComponentEntry
+from bundle.spec import TensorSpec
+from runtime.engines.base import Engine, Stream
+from runtime.engines.states import Arrays, check_states
 from runtime.mil import PRECISIONS, Executor, MilError, Package, PackageError
 from runtime.mil.program import Function
 
@@ -87,10 +91,12 @@ class ReferenceEngine(Engine):
 def _check_interface(function: Function, entry: ComponentEntry, path: Path) -> None:
     """A function takes and gives what the manifest says of its component. Raises IntegrityError that names what differs."""
     states = {
-        f"{entry.graph}_{state.name}": f"fp16[{', '.join(map(str, state.shape))}]" for state in entry.states
+        coreml_state_name(entry.graph, state.name): f"fp16[{', '.join(map(str, state.shape))}]"
+        for state in entry.signature.states
     }
     inputs, outputs = (
-        {spec.name: _declared(spec) for spec in specs} for specs in (entry.inputs, entry.outputs)
+        {spec.name: _declared(spec) for spec in specs}
+        for specs in (entry.signature.inputs, entry.signature.outputs)
     )
     for what, found, expected in (
         ("input", function.inputs, inputs),
@@ -106,16 +112,15 @@ def _check_interface(function: Function, entry: ComponentEntry, path: Path) -> N
                 raise IntegrityError(f"{path}: function {function.name}: {what} {name}: {said}")
 
 
-def _declared(spec: Tensor) -> str:
+def _declared(spec: TensorSpec) -> str:
     """As the program writes it: a size with bounds is not known."""
     return f"{KINDS.get(spec.dtype)}[{', '.join('?' if isinstance(size, str) else str(size) for size in spec.shape)}]"
 
 
 class ReferenceStream(Stream):
-    row_axis = 2
-
     def __init__(self, engine: ReferenceEngine):
-        super().__init__(engine.bundle.manifest.components, engine.bundle.manifest.cache_length, engine)
+        self._entries = {entry.name: entry for entry in engine.bundle.components}
+        super().__init__({name: entry.signature for name, entry in self._entries.items()}, engine.lock)
         self._engine = engine
         self.reset()
 
@@ -133,32 +138,33 @@ class ReferenceStream(Stream):
         with self.lock:
             return {
                 name: self._states_of(entry)[inside].astype(dtype)
-                for name, (entry, inside, dtype) in _state_names(self.components).items()
+                for name, (entry, inside, dtype) in _state_names(self._entries).items()
             }
 
     def restore(self, states: Arrays) -> None:
-        check_states(self.components, states)
+        check_states(self.signatures.values(), states)
         with self.lock:
-            for name, (entry, inside, _) in _state_names(self.components).items():
+            for name, (entry, inside, _) in _state_names(self._entries).items():
                 held = self._states_of(entry)
                 held[inside] = states[name].astype(held[inside].dtype)
 
-    def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
+    def _run(self, component: str, inputs: Arrays) -> Arrays:
+        entry = self._entries[component]
         try:
             outputs = self._engine.executor(entry).run(_integers(inputs), self._states_of(entry))
         except PackageError as error:
             raise IntegrityError(f"{self._engine.bundle.folder / entry.file}: {error}") from None
         except MilError as error:
             raise VoxportError(f"{entry.name}: {error}") from None
-        return {spec.name: outputs[spec.name] for spec in entry.outputs}
+        return {spec.name: outputs[spec.name] for spec in entry.signature.outputs}
 
 
 def _state_names(components: dict[str, ComponentEntry]) -> dict[str, tuple[ComponentEntry, str, str]]:
     """Every state: an entry that carries it, its name in the package, its type in a snapshot."""
     return {
-        state.name: (entry, f"{entry.graph}_{state.name}", state.dtype)
+        state.name: (entry, coreml_state_name(entry.graph, state.name), state.dtype)
         for entry in components.values()
-        for state in entry.states
+        for state in entry.signature.states
     }
 
 
@@ -204,10 +210,9 @@ class CoreMLEngine(Engine):
 class CoreMLStream(Stream):
     """One `MLState` per graph, which all functions of its package take."""
 
-    row_axis = 2
-
     def __init__(self, engine: CoreMLEngine):
-        super().__init__(engine.bundle.manifest.components, engine.bundle.manifest.cache_length, engine)
+        self._entries = {entry.name: entry for entry in engine.bundle.components}
+        super().__init__({name: entry.signature for name, entry in self._entries.items()}, engine.lock)
         self._engine = engine
         self.reset()
 
@@ -222,19 +227,20 @@ class CoreMLStream(Stream):
 
     def snapshot(self) -> Arrays:
         states = {}
-        for name, (entry, inside, dtype) in _state_names(self.components).items():
+        for name, (entry, inside, dtype) in _state_names(self._entries).items():
             with _told(entry.name):
                 states[name] = np.array(self._state_of(entry).read_state(inside), dtype)
         return states
 
     def restore(self, states: Arrays) -> None:
-        check_states(self.components, states)
-        for name, (entry, inside, _) in _state_names(self.components).items():
+        check_states(self.signatures.values(), states)
+        for name, (entry, inside, _) in _state_names(self._entries).items():
             with _told(entry.name):  # single precision: coremltools hands no half array over to the framework
                 self._state_of(entry).write_state(inside, states[name])
 
-    def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
-        arguments = [_integers(inputs)] + ([self._state_of(entry)] if entry.states else [])
+    def _run(self, component: str, inputs: Arrays) -> Arrays:
+        entry = self._entries[component]
+        arguments = [_integers(inputs)] + ([self._state_of(entry)] if entry.signature.states else [])
         with _told(entry.name):
             outputs = self._engine.model(entry).predict(*arguments)
-        return {spec.name: outputs[spec.name] for spec in entry.outputs}
+        return {spec.name: outputs[spec.name] for spec in entry.signature.outputs}

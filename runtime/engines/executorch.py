@@ -18,9 +18,13 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from bundle.bundle import Bundle, ComponentEntry, State
+from bundle.bundle import Bundle
+from bundle.cache import read_method, write_method
 from bundle.errors import VoxportError, first_line
-from runtime.engines.base import Arrays, Engine, Stream, check_states, empty_states
+from bundle.manifest import ComponentEntry
+from bundle.spec import StateSpec
+from runtime.engines.base import Engine, Stream
+from runtime.engines.states import Arrays, check_states, empty_states, put_rows, unique_caches
 
 
 @contextlib.contextmanager
@@ -44,7 +48,7 @@ class ExecuTorchEngine(Engine):
 
     def __init__(self, bundle: Bundle, threads: int | None = None):
         super().__init__()
-        if any(_cache_rows(entry) and not entry.rows_moved for entry in bundle.manifest.components):
+        if any(_cache_rows(entry) and not entry.state_rows_per_call for entry in bundle.components):
             raise VoxportError(
                 f"{bundle.folder}: its programs move whole caches, as those of an earlier voxport did; export the bundle again"
             )
@@ -109,12 +113,11 @@ class ExecuTorchEngine(Engine):
 
 
 class ExecuTorchStream(Stream):
-    row_axis = 1
-
     def __init__(self, engine: ExecuTorchEngine):
-        super().__init__(engine.bundle.manifest.components, engine.bundle.manifest.cache_length, engine)
+        self._entries = {entry.name: entry for entry in engine.bundle.components}
+        super().__init__({name: entry.signature for name, entry in self._entries.items()}, engine.lock)
         self._engine = engine
-        self._graphs = {entry.graph: entry for entry in self.components.values() if entry.states}
+        self._graphs = {entry.graph: entry for entry in self._entries.values() if entry.signature.states}
         self.reset()
 
     def reset(self) -> None:
@@ -123,13 +126,13 @@ class ExecuTorchStream(Stream):
             self._saved = {
                 state.name: np.zeros(self._shape(state, 0), state.dtype)
                 for entry in self._graphs.values()
-                for state in entry.states
+                for state in entry.signature.states
             }
             self._rows = dict.fromkeys(self._graphs, 0)  # of the caches of a graph, those written
             self._disown()
 
     def snapshot(self) -> Arrays:
-        states = empty_states(self.components)
+        states = empty_states(self.signatures.values())
         with self.lock:
             current = self._current()
         for name, array in states.items():
@@ -137,16 +140,18 @@ class ExecuTorchStream(Stream):
         return states
 
     def restore(self, states: Arrays) -> None:
-        check_states(self.components, states)
+        check_states(self.signatures.values(), states)
         rows = {
             graph: max(
-                (_rows_used(states[state.name]) for state in entry.states if state.is_cache), default=0
+                (_rows_used(states[state.name]) for state in entry.signature.states if state.cache), default=0
             )
             for graph, entry in self._graphs.items()
         }
-        kept = [(state, rows[graph]) for graph, entry in self._graphs.items() for state in entry.states]
+        kept = [
+            (state, rows[graph]) for graph, entry in self._graphs.items() for state in entry.signature.states
+        ]
         saved = {
-            state.name: (states[state.name][:, :count] if state.is_cache else states[state.name]).copy()
+            state.name: (states[state.name][:, :count] if state.cache else states[state.name]).copy()
             for state, count in kept
         }
         with self.lock:
@@ -156,26 +161,26 @@ class ExecuTorchStream(Stream):
     def save_rows(self, count: int) -> Arrays:
         with self.lock:
             current = self._current()
-        return {name: current[name][:, :count].copy() for name in self._caches()}
+        return {name: current[name][:, :count].copy() for name in unique_caches(self.signatures.values())}
 
     def load_rows(self, rows: Arrays) -> None:
         found = {
-            name: np.zeros((*shape[:1], rows[name].shape[1] if name in rows else 0, *shape[2:]), np.float32)
-            for name, shape in self._caches().items()
+            name: np.zeros(self._shape(state, rows[name].shape[1] if name in rows else 0), np.float32)
+            for name, state in unique_caches(self.signatures.values()).items()
         }
-        self._put_rows(found, rows)
+        put_rows(found, unique_caches(self.signatures.values()), rows)
         with self.lock:
             self._saved = self._current() | found
             self._rows = {
                 graph: max(
-                    (found[state.name].shape[1] for state in entry.states if state.is_cache), default=0
+                    (found[state.name].shape[1] for state in entry.signature.states if state.cache), default=0
                 )
                 for graph, entry in self._graphs.items()
             }
             self._disown()
 
-    def _shape(self, state: State, rows: int) -> tuple[int, ...]:
-        return (state.shape[0], rows, *state.shape[2:]) if state.is_cache else state.shape
+    def _shape(self, state: StateSpec, rows: int) -> tuple[int, ...]:
+        return (state.shape[0], rows, *state.shape[2:]) if state.cache else state.shape
 
     def _disown(self) -> None:
         """What is saved counts; the next call writes it in."""
@@ -190,12 +195,16 @@ class ExecuTorchStream(Stream):
 
     def _read(self, graph: str) -> Arrays:
         entry, count = self._graphs[graph], self._rows[graph]
-        states = {state.name: np.zeros(self._shape(state, count), state.dtype) for state in entry.states}
+        states = {
+            state.name: np.zeros(self._shape(state, count), state.dtype) for state in entry.signature.states
+        }
         for rows in _moves(entry, count):
             for state, found in zip(
-                entry.states, self._engine.execute(entry.file, f"{graph}.read", rows), strict=True
+                entry.signature.states,
+                self._engine.execute(entry.file, read_method(graph), rows),
+                strict=True,
             ):
-                states[state.name][:, rows[0] if state.is_cache else slice(None)] = found
+                states[state.name][:, rows[0] if state.cache else slice(None)] = found
         return states
 
     def _own(self, graph: str) -> None:
@@ -210,35 +219,36 @@ class ExecuTorchStream(Stream):
         entry = self._graphs[graph]
         for rows in _moves(entry, self._rows[graph]):
             taken = [
-                self._saved[state.name][:, rows[0]] if state.is_cache else self._saved[state.name]
-                for state in entry.states
+                self._saved[state.name][:, rows[0]] if state.cache else self._saved[state.name]
+                for state in entry.signature.states
             ]
-            self._engine.execute(entry.file, f"{graph}.write", [*rows, *taken])
-        for state in entry.states:  # the program has them from here on
+            self._engine.execute(entry.file, write_method(graph), [*rows, *taken])
+        for state in entry.signature.states:  # the program has them from here on
             del self._saved[state.name]
         self._engine.owner[graph] = self
 
-    def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
+    def _run(self, component: str, inputs: Arrays) -> Arrays:
+        entry = self._entries[component]
         if entry.graph in self._graphs:
             self._own(entry.graph)
         outputs = self._engine.execute(
-            entry.file, entry.entry_point, [inputs[spec.name] for spec in entry.inputs]
+            entry.file, entry.entry_point, [inputs[spec.name] for spec in entry.signature.inputs]
         )
         if most := _cache_rows(entry):
-            stride = next(state.stride for state in entry.states if state.is_cache)
-            written = (int(inputs["position"][0]) + inputs[entry.inputs[0].name].shape[1]) * stride
+            stride = next(state.cache.rows_per_position for state in entry.signature.states if state.cache)
+            written = (int(inputs["position"][0]) + inputs[entry.signature.inputs[0].name].shape[1]) * stride
             self._rows[entry.graph] = min(most, max(self._rows[entry.graph], written))
-        return dict(zip((spec.name for spec in entry.outputs), outputs, strict=True))
+        return dict(zip((spec.name for spec in entry.signature.outputs), outputs, strict=True))
 
 
 def _cache_rows(entry: ComponentEntry) -> int:
     """Rows that the caches of a graph have; 0 where it has none."""
-    return next((state.shape[1] for state in entry.states if state.is_cache), 0)
+    return next((state.shape[1] for state in entry.signature.states if state.cache), 0)
 
 
 def _moves(entry: ComponentEntry, rows: int) -> list[list[np.ndarray]]:
     """What the calls that move the states of a graph are given first: numbers of the rows of its caches; nothing where it has none."""
-    most = entry.rows_moved
+    most = entry.state_rows_per_call
     return (
         [[np.arange(start, min(start + most, rows), dtype=np.int64)] for start in range(0, rows, most)]
         if _cache_rows(entry)

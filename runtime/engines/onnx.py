@@ -7,11 +7,12 @@ import os
 import numpy as np
 import onnxruntime as ort
 
-from bundle.bundle import Bundle, ComponentEntry
-from bundle.errors import VoxportError, first_line
-from runtime.engines.base import Arrays, Engine, Stream, check_states, copied, empty_states
-
-PAST, PRESENT = "past.", "present."  # a state's input and output bear its name behind these
+from bundle.bundle import Bundle
+from bundle.cache import ONNX_PAST, ONNX_PRESENT
+from bundle.errors import UsageError, VoxportError, first_line
+from bundle.spec import Signature
+from runtime.engines.base import Engine, Stream
+from runtime.engines.states import Arrays, check_states, copy_states, empty_states, put_rows, unique_caches
 
 
 class OnnxEngine(Engine):
@@ -46,106 +47,119 @@ class OnnxEngine(Engine):
     def stream(self) -> OnnxStream:
         return OnnxStream(self)
 
-    def together(self, count: int) -> OnnxStream:
-        return OnnxStream(self, count)
+    def batched(self, size: int) -> OnnxStream:
+        return OnnxStream(self, size)
 
 
 class OnnxStream(Stream):
-    row_axis = 2
+    """Caches are inputs and outputs that share one buffer, so that a call writes its new rows only."""
 
-    def __init__(self, engine: OnnxEngine, count: int = 1, shared: Arrays | None = None):
-        """`shared` are states in another stream's memory."""
-        super().__init__(engine.bundle.manifest.components, engine.bundle.manifest.cache_length, engine)
-        self._engine, self.count, self._is_part = engine, count, shared is not None
+    def __init__(self, engine: OnnxEngine, batch: int = 1, shared: Arrays | None = None):
+        """`shared` are states in the memory of another stream, for one of its slots."""
+        self._entries = {entry.name: entry for entry in engine.bundle.components}
+        super().__init__({name: entry.signature for name, entry in self._entries.items()}, engine.lock)
+        self._engine, self.batch, self._is_slot = engine, batch, shared is not None
         self._bindings: dict[str, _Binding] = {}
-        self._states = empty_states(self.components, count) if shared is None else shared
+        self._states = self._empty() if shared is None else shared
+
+    def _empty(self) -> Arrays:
+        return empty_states(self.signatures.values(), self.batch)
+
+    @property
+    def _shares_memory(self) -> bool:
+        """Whether other streams use the same memory, so that states must be changed in place."""
+        return self.batch > 1 or self._is_slot
 
     def reset(self) -> None:
-        if self._has_others():
+        if self._shares_memory:
             for array in self._states.values():
                 array[:] = 0
         else:
-            self._bindings, self._states = {}, empty_states(self.components)
+            self._bindings, self._states = {}, self._empty()
 
-    def _has_others(self) -> bool:
-        """Whether other streams have the same memory, so that states must stay where they are."""
-        return self.count > 1 or self._is_part
-
-    def alone(self, index: int) -> OnnxStream:
+    def slot(self, index: int) -> OnnxStream:
         return OnnxStream(
             self._engine, shared={name: array[index : index + 1] for name, array in self._states.items()}
         )
 
     def snapshot(self) -> Arrays:
-        return copied(self._states)
+        return copy_states(self._states)
 
     def restore(self, states: Arrays) -> None:
-        check_states(self.components, states, self.count)
-        if self._has_others():
+        check_states(self.signatures.values(), states, self.batch)
+        if self._shares_memory:
             for name, array in states.items():
                 self._states[name][:] = array
         else:
-            self._bindings, self._states = {}, copied(states)
+            self._bindings, self._states = {}, copy_states(states)
 
     def load_rows(self, rows: Arrays) -> None:
-        self._put_rows(self._states, rows)  # in place, and nothing else moves
+        put_rows(self._states, unique_caches(self.signatures.values()), rows, self.batch)
 
     def save_rows(self, count: int) -> Arrays:
-        return {name: self._states[name][:, :, :count].copy() for name in self._caches()}
+        return {
+            name: self._states[name][:, :, :count].copy() for name in unique_caches(self.signatures.values())
+        }
 
-    def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
+    def _run(self, component: str, inputs: Arrays) -> Arrays:
+        entry = self._entries[component]
+        if self.batch > entry.max_batch:
+            raise UsageError(
+                f"{component}: one call serves at most {entry.max_batch} streams, not {self.batch}"
+            )
         session = self._engine.session(entry.file)
         try:
             if entry.file not in self._bindings:
-                self._bindings[entry.file] = _Binding(session, entry, self._states)
+                self._bindings[entry.file] = _Binding(session, entry.signature, self._states)
             outputs = self._bindings[entry.file].run(inputs)
-        except Exception as error:
-            raise VoxportError(f"{entry.name}: ONNX Runtime failed: {first_line(error)}") from None
-        self._keep_staged(entry, inputs)
+        except Exception as error:  # ONNX Runtime's exceptions have no common base below Exception
+            raise VoxportError(f"{component}: ONNX Runtime failed: {first_line(error)}") from None
+        self._move_staged_rows(entry.signature, inputs)
         return outputs
 
-    def _keep_staged(self, entry: ComponentEntry, inputs: Arrays) -> None:
-        """Of a cache that rolls: rows that the call staged behind the history go into it, the row of position p to p mod its length."""
-        for state in entry.states:
-            if state.window is None:
+    def _move_staged_rows(self, signature: Signature, inputs: Arrays) -> None:
+        """Moves the rows that a call staged behind the history into it: position p to row p mod its length."""
+        for state in signature.states:
+            if state.cache is None or state.cache.window is None:
                 continue
-            history, position = state.window - 1, int(inputs["position"][0]) * state.stride
-            count = inputs[entry.inputs[0].name].shape[1] * state.stride
-            first = min(position, history) if state.at_once == 1 else history
+            cache, array = state.cache, self._states[state.name]
+            history, position = state.cache.window - 1, int(inputs["position"][0]) * cache.rows_per_position
+            count = inputs[signature.inputs[0].name].shape[1] * cache.rows_per_position
+            first = min(position, history) if cache.max_call_rows == 1 else history
             if first + count <= history:
                 continue
-            skipped = max(history - first, count - history)  # in place already, or gone again
-            rows, cache = np.arange(skipped, count), self._states[state.name]
+            skipped = max(history - first, count - history)  # already in place, or overwritten by later rows
+            rows = np.arange(skipped, count)
             if len(rows) == 1:
-                cache[:, :, (position + skipped) % history] = cache[:, :, first + skipped]
+                array[:, :, (position + skipped) % history] = array[:, :, first + skipped]
             else:
-                cache[:, :, (position + rows) % history] = cache[:, :, first + skipped : first + count]
+                array[:, :, (position + rows) % history] = array[:, :, first + skipped : first + count]
 
 
 class _Binding:
     """One session's inputs and outputs for one stream, bound once; only what changes is bound again."""
 
-    def __init__(self, session: ort.InferenceSession, entry: ComponentEntry, states: Arrays):
+    def __init__(self, session: ort.InferenceSession, signature: Signature, states: Arrays):
         self._session, self._states = session, states
         self._binding = session.io_binding()
-        self._outputs = [spec.name for spec in entry.outputs]
-        self._carried = [state.name for state in entry.states if not state.is_cache]
-        self._buffers = []
-        self._allocated = [*self._outputs, *(PRESENT + name for name in self._carried)]
+        self._outputs = [spec.name for spec in signature.outputs]
+        self._carried = [state.name for state in signature.states if not state.cache]
+        self._buffers: list[ort.OrtValue] = []
+        self._allocated = [*self._outputs, *(ONNX_PRESENT + name for name in self._carried)]
         for name in self._allocated:
             self._binding.bind_output(name, "cpu")
-        for state in entry.states:
-            if state.is_cache:  # past and present are one buffer: new rows are written, nothing is copied
+        for state in signature.states:
+            if state.cache:  # past and present are one buffer: new rows are written, nothing is copied
                 value = ort.OrtValue.ortvalue_from_numpy(states[state.name])
-                self._binding.bind_ortvalue_input(PAST + state.name, value)
-                self._binding.bind_ortvalue_output(PRESENT + state.name, value)
+                self._binding.bind_ortvalue_input(ONNX_PAST + state.name, value)
+                self._binding.bind_ortvalue_output(ONNX_PRESENT + state.name, value)
                 self._buffers.append(value)
 
     def run(self, inputs: Arrays) -> Arrays:
         for name, array in inputs.items():
             self._binding.bind_cpu_input(name, np.ascontiguousarray(array))
         for name in self._carried:
-            self._binding.bind_cpu_input(PAST + name, self._states[name])
+            self._binding.bind_cpu_input(ONNX_PAST + name, self._states[name])
         for name in self._allocated:  # a bound output keeps the last call's shape
             self._binding.bind_output(name, "cpu")
         self._session.run_with_iobinding(self._binding)

@@ -37,8 +37,8 @@ def read_constants(manifest: Manifest, expected: str | None = None) -> Any:
         if name not in entries:
             raise IntegrityError(f"manifest.json: components: {name} is missing; export the bundle again")
         for what, needed, found in (
-            ("input", inputs, entries[name].inputs),
-            ("output", outputs, entries[name].outputs),
+            ("input", inputs, entries[name].signature.inputs),
+            ("output", outputs, entries[name].signature.outputs),
         ):
             if needed - {tensor.name for tensor in found}:
                 raise IntegrityError(

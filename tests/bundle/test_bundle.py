@@ -242,8 +242,8 @@ def test_the_readme_of_a_bundle_names_every_tensor(bundles):
         for component in read_manifest(bundles / target).components:
             prefix = f"{component.graph}_" if target == "coreml" else ""  # packages name their states so
             for name in (
-                *(t.name for t in (*component.inputs, *component.outputs)),
-                *(prefix + state.name for state in component.states),
+                *(t.name for t in (*component.signature.inputs, *component.signature.outputs)),
+                *(prefix + state.name for state in component.signature.states),
             ):
                 assert f"| {name} |" in text
 

@@ -179,7 +179,7 @@ def test_the_passes_that_are_left_out_would_change_nothing(key, name, recipe, tm
 
     def every(component):
         pipeline = ct.PassPipeline()
-        left_out = set() if all(state.is_cache for state in component.states) else STATE_PASSES
+        left_out = set() if all(state.cache for state in component.signature.states) else STATE_PASSES
         pipeline.remove_passes({f"common::{name}" for name in {"divide_to_multiply"} | left_out})
         return pipeline
 
@@ -245,8 +245,8 @@ def test_check_sees_weights_that_changed_places_in_the_second_function(packages,
     before = type(one)()
     before.CopyFrom(one)
     for part in ("data", "scale"):
-        one.inputs[part].CopyFrom(other.inputs[part])
-        other.inputs[part].CopyFrom(before.inputs[part])
+        one.inputs[part].CopyFrom(other.signature.inputs[part])
+        other.signature.inputs[part].CopyFrom(before.inputs[part])
     model.write_bytes(spec.SerializeToString())
     with pytest.raises(
         ExportError, match=r"decode_step: the integers or scales of .* are not those of the module"
@@ -286,7 +286,7 @@ def test_check_sees_truncated_weights(packages, w4, tmp_path):
 
 def test_a_failed_conversion_is_one_line_and_leaves_the_modules_alone(w4, tmp_path):
     graph = w4["backbone"]
-    broken = replace(graph.widest, inputs=graph.widest.inputs[:1])
+    broken = replace(graph.widest, inputs=graph.widest.signature.inputs[:1])
     with pytest.raises(ExportError, match=r"^backbone: Core ML export failed: [^\n]*$"):
         CoreMLLowering().lower(Graph("backbone", (broken,)), tmp_path)
     assert isinstance(graph.widest.module.layers[0].attention.kernel, ReferenceAttention)
@@ -349,7 +349,7 @@ def test_one_graph_in_the_other_recipes_computes_what_the_module_does(checkpoint
     found = Executor(function, "float32").run(
         {name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in inputs.items()}
     )
-    for spec, value in zip(graph.widest.outputs, expected, strict=True):
+    for spec, value in zip(graph.widest.signature.outputs, expected, strict=True):
         assert np.abs(found[spec.name] - value.numpy()).max() <= (1e-5 if recipe == "lut4" else 1e-3) * float(
             value.abs().max()
         )

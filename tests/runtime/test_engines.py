@@ -75,7 +75,7 @@ def test_a_turn_that_is_interrupted_mixes_no_streams(bundles, monkeypatch):
     first, second = engine.stream(), engine.stream()
     noise = np.random.default_rng(0)
     embeddings = noise.standard_normal(
-        (1, 2, first.components["prefill"].inputs[0].shape[-1]), dtype=np.float32
+        (1, 2, first.components["prefill"].signature.inputs[0].shape[-1]), dtype=np.float32
     )
     most = first.components["prefill"].rows_moved
     states = {name: array.copy() for name, array in second.snapshot().items()}

@@ -76,7 +76,7 @@ def test_rows_go_into_a_stream_and_leave_the_rest_as_it_is(bundles, target):
     engine = open_engine(Bundle(bundles / target))
     first, second = engine.stream(), engine.stream()
     rng = np.random.default_rng(0)
-    dim = first.components["prefill"].inputs[0].shape[-1]
+    dim = first.components["prefill"].signature.inputs[0].shape[-1]
     embeddings = rng.standard_normal((1, 7, dim), dtype=np.float32)
     first.run("prefill", {"embeddings": embeddings, "position": np.array([0])})
     rows = first.save_rows(5)

@@ -28,7 +28,7 @@ from model.voxtral_realtime.config import Switches, delay_tokens, load_config, p
 from model.voxtral_realtime.decoder import embed_delay
 from model.voxtral_realtime.synthetic import SIZES
 from runtime.audio.mel import LogMel, MelSettings
-from runtime.engines.base import ROLLING_POSITIONS
+from runtime.engines.base import MAX_ROW_POSITION
 from runtime.families import open_family
 from runtime.families.voxtral_realtime.model import Constants, Listener, Transcript
 
@@ -161,8 +161,8 @@ def test_angles_of_two_tables_are_those_of_one():
         torch.testing.assert_close(
             getattr(far(positions), name), getattr(near(positions), name), atol=1e-6, rtol=0
         )
-    last = far(torch.tensor([[ROLLING_POSITIONS - 1]]))
-    angle = (ROLLING_POSITIONS - 1) * 1e6 ** -(torch.arange(0, 16, 2, dtype=torch.float64) / 16)
+    last = far(torch.tensor([[MAX_ROW_POSITION - 1]]))
+    angle = (MAX_ROW_POSITION - 1) * 1e6 ** -(torch.arange(0, 16, 2, dtype=torch.float64) / 16)
     torch.testing.assert_close(last.cos[0, 0].double(), angle.cos(), atol=1e-6, rtol=0)
 
 

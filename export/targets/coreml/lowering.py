@@ -19,7 +19,8 @@ from bundle.errors import ExportError, first_line
 from export.memory import free_memory
 from export.targets.base import EntryPoint, Graph, Lowering, Stateful, dynamic_shapes, quiet_logs
 from export.targets.coreml.package import OPSET, bounds_of, check_package, merge, normalise, quiet
-from model.component import Component, Kind, TensorSpec
+from model.component import Component
+from bundle.spec import Kind, TensorSpec
 from model.layers.attention import AttentionKernel, ReferenceAttention, held_positions, seen, use_attention
 from quantize.linear import QuantizedLinear, use_product
 from quantize.palettes import PalettizedLinear
@@ -237,7 +238,7 @@ def _write_package(graph: Graph, path: Path, compute_precision: str) -> None:
     with TemporaryDirectory(dir=path.parent, prefix=".coreml") as temporary:
         converted: dict[str, Path] = {}
         for component in graph.components:
-            bounds = str((component.inputs, component.dims))
+            bounds = str((component.signature.inputs, component.signature.dims))
             if bounds not in converted:  # components of the same bounds are one program under two names
                 converted[bounds] = Path(temporary, f"{component.name}.mlpackage")
                 _convert(component, compute_precision, converted[bounds])
@@ -263,15 +264,15 @@ def _convert(component: Component, compute_precision: str, path: Path) -> None:
     with torch.no_grad():
         # strict: no; the inputs are *args, which strict tracing renames
         program = torch.export.export(Stateful(component), trace_inputs, dynamic_shapes=dynamic, strict=False)
-    exact = [index for index, spec in enumerate(component.outputs) if spec.kind in EXACT]
+    exact = [index for index, spec in enumerate(component.signature.outputs) if spec.kind in EXACT]
     mixed = ct.transform.FP16ComputePrecision(lambda op: not _ends_exactly(op, exact))
     ct.convert(
         program.run_decompositions(RESPELLED),
         convert_to="mlprogram",
         inputs=[
-            ct.TensorType(spec.name, _shape(spec, component), DTYPES[spec.dtype]) for spec in component.inputs
+            ct.TensorType(spec.name, _shape(spec, component), DTYPES[spec.dtype]) for spec in component.signature.inputs
         ],
-        outputs=[ct.TensorType(spec.name, dtype=DTYPES[spec.dtype]) for spec in component.outputs],
+        outputs=[ct.TensorType(spec.name, dtype=DTYPES[spec.dtype]) for spec in component.signature.outputs],
         minimum_deployment_target=OPSET,
         compute_precision=mixed if compute_precision == "float16" else ct.precision.FLOAT32,
         pass_pipeline=_passes(component),
@@ -299,7 +300,7 @@ def _is_compressed(weight: Any) -> bool:
 
 def _passes(component: Component) -> ct.PassPipeline:
     """`PASSES`, but where states are written last for those two that let attention read the cache where it was just written: they fail."""
-    left_out = () if all(state.is_cache for state in component.states) else STATE_PASSES
+    left_out = () if all(state.cache for state in component.signature.states) else STATE_PASSES
     return ct.PassPipeline([f"common::{name}" for name in PASSES if name not in left_out])
 
 

@@ -24,7 +24,8 @@ import torch
 from bundle.errors import ExportError, first_line
 from export.memory import free_memory
 from export.targets.base import Graph, example_inputs, quiet_logs, zero_states
-from model.component import Component, TensorSpec
+from model.component import Component
+from bundle.spec import TensorSpec
 from quantize.linear import QuantizedEmbedding, QuantizedLinear, float_activations, use_product
 from quantize.palettes import PalettizedLinear
 from runtime.mil.weights import ENTRY, HEADER, MARK, VERSION
@@ -257,31 +258,31 @@ def _check_interface(where: str, described: Any, block: Any, component: Componen
         where,
         "inputs",
         inputs,
-        {spec.name: (ARRAY_TYPES[spec.dtype], bounds_of(spec, component)) for spec in component.inputs},
+        {spec.name: (ARRAY_TYPES[spec.dtype], bounds_of(spec, component)) for spec in component.signature.inputs},
     )
     states = {part.name: _described(part.type.stateType.arrayType) for part in described.state}
-    names = [f"{component.graph}_{state.name}" for state in component.states]
+    names = [f"{component.graph}_{state.name}" for state in component.signature.states]
     expected = {
         name: (ArrayType.FLOAT16, [(size, size) for size in state.shape])
-        for name, state in zip(names, component.states, strict=True)
+        for name, state in zip(names, component.signature.states, strict=True)
     }
     _compare(where, "states", states, expected)
     kinds = {part.name: part.type.multiArrayType.dataType for part in described.output}
-    _compare(where, "outputs", kinds, {spec.name: ARRAY_TYPES[spec.dtype] for spec in component.outputs})
+    _compare(where, "outputs", kinds, {spec.name: ARRAY_TYPES[spec.dtype] for spec in component.signature.outputs})
     types = {out.name: out.type.tensorType for op in block.operations for out in op.outputs}
     shapes = [
         (
             name,
             [
-                size.constant.size if size.HasField("constant") else str(component.dims)
+                size.constant.size if size.HasField("constant") else str(component.signature.dims)
                 for size in types[name].dimensions
             ],
         )
         for name in block.outputs
     ]
     fixed = [
-        (spec.name, [size if isinstance(size, int) else str(component.dims) for size in spec.shape])
-        for spec in component.outputs
+        (spec.name, [size if isinstance(size, int) else str(component.signature.dims) for size in spec.shape])
+        for spec in component.signature.outputs
     ]
     _compare(where, "shapes of outputs", shapes, fixed)
 
@@ -317,7 +318,7 @@ def _calls(component: Component) -> list[tuple[str, Compressed]]:
     use_product(
         component.module, lambda x, linear: x.new_zeros(*x.shape[:-1], len(linear.get_buffer("scale")))
     )
-    inputs = example_inputs(component, {dim: low for dim, (low, _) in component.dims.items()})
+    inputs = example_inputs(component, {dim: low for dim, (low, _) in component.signature.dims.items()})
     try:
         with torch.no_grad():
             component.module(*inputs.values(), *zero_states(component))
@@ -362,7 +363,7 @@ def _tabular(integers: np.ndarray, scales: Any) -> tuple[np.ndarray, np.ndarray]
 
 def bounds_of(spec: TensorSpec, component: Component) -> list[tuple[int, int]]:
     """Smallest and largest size of every axis."""
-    return [(size, size) if isinstance(size, int) else component.dims[size] for size in spec.shape]
+    return [(size, size) if isinstance(size, int) else component.signature.dims[size] for size in spec.shape]
 
 
 @contextmanager

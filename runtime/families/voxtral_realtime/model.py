@@ -15,7 +15,7 @@ from bundle.bundle import ComponentEntry, first_fault
 from bundle.errors import IntegrityError, UsageError, VoxportError
 from runtime.audio.captions import Word
 from runtime.audio.mel import LogMel, MelSettings
-from runtime.engines.base import ROLLING_POSITIONS, Arrays, Engine, Stream
+from runtime.engines.base import MAX_ROW_POSITION, Arrays, Engine, Stream
 from runtime.families.base import BenchSettings, Rehearsal, TimeSteps, Wanted
 from runtime.text.tokenizer import load_pieces
 
@@ -129,7 +129,7 @@ class Listener:
         """`delay` is one of the bundle's, `at_once` how many tokens a call of the encoder takes: by default as many as it can; 1 is
         for live, but for the silence in front. `observe(what, values)` is told of every `mel`, `audio_embeds` and `logits`."""
         self._stream, self.constants, self._delay = stream, constants, delay
-        self._most = stream.components["audio_encoder"].dims["T"][1]
+        self._most = stream.components["audio_encoder"].signature.dims["T"][1]
         self._at_once = at_once or self._most
         if self._at_once > self._most:
             raise UsageError(
@@ -142,9 +142,9 @@ class Listener:
         self._prompt: list[np.ndarray] = []
         self._encoded = self.position = self._samples = 0
         self._end = min(
-            ROLLING_POSITIONS // state.stride
+            MAX_ROW_POSITION // state.cache.rows_per_position
             for entry in stream.components.values()
-            for state in entry.states
+            for state in entry.signature.states
             if state.window
         )
         self._token = constants.pad_id
@@ -235,7 +235,7 @@ class Listener:
 
     def _prefill(self, ids: list[int], heard: np.ndarray) -> Arrays:
         """As many rows at once as the cache has; a window shorter than the prompt takes the others one by one."""
-        most = self._stream.components["prefill"].dims["S"][1]
+        most = self._stream.components["prefill"].signature.dims["S"][1]
         outputs = self._run("prefill", ids[:most], heard[:, :most])
         for index in range(most, len(ids)):
             outputs = self._run("decode_step", ids[index : index + 1], heard[:, index : index + 1])

@@ -167,7 +167,7 @@ class Speaker:
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
         """codes int64 [T, K] of the next frames -> float32 [T · samples_per_frame]."""
-        most = self.stream.components["codec_step"].dims.get("T", (1, 1))[1]
+        most = self.stream.components["codec_step"].signature.dims.get("T", (1, 1))[1]
         pieces = []
         for start in range(0, len(codes), most):
             part = codes[None, start : start + most]

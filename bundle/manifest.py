@@ -1,0 +1,156 @@
+"""`manifest.json`: what a bundle was made from, what it holds, and how it was verified. See FORMAT.md."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, JsonValue, ValidationError
+
+from bundle.errors import IntegrityError, UsageError
+from bundle.files import FileEntry
+from bundle.record import Record, RelativePath, first_fault
+from bundle.spec import Signature, Size
+
+SCHEMA_VERSION: Literal[2] = 2
+MANIFEST = "manifest.json"
+NOT_RUN = "not run"  # `Manifest.executed_by` where nothing has executed the artifacts
+Precision = Literal["float16", "float32"]
+
+
+class SchemeEntry(Record):
+    """How a weight is stored: the `type` of a scheme and its parameters. `quantize` defines the types."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    type: str
+    __pydantic_extra__: dict[str, int | float | str | bool | None]
+
+
+class RuleEntry(Record):
+    """Schemes for the module paths that match a shell pattern; null keeps floats."""
+
+    pattern: str
+    linears: SchemeEntry | None
+    tables: SchemeEntry | None
+
+
+class RecipeEntry(Record):
+    """The recipe of one graph: the first rule that matches a module path decides, else `linears` and `tables`."""
+
+    name: str
+    linears: SchemeEntry | None
+    tables: SchemeEntry | None
+    rules: tuple[RuleEntry, ...]
+
+
+class Source(Record):
+    """The checkpoint of a bundle: its name, and its files by hash. Its location is not recorded."""
+
+    name: str
+    files: dict[str, FileEntry]
+
+
+class ExportRequest(Record):
+    """The options of an export as given. Resolving them again against the same checkpoint gives the same job.
+
+    `quant_for` maps components to recipes, `rules` are `PATTERN=RECIPE`, `options` are those of the family.
+    """
+
+    quant: str = "none"
+    quant_for: tuple[tuple[str, str], ...] = ()
+    rules: tuple[str, ...] = ()
+    options: dict[str, JsonValue] = {}
+    cache_length: Size | None = None
+
+
+class ComponentEntry(Record):
+    """How one component is called: `entry_point` of `file`.
+
+    Axis 0 of inputs, outputs and states is 1 in their shapes and may be up to `max_batch`. `state_rows_per_call` bounds the
+    cache rows that one call of a method that reads or writes states moves (0: no such methods). `bits_per_weight` counts all
+    parameters of the graph; `weight_bytes` are read from memory by one call.
+    """
+
+    name: str
+    graph: str
+    purpose: str
+    signature: Signature
+    file: RelativePath
+    entry_point: str
+    max_batch: Annotated[int, Field(ge=1, le=2**10)] = 1
+    state_rows_per_call: Annotated[int, Field(ge=0, le=2**20)] = 0
+    recipe: str
+    bits_per_weight: float
+    weight_bytes: Annotated[int, Field(ge=0)] = 0
+
+
+class ExportJob(Record):
+    """Everything that decides the bytes of a bundle's artifacts, resolved from a request and a checkpoint.
+
+    Written to the manifest as it is. `constants` are what a runner needs besides shapes; `options` are all options of the
+    family; `cache_length` is in rows of the decoder's cache.
+    """
+
+    family: str
+    source: Source
+    request: ExportRequest
+    target: str
+    compute_precision: Precision
+    options: dict[str, JsonValue]
+    constants: dict[str, JsonValue]
+    recipes: dict[str, RecipeEntry]
+    cache_length: Size
+    components: tuple[ComponentEntry, ...]
+    licence: str
+    tools: dict[str, str]
+
+
+class WeightError(Record):
+    """Relative error |w - w'| / |w| of the quantised weights of one graph, with searched and with min-max scales."""
+
+    searched: float
+    min_max: float
+
+
+class Verification(Record):
+    """Result of the checks; `verify.json` has the same form. `reports` are measured values without a bar."""
+
+    status: Literal["passed", "failed", "unverified"]
+    # rows are tables of text and numbers with one of two sets of columns; export.verify.report defines them
+    rows: tuple[dict[str, Any], ...]
+    reports: dict[str, dict[str, float]]
+
+
+class Manifest(Record):
+    """All of `manifest.json`."""
+
+    schema_version: Literal[2] = SCHEMA_VERSION
+    job: ExportJob
+    files: dict[RelativePath, FileEntry]
+    tokenizer: tuple[RelativePath, ...]
+    voices: dict[str, RelativePath]
+    weight_errors: dict[str, WeightError]
+    executed_by: str = NOT_RUN
+    verification: Verification = Verification(status="unverified", rows=(), reports={})
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Raises UsageError without a manifest, IntegrityError where it is damaged or of another schema version."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        inside = sorted(found.parent.name for found in folder.glob(f"*/{MANIFEST}"))
+        advice = f"give one of the bundles in it: {', '.join(inside)}" if inside else "make one with python -m export"
+        raise UsageError(f"{folder} is not a bundle: it has no {MANIFEST}; {advice}")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, not JSON, a number of 5,000 digits
+        raise IntegrityError(f"{path}: not JSON ({error}); export the bundle again") from None
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if isinstance(version, int) and version != SCHEMA_VERSION:
+        advice = "update voxport" if version > SCHEMA_VERSION else "export the bundle again with this version"
+        raise IntegrityError(f"{path}: schema version {version}, this version reads {SCHEMA_VERSION}; {advice}")
+    try:
+        return Manifest.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        raise IntegrityError(f"{path}: {first_fault(error)}; export the bundle again") from None

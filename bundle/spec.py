@@ -1,0 +1,119 @@
+"""`Signature`: inputs, outputs and states of one callable.
+
+One class describes a torch module, an eager call, an artifact's entry point and an engine's call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from enum import StrEnum
+from math import prod
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from bundle.cache import LAYOUTS, MAX_ROW_POSITION, LayoutName
+
+MAX_STATE_VALUES = 2**32  # a cache of the published models has 2 million to 134 million
+STRICT = ConfigDict(extra="forbid")
+
+Dimension = Annotated[int, Field(ge=0)] | str
+Size = Annotated[int, Field(ge=1, le=2**40)]
+Bounds = tuple[Size, Size]
+Dtype = Literal["float32", "float16", "int64", "int32"]
+
+
+class Kind(StrEnum):
+    """What the values of a tensor are."""
+
+    EMBEDDING = "embedding"
+    HIDDEN = "hidden"
+    LOGITS = "logits"
+    LATENT = "latent"
+    AUDIO = "audio"
+    INDEX = "index"
+
+
+@dataclass(frozen=True, config=STRICT)
+class TensorSpec:
+    """One input or output. A string in `shape` names a dimension bounded by `Signature.dims`; `1920*T` is a multiple of one."""
+
+    name: str
+    dtype: Dtype
+    shape: tuple[Dimension, ...]
+    kind: Kind
+
+
+@dataclass(frozen=True, config=STRICT)
+class CacheSpec:
+    """How a KV cache is used. A position takes `rows_per_position` rows.
+
+    A cache without a `window` holds every row from the first to its end. A sliding-window cache holds the last rows of an
+    unbounded stream: a query sees `window` keys, and a call beyond the window writes at most `max_call_rows` rows.
+    """
+
+    layout: LayoutName
+    window: Annotated[int, Field(ge=1, le=2**24)] | None = None
+    rows_per_position: Annotated[int, Field(ge=1, le=2**10)] = 1
+    max_call_rows: Annotated[int, Field(ge=1, le=2**20)] = 1
+
+    @property
+    def row_axis(self) -> int:
+        return LAYOUTS[self.layout].row_axis
+
+
+@dataclass(frozen=True, config=STRICT)
+class StateSpec:
+    """A tensor that a component carries from call to call. Components of one graph share states of one name."""
+
+    name: str
+    dtype: Dtype
+    shape: tuple[Size, ...]
+    cache: CacheSpec | None = None
+
+    def __post_init__(self) -> None:
+        if prod(self.shape) > MAX_STATE_VALUES:
+            raise ValueError(f"state {self.name[:50]} of {prod(self.shape)} values, expected at most {MAX_STATE_VALUES}")
+        if self.cache and len(self.shape) <= self.cache.row_axis:
+            raise ValueError(f"cache {self.name[:50]} of {len(self.shape)} axes, expected 4")
+
+    @property
+    def rows(self) -> int:
+        """Rows of a cache; 0 where the state is not a cache."""
+        return self.shape[self.cache.row_axis] if self.cache else 0
+
+    @property
+    def window(self) -> int | None:
+        """Keys that a query of a sliding-window cache sees; None for any other state."""
+        return self.cache.window if self.cache else None
+
+
+@dataclass(frozen=True, config=STRICT)
+class Signature:
+    """Inputs, outputs and states of one callable, and the bounds of the dimensions named in the inputs' shapes."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    states: tuple[StateSpec, ...] = ()
+    dims: dict[str, Bounds] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for tensor in self.inputs:
+            for size in tensor.shape:
+                if isinstance(size, str) and size not in self.dims:
+                    raise ValueError(f"input {tensor.name} has a size {size!r} without bounds")
+
+    @property
+    def cache(self) -> StateSpec | None:
+        """The first cache, which stands for all: the caches of one component have the same rows. None without a cache."""
+        return next((state for state in self.states if state.cache), None)
+
+    @property
+    def capacity(self) -> int | None:
+        """Positions that a call may reach: those of the cache, or of the longest stream for a sliding window. None without a cache."""
+        state = self.cache
+        if state is None or state.cache is None:
+            return None
+        rows = MAX_ROW_POSITION if state.cache.window else state.rows
+        return rows // state.cache.rows_per_position
