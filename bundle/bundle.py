@@ -51,7 +51,9 @@ class Bundle:
         for name, entry in self.manifest.files.items():
             path = self.folder / name
             if not path.is_file() or not path.resolve().is_relative_to(self.folder.resolve()):
-                raise IntegrityError(f"{path}: missing, though the manifest lists it; export the bundle again")
+                raise IntegrityError(
+                    f"{path}: missing, though the manifest lists it; export the bundle again"
+                )
             size = path.stat().st_size
             if size != entry.size:
                 raise IntegrityError(f"{path}: {size} bytes, expected {entry.size}; export the bundle again")
@@ -63,4 +65,6 @@ class Bundle:
         for name in used:
             if not any(file == name or file.startswith(f"{name}/") for file in manifest.files):
                 path = self.folder / MANIFEST
-                raise IntegrityError(f"{path}: {name} is used but is not among the files; export the bundle again")
+                raise IntegrityError(
+                    f"{path}: {name} is used but is not among the files; export the bundle again"
+                )

@@ -60,7 +60,7 @@ class ExportRequest(Record):
     quant: str = "none"
     quant_for: tuple[tuple[str, str], ...] = ()
     rules: tuple[str, ...] = ()
-    options: dict[str, JsonValue] = {}
+    options: dict[str, JsonValue] = Field(default_factory=dict)
     cache_length: Size | None = None
 
 
@@ -140,16 +140,26 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     if not path.is_file():
         inside = sorted(found.parent.name for found in folder.glob(f"*/{MANIFEST}"))
-        advice = f"give one of the bundles in it: {', '.join(inside)}" if inside else "make one with python -m export"
+        advice = (
+            f"give one of the bundles in it: {', '.join(inside)}"
+            if inside
+            else "make one with python -m export"
+        )
         raise UsageError(f"{folder} is not a bundle: it has no {MANIFEST}; {advice}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, not JSON, a number of 5,000 digits
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: not UTF-8, not JSON, a number of 5,000 digits
         raise IntegrityError(f"{path}: not JSON ({error}); export the bundle again") from None
     version = content.get("schema_version") if isinstance(content, dict) else None
     if isinstance(version, int) and version != SCHEMA_VERSION:
         advice = "update voxport" if version > SCHEMA_VERSION else "export the bundle again with this version"
-        raise IntegrityError(f"{path}: schema version {version}, this version reads {SCHEMA_VERSION}; {advice}")
+        raise IntegrityError(
+            f"{path}: schema version {version}, this version reads {SCHEMA_VERSION}; {advice}"
+        )
     try:
         return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:

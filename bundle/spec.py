@@ -74,7 +74,9 @@ class StateSpec:
 
     def __post_init__(self) -> None:
         if prod(self.shape) > MAX_STATE_VALUES:
-            raise ValueError(f"state {self.name[:50]} of {prod(self.shape)} values, expected at most {MAX_STATE_VALUES}")
+            raise ValueError(
+                f"state {self.name[:50]} of {prod(self.shape)} values, expected at most {MAX_STATE_VALUES}"
+            )
         if self.cache and len(self.shape) <= self.cache.row_axis:
             raise ValueError(f"cache {self.name[:50]} of {len(self.shape)} axes, expected 4")
 
@@ -82,6 +84,11 @@ class StateSpec:
     def rows(self) -> int:
         """Rows of a cache; 0 where the state is not a cache."""
         return self.shape[self.cache.row_axis] if self.cache else 0
+
+    @property
+    def positions(self) -> int:
+        """Positions that a cache holds at a time; 0 where the state is not a cache."""
+        return self.rows // self.cache.rows_per_position if self.cache else 0
 
     @property
     def window(self) -> int | None:

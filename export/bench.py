@@ -8,16 +8,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from bundle.bundle import ComponentEntry
-from export.manifest import component_entry
-from export.source import Plan, Source
-from export.targets.base import EntryPoint
+from bundle.manifest import ExportRequest
+from bundle.spec import Signature
+from export.job import describe, resolve_cache_length, resolve_options
+from export.source import Source
 from export.verify.eager import EagerEngine
 from model.checkpoint import is_below, materialize
-from model.component import Component
-from model.layers.attention import LAYOUTS
 from runtime.bench import Subject, machine, measure
-from runtime.engines.base import Arrays, Stream
+from runtime.engines.base import Stream
+from runtime.engines.states import Arrays, unique_states
 from runtime.families import open_family
 from runtime.families.base import BenchSettings
 
@@ -25,15 +24,21 @@ LAYOUT = "BSHD"
 
 
 def bench_eager(
-    source: Source, plan: Plan, voice_rows: int, threads: int | None, frames: int, prompt_tokens: int
+    source: Source,
+    request: ExportRequest,
+    voice_rows: int,
+    threads: int | None,
+    frames: int,
+    prompt_tokens: int,
 ) -> dict[str, Any]:
     """`measure` of the model in bfloat16, as its checkpoint holds it: 2 bytes a weight."""
-    family, switches = open_family(source.family.name), source.switches(plan)
+    family, switches = open_family(source.family.name), resolve_options(source, request)
     constants = family.parse_constants(
         source.family.constants(source.config, switches), switches.model_dump()
     )
     weights = {
-        component.name: _bytes_read(source, component.graph) for component in source.describe(plan, LAYOUT)
+        component.name: _bytes_read(source, component.graph)
+        for component in describe(source, request, LAYOUT)
     }
     settings = BenchSettings(
         np.random.default_rng(0).standard_normal((voice_rows, constants.dim), dtype=np.float32), prompt_tokens
@@ -41,7 +46,12 @@ def bench_eager(
     if threads:
         torch.set_num_threads(threads)
     subject = Subject(
-        family, lambda: BFloat16Engine(source, plan), constants, source.rows(plan), weights, settings
+        family,
+        lambda: BFloat16Engine(source, request),
+        constants,
+        resolve_cache_length(source, request),
+        weights,
+        settings,
     )
     return {
         "bundle": {
@@ -74,7 +84,7 @@ def _bytes_read(source: Source, graph: str) -> int:
 class BFloat16Engine(EagerEngine):
     """Weights, activations and caches in bfloat16."""
 
-    def __init__(self, source: Source, plan: Plan):
+    def __init__(self, source: Source, request: ExportRequest):
         root = source.root()
         prefixes = {prefix for below in source.family.weights_of_graph.values() for prefix in below}
         materialize(
@@ -83,14 +93,20 @@ class BFloat16Engine(EagerEngine):
         root.to(torch.bfloat16)
         with torch.no_grad(), _half():  # constants are derived here
             components = source.family.components(
-                root, source.config, source.switches(plan), source.rows(plan), LAYOUT
+                root,
+                source.config,
+                resolve_options(source, request),
+                resolve_cache_length(source, request),
+                LAYOUT,
             )
         for component in components:
             component.module.to(torch.bfloat16)
-        super().__init__(components, source.rows(plan), LAYOUT)
+        super().__init__(components, LAYOUT)
 
     def stream(self) -> BFloat16Stream:  # type: ignore[override]  # a stream whose states are torch's, because NumPy has no bfloat16
-        return BFloat16Stream(self, tuple(self._components.values()), self._cache_length)
+        return BFloat16Stream(
+            self, {name: component.signature for name, component in self._components.items()}
+        )
 
 
 def _half() -> torch.autocast:
@@ -104,19 +120,13 @@ def _as_stored(path: str, module: nn.Module, weight: torch.Tensor) -> nn.Module:
 
 
 class BFloat16Stream(Stream):
-    row_axis = LAYOUTS[LAYOUT].rows
-
-    def __init__(self, engine: BFloat16Engine, components: tuple[Component, ...], cache_length: int):
-        read = {"bits_per_weight": 16.0, "weight_bytes": 0}
-        super().__init__(
-            tuple(component_entry(c, EntryPoint("eager", c.graph), "", read) for c in components),
-            cache_length,
-        )
+    def __init__(self, engine: BFloat16Engine, signatures: dict[str, Signature]):
+        super().__init__(signatures, engine.lock)
         self._engine = engine
         self.reset()
 
     def reset(self) -> None:
-        states = (state for entry in self.components.values() for state in entry.signature.states)
+        states = unique_states(self.signatures.values()).values()
         self._states = {state.name: torch.zeros(state.shape, dtype=torch.bfloat16) for state in states}
 
     def snapshot(self) -> Arrays:
@@ -126,16 +136,18 @@ class BFloat16Stream(Stream):
         for name, array in states.items():
             self._states[name] = torch.from_numpy(array).to(torch.bfloat16)
 
-    def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
-        arguments = [torch.from_numpy(inputs[spec.name]) for spec in entry.signature.inputs]
+    def _run(self, component: str, inputs: Arrays) -> Arrays:
+        signature = self.signatures[component]
+        arguments = [torch.from_numpy(inputs[spec.name]) for spec in signature.inputs]
         arguments = [
             argument.to(torch.bfloat16) if argument.is_floating_point() else argument
             for argument in arguments
         ]
-        names = [state.name for state in entry.signature.states]
+        names = [state.name for state in signature.states]
         with _half():
-            results = self._engine.call(entry.name, arguments, [self._states[name] for name in names])
-        self._states.update(zip(names, results[len(entry.signature.outputs) :], strict=True))
+            results = self._engine.call(component, arguments, [self._states[name] for name in names])
+        self._states.update(zip(names, results[len(signature.outputs) :], strict=True))
         return {
-            spec.name: result.float().numpy() for spec, result in zip(entry.signature.outputs, results, strict=False)
+            spec.name: result.float().numpy()
+            for spec, result in zip(signature.outputs, results, strict=False)
         }

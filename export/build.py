@@ -1,4 +1,4 @@
-"""Makes a bundle: lower graph by graph into a hidden folder, verify there, and only then give it its name."""
+"""Builds one bundle: lowers graph by graph into a hidden folder, verifies there, and renames."""
 
 from __future__ import annotations
 
@@ -8,242 +8,178 @@ import shutil
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import save
 
-from bundle.bundle import (
-    MANIFEST,
-    SCHEMA_VERSION,
-    Bundle,
-    FileEntry,
-    Manifest,
-    Verification,
-    file_entry,
-    read_manifest,
-)
-from bundle.bundle import Source as SourceEntry
+from bundle.bundle import Bundle
 from bundle.errors import IntegrityError, OutputExists, UsageError, VerificationError
+from bundle.files import FileEntry, file_entry, files_below
+from bundle.manifest import MANIFEST, ExportJob, Manifest, Verification, WeightError, read_manifest
 from export.bundle_readme import bundle_readme
-from export.manifest import NOT_RUN, TOKENIZER, component_entry, recipe_entry, source_files, tool_versions
+from export.job import graph_key
 from export.memory import check_memory, free_memory, peak_memory
-from export.resume import RECORD, Part, Parts, key_of
-from export.source import Model, Plan, Source, graph_weights
+from export.model import Model
+from export.resume import RECORD, FinishedGraph, ResumeCache
+from export.source import Source
 from export.staging import staging
-from export.targets.base import EntryPoint, Lowering
+from export.targets.base import Lowering
 from export.verify.verify import failures, verify
 from runtime.families import open_family
 
 log = logging.getLogger(__name__)
 REPORT = "verify.json"
-NOT_PART = (MANIFEST, REPORT, RECORD)  # a bundle's files, less those that are written about it
+NOT_ARTIFACTS = (MANIFEST, REPORT, RECORD)  # files about the bundle
 
 
 @dataclass(frozen=True)
-class Request:
-    """One bundle to make; `memory` is what it is estimated to take, in bytes."""
+class Output:
+    """Where a bundle is written and how. `memory` is the estimated peak in bytes."""
 
-    name: str
-    target: str
-    out: Path
-    plan: Plan
-    licence: str
+    folder: Path
     force: bool = False
-    check: bool = True
+    verify: bool = True
     memory: int = 0
 
 
-def build(source: Source, lowering: Lowering, request: Request) -> tuple[Path, bool]:
-    """Exports one bundle and returns its folder, and whether it was made anew.
+def build(source: Source, job: ExportJob, target: Lowering, output: Output) -> bool:
+    """Exports one bundle. Returns False where the folder already holds this very bundle.
 
-    Raises ExportError, VerificationError or OutputExists; then nothing is left that looks finished.
+    Raises ExportError, VerificationError or OutputExists; then no finished bundle is left behind.
     """
     _check_tokenizer(source)
-    wanted = _identity(source, lowering, request)
-    if request.out.exists() and _is_current(request, wanted):
-        return request.out, False
-    check_memory(request.memory, f"{request.name} for {request.target}", request.check)
-    with staging(request.out) as folder:
-        model = Model(source, request.plan, lowering.layout, lowering.halves)
-        log.info("%s: lowering to %s", request.name, request.target)
-        lowered = _lower(lowering, model, wanted, Parts(folder), request.check)
-        _write_parts(source, folder)
-        manifest = _manifest(source, lowering, request, lowered, wanted, folder)
-        (folder / "README.md").write_text(
-            bundle_readme(manifest, source.family.calls(manifest.constants, manifest.switches)),
-            encoding="utf-8",
-        )
-        manifest = manifest.model_copy(update={"files": _files(folder)})
-        _write_manifest(folder, manifest)
-        if request.check:
-            log.info("%s: verifying", request.name)
-            result = verify(Bundle(folder), source, request.plan, lowering, model=model)
-            if result["status"] != "passed":
-                raise VerificationError(
-                    f"{request.name} for {request.target} does not match eager: "
-                    + "; ".join(failures(result)[:3])
-                )
-            verified = {"verification": Verification.model_validate(result), "numerics": lowering.runners[0]}
-            _write_manifest(folder, manifest.model_copy(update=verified))
+    if output.folder.exists() and _is_current(output, job):
+        return False
+    check_memory(output.memory, f"{job.source.name} for {job.target}", output.verify)
+    with staging(output.folder) as folder:
+        model = Model(source, job.request, target.layout, job.compute_precision)
+        log.info("%s: lowering to %s", job.source.name, job.target)
+        finished = _lower(target, model, job, folder, keep_weights=output.verify)
+        manifest = _write_bundle(source, job, finished, folder)
+        if output.verify:
+            _verify(source, target, model, manifest, folder)
         (folder / RECORD).unlink()
-    return request.out, True
+    return True
 
 
 def _check_tokenizer(source: Source) -> None:
-    """A bundle whose tokenizer cannot be read would be of no use to text. Raises IntegrityError."""
-    path = source.folder / TOKENIZER
-    if path.is_file():
-        open_family(source.family.name).open_tokenizer(path)
+    """Raises IntegrityError where the checkpoint's tokenizer cannot be read."""
+    for name in source.tokenizer_files:
+        open_family(source.family.name).open_tokenizer(source.folder / name)
 
 
 def _lower(
-    lowering: Lowering, model: Model, wanted: dict[str, Any], parts: Parts, keep: bool
-) -> dict[str, Part]:
-    """Every graph's artifact, those of an earlier run where they are still what would be made. `keep` weights, for verification."""
-    lowered = {}
-    for name, recipe in wanted["recipe"]["graphs"].items():
-        key = key_of({**wanted, "recipe": recipe, "graph": name})
-        found = parts.find(name, key)
-        lowered[name] = found or parts.make(name, key, partial(_lower_graph, lowering, model, name))
-        if keep:
+    target: Lowering, model: Model, job: ExportJob, folder: Path, keep_weights: bool
+) -> dict[str, FinishedGraph]:
+    """The artifact of every graph; those of an interrupted run are reused. `keep_weights` is for verification."""
+    cache, finished = ResumeCache(folder), {}
+    for name in job.recipes:
+        key = graph_key(job, name)
+        found = cache.find(name, key)
+        finished[name] = found or cache.make(name, key, partial(_lower_graph, target, model, name))
+        if keep_weights:
             model.pack(name)
         else:
             model.release(name)
         free_memory()
-        log.info(
-            "  %s: %s, %s",
-            name,
-            _told(lowered[name]),
-            "kept from an earlier run" if found else f"{peak_memory():.1f} GB of memory at the peak",
+        source = (
+            "reused from an interrupted export" if found else f"{peak_memory():.1f} GB of memory at the peak"
         )
-    return lowered
+        log.info("  %s: %s, %s", name, _progress(finished[name]), source)
+    return finished
 
 
-def _lower_graph(
-    lowering: Lowering, model: Model, name: str, folder: Path
-) -> tuple[dict[str, EntryPoint], dict[str, float]]:
+def _lower_graph(target: Lowering, model: Model, name: str, folder: Path) -> WeightError | None:
     graph = model.graph(name)
     free_memory()
-    return lowering.lower(graph, folder), model.reports[name]
+    target.lower(graph, folder)
+    return model.weight_errors.get(name)
 
 
-def _told(part: Part) -> str:
-    size = f"{part.size / 1e6:.1f} MB"
-    return (
-        f"{size}, weight error {part.report['weight_error']:.3%} (min-max: {part.report['weight_error_min_max']:.3%})"
-        if part.report
-        else size
+def _progress(graph: FinishedGraph) -> str:
+    size, error = f"{graph.size / 1e6:.1f} MB", graph.weight_error
+    return f"{size}, weight error {error.searched:.3%} (min-max: {error.min_max:.3%})" if error else size
+
+
+def _write_bundle(
+    source: Source, job: ExportJob, finished: dict[str, FinishedGraph], folder: Path
+) -> Manifest:
+    """Writes everything but the artifacts; the manifest says `unverified`."""
+    voices = _write_tokenizer_and_voices(source, folder)
+    manifest = Manifest(
+        job=job,
+        files={},
+        tokenizer=source.tokenizer_files,
+        voices=voices,
+        weight_errors={name: graph.weight_error for name, graph in finished.items() if graph.weight_error},
     )
+    readme = bundle_readme(manifest, source.family.calls(job.constants, job.options))
+    (folder / "README.md").write_text(readme, encoding="utf-8")
+    manifest = manifest.model_copy(update={"files": _artifact_files(folder)})
+    _write_manifest(folder, manifest)
+    return manifest
 
 
-def _identity(source: Source, lowering: Lowering, request: Request) -> dict[str, Any]:
-    """What must agree for an existing bundle to be this one."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "family": source.family.name,
-        "target": request.target,
-        "switches": source.switches(request.plan).model_dump(),
-        "source": {
-            "name": request.name,
-            "files": {name: entry.model_dump() for name, entry in source_files(source.folder).items()},
-        },
-        "recipe": recipe_entry(source, request.plan).model_dump(),
-        "cache_length": source.rows(request.plan),
-        "compute_precision": lowering.compute_precision,
-        "tools": tool_versions(lowering.packages),
-    }
+def _verify(source: Source, target: Lowering, model: Model, manifest: Manifest, folder: Path) -> None:
+    """Writes the result into the manifest. Raises VerificationError."""
+    job = manifest.job
+    log.info("%s: verifying", job.source.name)
+    result = verify(Bundle(folder), source, target, model=model)
+    if result["status"] != "passed":
+        first = "; ".join(failures(result)[:3])
+        raise VerificationError(f"{job.source.name} for {job.target} does not match eager: {first}")
+    verified = {"verification": Verification.model_validate(result), "executed_by": target.runners[0]}
+    _write_manifest(folder, manifest.model_copy(update=verified))
 
 
-def _is_current(request: Request, wanted: dict[str, Any]) -> bool:
-    """True for this very bundle, checked file by file. Raises OutputExists where something else is in the way."""
-    if request.force:
+def _is_current(output: Output, job: ExportJob) -> bool:
+    """Whether the folder holds the bundle of this job, checked file by file. Raises OutputExists on anything else."""
+    folder = output.folder
+    if output.force:
         return False
     try:
-        found = read_manifest(request.out).model_dump(mode="json")
+        found = read_manifest(folder)
     except (UsageError, IntegrityError):
         found = None
-    if found is not None and all(
-        found[key] == json.loads(json.dumps(value)) for key, value in wanted.items()
-    ):
+    if found is not None and found.job == job:
         try:
-            Bundle(request.out).check_hashes()
+            Bundle(folder).check_hashes()
         except IntegrityError as error:
             raise IntegrityError(f"{error} (--force replaces it)") from None
-        if not request.check or found["verification"]["status"] == "passed":
+        if not output.verify or found.verification.status == "passed":
             return True
-        foreign = [name for name in _files_below(request.out) if name not in found["files"]]
+        foreign = [name for name in _artifact_names(folder) if name not in found.files]
         if not foreign:
-            return False  # the same, unverified: made anew
+            return False  # the same bundle, unverified: exported again
         raise OutputExists(
-            f"{request.out}: holds {foreign[0]}, which is not the bundle's; move it, or --force to replace the folder"
+            f"{folder}: holds {foreign[0]}, which is not part of the bundle; move it, or --force to replace the folder"
         )
-    if request.out.is_dir() and not any(request.out.iterdir()):
+    if folder.is_dir() and not any(folder.iterdir()):
         return False
-    what = "another bundle" if found is not None else "something that is no bundle"
-    raise OutputExists(f"{request.out}: holds {what}; give another --out, or --force to replace it")
+    what = "another bundle" if found is not None else "files that are not a bundle"
+    raise OutputExists(f"{folder}: holds {what}; give another --out, or --force to replace it")
 
 
-def _write_parts(source: Source, folder: Path) -> None:
-    """Tokenizer as published; voices as safetensors with one key, `embedding`, float32 (bfloat16 fits in it)."""
-    if (source.folder / TOKENIZER).is_file():
-        shutil.copyfile(source.folder / TOKENIZER, folder / TOKENIZER)
-    if source.voices:
-        (folder / "voices").mkdir()
+def _write_tokenizer_and_voices(source: Source, folder: Path) -> dict[str, str]:
+    """Tokenizer files as published; voices as safetensors with key `embedding`, float32 [N, dim]. Returns the voices' paths."""
+    for name in source.tokenizer_files:
+        shutil.copyfile(source.folder / name, folder / name)
+    paths = {}
     for name, rows in source.voices.items():
+        paths[name] = f"voices/{name}.safetensors"
+        (folder / "voices").mkdir(exist_ok=True)
         # not save_file, whose error on a full disk does not say so
-        (folder / "voices" / f"{name}.safetensors").write_bytes(
-            save({"embedding": rows.float().contiguous()})
-        )
+        (folder / paths[name]).write_bytes(save({"embedding": rows.float().contiguous()}))
+    return paths
 
 
-def _files(folder: Path) -> dict[str, FileEntry]:
-    return {name: file_entry(folder / name) for name in _files_below(folder)}
+def _artifact_files(folder: Path) -> dict[str, FileEntry]:
+    return {name: file_entry(folder / name) for name in _artifact_names(folder)}
 
 
-def _files_below(folder: Path) -> list[str]:
-    names = (path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file())
-    return [name for name in names if name not in NOT_PART]
-
-
-def _manifest(
-    source: Source,
-    lowering: Lowering,
-    request: Request,
-    lowered: dict[str, Part],
-    wanted: dict[str, Any],
-    folder: Path,
-) -> Manifest:
-    recipes, root, family = source.recipes(request.plan), source.root(), source.family
-    components = []
-    for component in source.describe(request.plan, lowering.layout):
-        graph, recipe = component.graph, recipes[component.graph]
-        weights = graph_weights(root, family, graph, recipe, 2 if lowering.halves else 4)
-        report = {
-            "bits_per_weight": round(8 * weights.held / weights.count, 2),
-            "weight_bytes": int(weights.read),
-            **lowered[graph].report,
-        }
-        components.append(
-            component_entry(
-                component, lowered[graph].entries[component.name], recipe.name, report, lowering.most_streams
-            )
-        )
-    return Manifest(
-        **{key: value for key, value in wanted.items() if key not in ("source", "recipe")},
-        source=SourceEntry.model_validate(wanted["source"]),
-        recipe=recipe_entry(source, request.plan),
-        constants=source.family.constants(source.config, source.switches(request.plan)),
-        components=tuple(components),
-        files={},
-        tokenizer=TOKENIZER if (folder / TOKENIZER).is_file() else None,
-        voices={name: f"voices/{name}.safetensors" for name in source.voices},
-        licence=request.licence,
-        numerics=NOT_RUN,
-        verification=Verification(status="unverified", rows=(), reports={}),
-    )
+def _artifact_names(folder: Path) -> list[str]:
+    return [name for name in files_below(folder) if name not in NOT_ARTIFACTS]
 
 
 def _write_manifest(folder: Path, manifest: Manifest) -> None:
-    (folder / MANIFEST).write_text(
-        json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True) + "\n", encoding="utf-8"
-    )
+    content = json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True)
+    (folder / MANIFEST).write_text(content + "\n", encoding="utf-8")

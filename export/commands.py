@@ -9,27 +9,26 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from bundle.bundle import Bundle, first_fault
+from bundle.bundle import Bundle
 from bundle.errors import RecipeError, UsageError, VerificationError, VoxportError
-from bundle.files import check_place, write_whole
+from bundle.files import check_writable, write_whole
+from bundle.manifest import ExportRequest
 from export.bench import bench_eager
-from export.build import REPORT, Request, build
+from export.build import REPORT, Output, build
 from export.estimate import estimate
-from export.manifest import TOKENIZER
-from export.source import Model, Plan, Source
+from export.job import describe, resolve, resolve_options, resolve_recipes
+from export.model import Model
+from export.source import Source
 from export.targets import HALVES, TARGETS, check_recipes, compute_precision, open_target, parse_targets
-from export.verify.checks import SHORTEST_CACHE
 from export.verify.eager import EagerEngine
-from export.verify.manifest_check import check_claims, check_source, plan_of
+from export.verify.manifest_check import check_manifest, check_source
 from export.verify.verify import failures, table
 from export.verify.verify import verify as verify_bundle
 from model.component import Component
 from model.families import DEFAULT, FAMILIES, find_family, public_name, switches_of
 from model.synthetic.checkpoint import embedded_default, embedded_name
 from quantize.linear import float_activations
-from quantize.recipe import RECIPES, Scheme, find_recipe, parse_rule
+from quantize.recipe import RECIPES, Scheme, find_recipe
 from runtime.families import open_family
 from runtime.trace import read_inputs, write_outputs
 
@@ -39,69 +38,62 @@ log = logging.getLogger("export")
 def build_command(arguments: argparse.Namespace) -> int:
     targets = parse_targets(arguments.target)
     source = _source(arguments.checkpoint, arguments.model)
-    plan = _plan(arguments, source)
-    name = arguments.checkpoint.resolve().name if arguments.checkpoint else embedded_name(source.family.name)
-    recipes = source.recipes(plan)  # a bad override fails before anything is lowered
+    request = _request(arguments, source)
+    recipes = resolve_recipes(source, request)  # a bad override fails before anything is lowered
     for target in targets:
         compute_precision(target, arguments.compute_precision)
         check_recipes(target, recipes.values())
-    for what, there in (
-        ("tekken.json, so that its bundle reads no text", (source.folder / TOKENIZER).is_file()),
-        ("voices", bool(source.voices) or source.family.voices is None),
-    ):
-        if not there:
-            log.warning("%s: this checkpoint has no %s", source.folder, what)
-    results = []
-    precise = "-float32" if arguments.compute_precision == "float32" else ""
-    for target in targets:
-        changes = "".join(f"-{component}-{recipe}" for component, recipe in plan.quant_for)
-        out = arguments.out or Path("artifacts") / f"{name}-{target}-{plan.quant}{changes}{precise}"
-        if arguments.out and len(targets) > 1:
-            out = arguments.out / target
-        expected = estimate(source, plan, target, not arguments.no_verify, arguments.compute_precision)
-        if arguments.dry_run:
-            results.append({"target": target, "out": str(out), "exists": out.exists(), **expected})
-            continue
-        licence = (
-            f"that of the checkpoint; {source.family.licence}"
-            if arguments.checkpoint
-            else "none needed: random weights"
-        )
-        request = Request(
-            name,
-            target,
-            out,
-            plan,
-            licence,
-            arguments.force,
-            not arguments.no_verify,
-            expected["memory_bytes"],
-        )
-        lowering = open_target(target, arguments.compute_precision)
-        folder, made = build(source, lowering, request)
-        manifest = Bundle(folder).manifest
-        size = sum(entry.size for entry in manifest.files.values())
-        log.info(
-            "%s: %s, %s",
-            folder,
-            "written" if made else "up to date, every file checked",
-            manifest.verification.status,
-        )
-        results.append(
-            {
-                "target": target,
-                "out": str(folder),
-                "made": made,
-                "bytes": size,
-                "status": manifest.verification.status,
-            }
-        )
+    _warn_of_missing_parts(source)
+    results = [_build_target(arguments, source, request, target, len(targets) > 1) for target in targets]
     if arguments.json:
         print(json.dumps(results, indent=1))
     else:
         for result in results:
             print(_estimate_text(result) if arguments.dry_run else result["out"])
     return 0
+
+
+def _warn_of_missing_parts(source: Source) -> None:
+    if not source.tokenizer_files:
+        log.warning(
+            "%s: the checkpoint has no tokenizer; its bundle cannot read or write text", source.folder
+        )
+    if source.family.voices is not None and not source.voices:
+        log.warning("%s: the checkpoint has no voices", source.folder)
+
+
+def _build_target(
+    arguments: argparse.Namespace, source: Source, request: ExportRequest, target: str, several: bool
+) -> dict[str, Any]:
+    """One bundle, or with --dry-run its estimate. `several`: --out is the folder of several bundles."""
+    name = arguments.checkpoint.resolve().name if arguments.checkpoint else embedded_name(source.family.name)
+    out = _out_folder(arguments, request, name, target, several)
+    verifies = not arguments.no_verify
+    expected = estimate(source, request, target, verifies, arguments.compute_precision)
+    if arguments.dry_run:
+        return {"target": target, "out": str(out), "exists": out.exists(), **expected}
+    licence = (
+        f"that of the checkpoint; {source.family.licence}"
+        if arguments.checkpoint
+        else "none needed: random weights"
+    )
+    lowering = open_target(target, arguments.compute_precision)
+    job = resolve(source, request, lowering, name, licence)
+    made = build(source, job, lowering, Output(out, arguments.force, verifies, expected["memory_bytes"]))
+    bundle = Bundle(out)
+    status = bundle.manifest.verification.status
+    log.info("%s: %s, %s", out, "written" if made else "up to date, every file checked", status)
+    return {"target": target, "out": str(out), "made": made, "bytes": bundle.size, "status": status}
+
+
+def _out_folder(
+    arguments: argparse.Namespace, request: ExportRequest, name: str, target: str, several: bool
+) -> Path:
+    if arguments.out:
+        return Path(arguments.out / target) if several else Path(arguments.out)
+    changes = "".join(f"-{component}-{recipe}" for component, recipe in request.quant_for)
+    precision = "-float32" if arguments.compute_precision == "float32" else ""
+    return Path("artifacts") / f"{name}-{target}-{request.quant}{changes}{precision}"
 
 
 def list_command(arguments: argparse.Namespace) -> int:
@@ -142,13 +134,13 @@ def list_command(arguments: argparse.Namespace) -> int:
 
 
 def _all_components(source: Source) -> list[Component]:
-    return source.describe(_whole_plan(source))
+    return describe(source, _full_request(source))
 
 
-def _whole_plan(source: Source) -> Plan:
+def _full_request(source: Source) -> ExportRequest:
     """With every switch that adds components."""
-    return Plan(
-        switches={
+    return ExportRequest(
+        options={
             name: True
             for name, field in source.family.switches.model_fields.items()
             if field.annotation is bool
@@ -166,18 +158,17 @@ def verify_command(arguments: argparse.Namespace) -> int:
     if arguments.steps < 1:
         raise UsageError(f"--steps {arguments.steps}: expected at least 1")
     bundle = Bundle(arguments.bundle)
-    manifest = bundle.manifest
+    job = bundle.job
     for name in ("compute_precision", "compute_units"):
-        if getattr(arguments, name) and manifest.target not in HALVES:
+        if getattr(arguments, name) and job.target not in HALVES:
             raise UsageError(
-                f"--{name.replace('_', '-')}: for Core ML bundles; {arguments.bundle} is for {manifest.target}"
+                f"--{name.replace('_', '-')}: for Core ML bundles; {arguments.bundle} is for {job.target}"
             )
     bundle.check_hashes()
-    source = _source(arguments.checkpoint, manifest.family)
-    check_source(manifest.source.files, source.folder, arguments.checkpoint)
-    plan = plan_of(manifest, source)
-    lowering = open_target(manifest.target, manifest.compute_precision if manifest.target in HALVES else None)
-    check_claims(bundle, source, plan, lowering)
+    source = _source(arguments.checkpoint, job.family)
+    check_source(job.source.files, source, arguments.checkpoint is None)
+    lowering = open_target(job.target, job.compute_precision if job.target in HALVES else None)
+    check_manifest(bundle, source, lowering)
     precisions = (arguments.compute_precision,) if arguments.compute_precision else None
     if arguments.compute_units not in (None, "all") and None not in (precisions or lowering.precisions):
         raise UsageError(
@@ -186,7 +177,6 @@ def verify_command(arguments: argparse.Namespace) -> int:
     result = verify_bundle(
         bundle,
         source,
-        plan,
         lowering,
         arguments.steps,
         precisions=precisions,
@@ -212,7 +202,7 @@ def bench_command(arguments: argparse.Namespace) -> int:
     source = _source(arguments.checkpoint, arguments.model)
     result = bench_eager(
         source,
-        _whole_plan(source),
+        _full_request(source),
         arguments.voice_rows,
         arguments.threads,
         arguments.frames,
@@ -224,25 +214,23 @@ def bench_command(arguments: argparse.Namespace) -> int:
 
 def trace_command(arguments: argparse.Namespace) -> int:
     source = _source(arguments.checkpoint, arguments.model)
-    plan = _plan(arguments, source)
+    request = _request(arguments, source)
     targets = parse_targets(arguments.target) if arguments.target else ()
     if len(targets) > 1:
         raise UsageError(f"--target {arguments.target}: a trace follows one target's arithmetic; give one")
     for target in targets:
-        check_recipes(target, source.recipes(plan).values())
+        check_recipes(target, resolve_recipes(source, request).values())
     if arguments.compute_precision and not targets:
         raise UsageError("--compute-precision: of which target? give --target")
     lowering = open_target(targets[0], arguments.compute_precision) if targets else None
     layout = lowering.layout if lowering else "BSHD"
-    model = Model(source, plan, layout, lowering is not None and lowering.halves)
+    model = Model(source, request, layout, lowering.compute_precision if lowering else "float32")
     product = lowering.product if lowering else float_activations
-    engine = EagerEngine(model.all_components(), source.rows(plan), layout, product)
-    family, switches = open_family(source.family.name), source.switches(plan)
-    constants = family.parse_constants(
-        source.family.constants(source.config, switches), switches.model_dump()
-    )
+    engine = EagerEngine(model.all_components(), layout, product)
+    family, options = open_family(source.family.name), resolve_options(source, request)
+    constants = family.parse_constants(source.family.constants(source.config, options), options.model_dump())
     inputs = read_inputs(arguments.inputs, family.trace_inputs(constants))
-    check_place(arguments.output)
+    check_writable(arguments.output)
     outputs = family.trace(engine, constants, inputs, arguments.live)
     write_outputs(arguments.output, outputs)
     print(
@@ -278,30 +266,24 @@ def _switches(arguments: argparse.Namespace, source: Source) -> dict[str, Any]:
                     f"--{name.replace('_', '-')}: for {row.title}; this is {source.family.title}"
                 )
             given[name] = value
-    try:
-        return source.family.switches(**given).model_dump()
-    except ValidationError as error:
-        raise UsageError(f"--{first_fault(error).replace('_', '-', 1)}") from None
+    return given
 
 
-def _plan(arguments: argparse.Namespace, source: Source) -> Plan:
+def _request(arguments: argparse.Namespace, source: Source) -> ExportRequest:
     find_recipe(arguments.quant)
-    longest = source.family.longest_cache(source.config)
-    if arguments.cache_length is not None and not SHORTEST_CACHE <= arguments.cache_length <= longest:
-        raise RecipeError(
-            f"--cache-length {arguments.cache_length}: expected {SHORTEST_CACHE} to {longest} rows"
-        )
     overrides = []
     for text in arguments.quant_for:
         component, separator, recipe = text.partition("=")
         if not separator:
             raise RecipeError(f"--quant-for {text!r}: expected COMPONENT=RECIPE, as in codec=none")
         overrides.append((component, find_recipe(recipe).name))
-    return Plan(
+    if arguments.cache_length is not None and arguments.cache_length < 1:
+        raise RecipeError(f"--cache-length {arguments.cache_length}: expected at least 1 row")
+    return ExportRequest(
         quant=arguments.quant,
         quant_for=tuple(overrides),
-        rules=tuple(parse_rule(text) for text in arguments.quant_rule),
-        switches=_switches(arguments, source),
+        rules=tuple(arguments.quant_rule),
+        options=_switches(arguments, source),
         cache_length=arguments.cache_length,
     )
 

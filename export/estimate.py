@@ -13,8 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from export.source import Plan, Source, graph_weights
+from bundle.manifest import ExportRequest
+from export.job import describe, resolve_recipes
+from export.source import Source
 from export.targets import float_bytes
+from export.weights import graph_weights
 from model.checkpoint import is_below
 from quantize.recipe import Scheme
 from quantize.scales import search_scales
@@ -54,7 +57,7 @@ COSTS = {
 
 
 def estimate(
-    source: Source, plan: Plan, target: str, check: bool = True, precision: str | None = None
+    source: Source, request: ExportRequest, target: str, check: bool = True, precision: str | None = None
 ) -> dict[str, Any]:
     """Weights and bytes of each graph; disk and peak memory in bytes, time in seconds. `check` counts verification in.
 
@@ -64,23 +67,23 @@ def estimate(
     root, cost = source.root(), COSTS[target]
     graphs: dict[str, dict[str, Any]] = {}
     loaded, peak, seconds = 0.0, 0.0, _source_bytes(source) / HASHED
-    for graph, recipe in source.recipes(plan).items():
+    for graph, recipe in resolve_recipes(source, request).items():
         prefixes = source.family.weights_of_graph[graph]
         loaded = loaded if check else 0.0
         weights = graph_weights(root, source.family, graph, recipe, float_bytes(target, precision))
         peak = max(
             peak,
             loaded + LOADING * _largest(root, prefixes),
-            loaded + weights.loaded + cost.lowering * weights.held,
+            loaded + weights.loaded + cost.lowering * weights.stored,
         )
         loaded += weights.packed
         seconds += cost.product * _products(root, prefixes) + weights.count / (
             READ if recipe.linears is None else QUANTISED
         )
-        graphs[graph] = {"weights": weights.count, "bytes": int(weights.held), "recipe": recipe.name}
+        graphs[graph] = {"weights": weights.count, "bytes": int(weights.stored), "recipe": recipe.name}
     artifact = sum(row["bytes"] for row in graphs.values())
     if check:
-        streams = STREAMS * _cache_bytes(source, plan)
+        streams = STREAMS * _cache_bytes(source, request)
         peak = max(
             peak,
             loaded + cost.running * artifact + streams + (0 if source.is_large else _full_precision(graphs)),
@@ -133,11 +136,11 @@ def _largest(root: nn.Module, prefixes: tuple[str, ...]) -> int:
     )
 
 
-def _cache_bytes(source: Source, plan: Plan) -> int:
+def _cache_bytes(source: Source, request: ExportRequest) -> int:
     """Of the graph that has the largest."""
     return max(
         sum(4 * torch.Size(state.shape).numel() for state in component.signature.states)
-        for component in source.describe(plan)
+        for component in describe(source, request)
     )
 
 

@@ -1,93 +1,77 @@
-"""Finished graphs of an export that is not finished: what a killed run leaves, and what of it the next one may use."""
+"""Finished graphs of an interrupted export, and which of them the next run may reuse."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
-from bundle.bundle import FileEntry, file_entry
-from bundle.files import write_whole
-from export.targets.base import EntryPoint
+from bundle.files import FileEntry, file_entry, files_below, write_whole
+from bundle.manifest import WeightError
+from bundle.record import Record
 
-RECORD = "parts.json"
+RECORD = "resume.json"
 
 
-class Part(BaseModel):
-    """One lowered graph. `key` says what it was made from; hashes say that its files are still those that were made."""
+class FinishedGraph(Record):
+    """One lowered graph: the key of what it was made from, and its files by hash."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     key: str
     files: dict[str, FileEntry]
-    entries: dict[str, EntryPoint]
-    report: dict[str, float]
+    weight_error: WeightError | None
 
     @property
     def size(self) -> int:
         return sum(entry.size for entry in self.files.values())
 
 
-class Parts:
-    """The lowered graphs in a folder, by name; files that no part vouches for are removed at the start."""
+class ResumeCache:
+    """The lowered graphs in a folder by name. Files of no graph are removed when it opens."""
 
     def __init__(self, folder: Path):
         self._folder = folder
-        self._parts = _read(folder)
-        sweep(folder)
+        self._graphs = _read(folder)
+        remove_unrecorded(folder)
 
-    def find(self, graph: str, key: str) -> Part | None:
-        """The part of this key, if every file of it is as it was written."""
-        part = self._parts.get(graph)
-        whole = (
-            part is not None
-            and part.key == key
-            and all(_is(self._folder / name, entry) for name, entry in part.files.items())
-        )
-        return part if whole else None
+    def find(self, name: str, key: str) -> FinishedGraph | None:
+        """The graph if it has this key and every file of it is unchanged."""
+        graph = self._graphs.get(name)
+        if graph is None or graph.key != key:
+            return None
+        unchanged = all(_is_unchanged(self._folder / file, entry) for file, entry in graph.files.items())
+        return graph if unchanged else None
 
-    def make(
-        self, graph: str, key: str, lower: Callable[[Path], tuple[dict[str, EntryPoint], dict[str, float]]]
-    ) -> Part:
-        """Lowers into a folder of its own, gives the files their names, and only then enters them."""
-        self._forget(graph)
-        beside = self._folder / f".{graph}"
-        beside.mkdir()
-        entries, report = lower(beside)
-        names = [path.relative_to(beside).as_posix() for path in sorted(beside.rglob("*")) if path.is_file()]
-        files = {name: file_entry(beside / name) for name in names}
-        for path in list(beside.iterdir()):
+    def make(self, name: str, key: str, lower: Callable[[Path], WeightError | None]) -> FinishedGraph:
+        """Lowers into a folder of its own, moves the files to their place, and then records them."""
+        self._forget(name)
+        temporary = self._folder / f".{name}"
+        temporary.mkdir()
+        weight_error = lower(temporary)
+        files = {file: file_entry(temporary / file) for file in files_below(temporary)}
+        for path in list(temporary.iterdir()):
             os.replace(path, self._folder / path.name)
-        beside.rmdir()
-        part = Part(key=key, files=files, entries=entries, report=report)
-        self._enter({**self._parts, graph: part})
-        return part
+        temporary.rmdir()
+        graph = FinishedGraph(key=key, files=files, weight_error=weight_error)
+        self._record({**self._graphs, name: graph})
+        return graph
 
-    def _forget(self, graph: str) -> None:
-        if graph in self._parts:
-            self._enter({name: part for name, part in self._parts.items() if name != graph})
-            sweep(self._folder)
+    def _forget(self, name: str) -> None:
+        if name in self._graphs:
+            self._record({other: graph for other, graph in self._graphs.items() if other != name})
+            remove_unrecorded(self._folder)
 
-    def _enter(self, parts: dict[str, Part]) -> None:
-        write_whole(
-            self._folder / RECORD,
-            json.dumps({name: part.model_dump() for name, part in parts.items()}, indent=1).encode(),
-        )
-        self._parts = parts
+    def _record(self, graphs: dict[str, FinishedGraph]) -> None:
+        content = json.dumps({name: graph.model_dump() for name, graph in graphs.items()}, indent=1)
+        write_whole(self._folder / RECORD, content.encode())
+        self._graphs = graphs
 
 
-def key_of(identity: dict[str, Any]) -> str:
-    """A hash of all that decides an artifact."""
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-
-
-def sweep(folder: Path) -> bool:
-    """Removes what is no part's. Whether any part is left."""
-    kept = {name for part in _read(folder).values() for name in part.files}
+def remove_unrecorded(folder: Path) -> bool:
+    """Removes files of no finished graph. Returns whether any finished graph remains."""
+    kept = {name for graph in _read(folder).values() for name in graph.files}
     if kept:
         kept.add(RECORD)
     for path in sorted(folder.rglob("*"), reverse=True):  # the deepest first
@@ -100,16 +84,14 @@ def sweep(folder: Path) -> bool:
     return bool(kept)
 
 
-def _read(folder: Path) -> dict[str, Part]:
-    """None where there is no record, or none that can be read."""
+def _read(folder: Path) -> dict[str, FinishedGraph]:
+    """Empty where there is no record, or an unreadable one."""
     try:
-        return {
-            name: Part.model_validate(part)
-            for name, part in json.loads((folder / RECORD).read_bytes()).items()
-        }
+        content = json.loads((folder / RECORD).read_bytes())
+        return {name: FinishedGraph.model_validate(graph) for name, graph in content.items()}
     except (OSError, ValueError, AttributeError, ValidationError):
         return {}
 
 
-def _is(path: Path, entry: FileEntry) -> bool:
+def _is_unchanged(path: Path, entry: FileEntry) -> bool:
     return path.is_file() and path.stat().st_size == entry.size and file_entry(path) == entry

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bundle.errors import ExportError, UsageError
-from export.resume import sweep
+from export.resume import remove_unrecorded
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def staging(out: Path) -> Iterator[Path]:
             try:
                 yield folder
             except KeyboardInterrupt:
-                if not sweep(folder):
+                if not remove_unrecorded(folder):
                     folder.rmdir()
                 raise
             except BaseException:

@@ -87,12 +87,9 @@ class Recipe:
 def _describe(scheme: Scheme | None) -> dict[str, Any] | None:
     if scheme is None:
         return None
-    return {
-        "bits": scheme.bits,
-        "group": scheme.group,
-        "activations": scheme.activations,
-        "channels": scheme.channels,
-    }
+    if scheme.channels:
+        return {"type": "palette", "bits": scheme.bits, "channels": scheme.channels}
+    return {"type": "integer", "bits": scheme.bits, "group": scheme.group, "activations": scheme.activations}
 
 
 _INT8 = Scheme(bits=8)

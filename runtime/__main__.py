@@ -340,7 +340,7 @@ def _say(arguments: argparse.Namespace) -> int:
 
 
 def _transcribe(arguments: argparse.Namespace) -> int:
-    from bundle.files import check_place, write_whole
+    from bundle.files import check_writable, write_whole
     from runtime.audio.captions import Word, as_json, as_lines, as_srt, as_vtt
     from runtime.audio.recordings import Recording
     from runtime.speech_to_text import Transcriber
@@ -349,7 +349,7 @@ def _transcribe(arguments: argparse.Namespace) -> int:
     arguments.format = arguments.format or (ending if ending in ("srt", "vtt", "json") else "text")
     _check_transcribe(arguments)
     if arguments.output:
-        check_place(arguments.output)
+        check_writable(arguments.output)
     transcriber = Transcriber(arguments.bundle, _options(arguments), check=not arguments.no_check)
     transcriber.constants.delay_index(arguments.delay_ms)
     rate = transcriber.sample_rate
@@ -455,29 +455,22 @@ def _listen(transcriber: Transcriber, arguments: argparse.Namespace) -> int:
 def _info(arguments: argparse.Namespace) -> int:
     from bundle.bundle import Bundle
 
-    manifest = Bundle(arguments.bundle).manifest
+    bundle = Bundle(arguments.bundle)
+    manifest, job = bundle.manifest, bundle.job
     if arguments.json:
         print(manifest.model_dump_json(indent=1))
         return 0
-    size = sum(entry.size for entry in manifest.files.values())
-    print(
-        f"{manifest.source.name} ({manifest.family}) for {manifest.target}, recipe {manifest.recipe.name}, {size / 1e6:.1f} MB"
-    )
-    print(
-        f"verification: {manifest.verification.status} when exported; numerics: {manifest.numerics}; floats: {manifest.compute_precision}"
-    )
-    print(
-        "switches: "
-        + ", ".join(f"{name} {value}" for name, value in manifest.switches.items())
-        + f"; cache {manifest.cache_length} rows"
-    )
-    print(
-        f"voices: {', '.join(manifest.voices) or 'none'}; tokenizer: {'yes' if manifest.tokenizer else 'no'}; licence: {manifest.licence}"
-    )
-    for entry in manifest.components:
-        print(
-            f"  {entry.name:<14} {entry.recipe:<6} {entry.bits_per_weight:>6.2f} bits/weight  {entry.file}:{entry.entry_point}  {entry.purpose}"
-        )
+    recipe, size = job.request.quant, bundle.size / 1e6
+    print(f"{job.source.name} ({job.family}) for {job.target}, recipe {recipe}, {size:.1f} MB")
+    executed = f"executed by: {manifest.executed_by}; floats: {job.compute_precision}"
+    print(f"verification: {manifest.verification.status} when exported; {executed}")
+    options = ", ".join(f"{name} {value}" for name, value in job.options.items())
+    print(f"options: {options}; cache {job.cache_length} rows")
+    voices, tokenizer = ", ".join(manifest.voices) or "none", "yes" if manifest.tokenizer else "no"
+    print(f"voices: {voices}; tokenizer: {tokenizer}; licence: {job.licence}")
+    for entry in bundle.components:
+        sizes = f"{entry.name:<14} {entry.recipe:<6} {entry.bits_per_weight:>6.2f} bits/weight"
+        print(f"  {sizes}  {entry.file}:{entry.entry_point}  {entry.purpose}")
     return 0
 
 
@@ -487,7 +480,7 @@ def _voices(arguments: argparse.Namespace) -> int:
     from runtime.families.voxtral_tts.voices import load_voice
 
     bundle = Bundle(arguments.bundle)
-    dim = read_constants(bundle.manifest).dim
+    dim = read_constants(bundle.job).dim
     rows = {name: len(load_voice(bundle, name, dim)) for name in bundle.manifest.voices}
     print(
         json.dumps(rows)
@@ -499,17 +492,17 @@ def _voices(arguments: argparse.Namespace) -> int:
 
 def _trace(arguments: argparse.Namespace) -> int:
     from bundle.bundle import Bundle
-    from bundle.files import check_place
+    from bundle.files import check_writable
     from runtime.engines import open_engine
     from runtime.families import open_family, read_constants
     from runtime.trace import read_inputs, write_outputs
 
     bundle = Bundle(arguments.bundle)
     bundle.check_hashes()
-    constants = read_constants(bundle.manifest)
-    family = open_family(bundle.manifest.family)
+    constants = read_constants(bundle.job)
+    family = open_family(bundle.job.family)
     inputs = read_inputs(arguments.inputs, family.trace_inputs(constants))
-    check_place(arguments.output)
+    check_writable(arguments.output)
     outputs = family.trace(open_engine(bundle, _options(arguments)), constants, inputs, arguments.live)
     write_outputs(arguments.output, outputs)
     print(
@@ -534,10 +527,10 @@ def _bench(arguments: argparse.Namespace) -> int:
     if arguments.compare:
         check_eager(arguments.checkpoint)
     manifest = Bundle(arguments.bundle).manifest
-    for name in {"streams", "chunks", "prompt_tokens"} - set(open_family(manifest.family).BENCH_OPTIONS):
+    for name in {"streams", "chunks", "prompt_tokens"} - set(open_family(manifest.job.family).BENCH_OPTIONS):
         if getattr(arguments, name):
             raise UsageError(
-                f"bench: --{name.replace('_', '-')} says nothing of a bundle of {manifest.family}; leave it out"
+                f"bench: --{name.replace('_', '-')} says nothing of a bundle of {manifest.job.family}; leave it out"
             )
     at_once = arguments.streams or arguments.chunks
     result = bench(

@@ -22,7 +22,8 @@ import numpy as np
 from bundle.bundle import Bundle
 from bundle.errors import UsageError, VoxportError
 from runtime.engines import open_engine
-from runtime.engines.base import Arrays, Engine, EngineOptions, Stream
+from runtime.engines.base import Engine, EngineOptions, Stream
+from runtime.engines.states import Arrays
 from runtime.families import open_family, read_constants
 from runtime.families.base import BenchSettings, RuntimeFamily
 from runtime.families.voxtral_tts.voices import choose_voice
@@ -40,7 +41,7 @@ class TimedStream:
 
     def __init__(self, stream: Stream):
         self._stream = stream
-        self.components, self.cache_length, self.count = stream.components, stream.cache_length, stream.count
+        self.signatures, self.batch, self.capacity = stream.signatures, stream.batch, stream.capacity
         self.load_rows, self.save_rows = stream.load_rows, stream.save_rows
         self.seconds: dict[str, array[float]] = {}
         self.total = 0.0  # of all calls
@@ -79,28 +80,28 @@ def bench(
     Raises UsageError where prompt and frames do not fit the bundle's cache, or not so many can be timed at once.
     """
     bundle = Bundle(folder)
-    manifest, family = bundle.manifest, open_family(bundle.manifest.family)
-    constants = read_constants(manifest)
-    family.check_at_once({entry.name: entry for entry in manifest.components}, at_once)
+    manifest, family = bundle.manifest, open_family(bundle.job.family)
+    constants = read_constants(bundle.job)
+    family.check_at_once({entry.name: entry for entry in bundle.components}, at_once)
     voice = (
         choose_voice(bundle, None, constants.dim)
         if manifest.voices
         else np.zeros((0, constants.dim), np.float32)
     )
-    weights = {entry.name: entry.weight_bytes for entry in manifest.components}
+    weights = {entry.name: entry.weight_bytes for entry in bundle.components}
     settings = BenchSettings(voice, prompt_tokens, at_once)
     subject = Subject(
-        family, lambda: open_engine(bundle, options), constants, manifest.cache_length, weights, settings
+        family, lambda: open_engine(bundle, options), constants, bundle.job.cache_length, weights, settings
     )
     return {
         "bundle": {
-            "name": manifest.source.name,
-            "family": manifest.family,
-            "target": manifest.target,
-            "recipe": manifest.recipe.name,
+            "name": bundle.job.source.name,
+            "family": bundle.job.family,
+            "target": bundle.job.target,
+            "recipe": bundle.job.request.quant,
             "bytes": _size(bundle),
         },
-        "machine": machine(options.threads, PACKAGES[manifest.target]),
+        "machine": machine(options.threads, PACKAGES[bundle.job.target]),
         **measure(subject, options.threads, frames),
     }
 
@@ -313,7 +314,7 @@ def _processor() -> str:
 
 
 def _size(bundle: Bundle) -> int:
-    return sum(entry.size for entry in bundle.manifest.files.values())
+    return bundle.size
 
 
 def bench_text(result: dict[str, Any]) -> str:

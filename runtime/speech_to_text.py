@@ -36,16 +36,16 @@ class Transcriber:
         """`check` reads every file once and compares its hash: 0.6 s per GB. Raises IntegrityError that names the file."""
         self.bundle = Bundle(folder)
         manifest = self.bundle.manifest
-        self.constants = read_constants(manifest, FAMILY)
+        self.constants = read_constants(self.bundle.job, FAMILY)
         if check:
             self.bundle.check_hashes()
-        if manifest.tokenizer is None:
+        if not manifest.tokenizer:
             raise UsageError(
                 f"{folder}: the bundle has no tokenizer, so it cannot write text; export from a checkpoint with tekken.json"
             )
         if not self.bundle.is_verified:
             log.warning("%s: this bundle is %s", folder, manifest.verification.status)
-        self._piece = load_pieces(self.bundle.folder / manifest.tokenizer)
+        self._piece = load_pieces(self.bundle.folder / manifest.tokenizer[0])
         self._engine, self._is_warm = open_engine(self.bundle, options), False
 
     @property
@@ -55,7 +55,7 @@ class Transcriber:
 
     def check_live(self) -> None:
         """Raises UsageError where the bundle was made for recordings only."""
-        if LIVE not in {entry.name for entry in self.bundle.manifest.components}:
+        if LIVE not in {entry.name for entry in self.bundle.components}:
             raise UsageError(
                 f"{self.bundle.folder}: made for recordings, not for live sound; export with --streaming"
             )

@@ -30,10 +30,10 @@ class Synthesizer:
         """`check` reads every file once and compares its hash: 0.6 s per GB. Raises IntegrityError that names the file."""
         self.bundle = Bundle(folder)
         manifest = self.bundle.manifest
-        self.constants = read_constants(manifest, FAMILY)
+        self.constants = read_constants(self.bundle.job, FAMILY)
         if check:
             self.bundle.check_hashes()
-        if manifest.tokenizer is None:
+        if not manifest.tokenizer:
             raise UsageError(
                 f"{folder}: the bundle has no tokenizer, so it cannot read a text; export from a checkpoint with tekken.json"
             )
@@ -41,7 +41,7 @@ class Synthesizer:
             log.warning("%s: this bundle is %s", folder, manifest.verification.status)
         self._engine = open_engine(self.bundle, options)
         self._kept = PrefixCache(self.bundle, self._engine.identity)
-        self._tokenizer = SpeechTokenizer(self.bundle.folder / manifest.tokenizer)
+        self._tokenizer = SpeechTokenizer(self.bundle.folder / manifest.tokenizer[0])
 
     @property
     def sample_rate(self) -> int:
@@ -84,8 +84,8 @@ class Synthesizer:
                 scripts.append(self._script(text, voice, seed, max_frames, chunk_frames, clean))
             except UsageError as error:
                 raise UsageError(f"speak_all: text {index}: {error}") from None
-        count = min(at_once, len(scripts), *(self.bundle.component(name).most_streams for name in BATCHED))
-        yield from speak_together(self._engine.together(count), self.constants, scripts, self._kept)
+        count = min(at_once, len(scripts), *(self.bundle.component(name).max_batch for name in BATCHED))
+        yield from speak_together(self._engine.batched(count), self.constants, scripts, self._kept)
 
     def _script(
         self, text: str, voice: str | None, seed: int, max_frames: int, chunk_frames: int, clean: bool
@@ -106,5 +106,5 @@ class Synthesizer:
         ):
             if value < least:
                 raise UsageError(f"{what} {value}: expected at least {least}")
-        check_length(len(ids), self.constants, self.bundle.manifest.cache_length)
+        check_length(len(ids), self.constants, self.bundle.job.cache_length)
         return Script(ids, rows, seed, max_frames, chunk_frames)

@@ -9,7 +9,8 @@ from export.verify.comparison import Comparison, Fact
 from export.verify.context import Context
 from export.verify.eager import EagerEngine, reordered
 from quantize.linear import int8_per_block
-from runtime.engines.base import Arrays, Stream
+from runtime.engines.base import Stream
+from runtime.engines.states import Arrays
 from runtime.families import open_family
 
 CACHE = 160

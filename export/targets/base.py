@@ -12,6 +12,9 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from bundle.cache import coreml_state_name
+from bundle.manifest import Precision
+from bundle.spec import Signature
 from model.component import Component
 from quantize.linear import Product
 
@@ -41,19 +44,18 @@ class Graph:
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """Where a component ended up: `name` inside `file`. `dims` says where a target takes narrower bounds than the component,
-    `rows_moved` how many rows of caches the methods move that read and write them (0: there are none)."""
+    """Where a component is called: `name` inside `file`. `state_rows_per_call` bounds the cache rows that one call of a method
+    that reads or writes states moves (0: no such methods)."""
 
     file: str
     name: str
-    dims: dict[str, tuple[int, int]] | None = None
-    rows_moved: int = 0
+    state_rows_per_call: int = 0
 
 
 class Lowering(Protocol):
     """One target. `layout` and `product` say what its artifacts compute, for the eager reference to do the same.
 
-    `most_streams`: how many one call of a batched component may serve. `is_slow`: large artifacts run here at seconds a call.
+    `max_batch`: how many one call of a batched component may serve. `is_slow`: large artifacts run here at seconds a call.
     `integer_kernels`: quantised products round their activations whatever the scheme asks.
     `runners` are what may run the artifacts, the one of this machine first; `precisions` those in which it does to verify them,
     the first at full length. `compute_precision` is what floats are held in.
@@ -62,11 +64,11 @@ class Lowering(Protocol):
     target: str
     layout: str
     product: Product
-    most_streams: int = 1
+    max_batch: int = 1
     is_slow: bool = False
     runners: tuple[str, ...]
     precisions: tuple[str | None, ...] = (None,)
-    compute_precision: str = "float32"
+    compute_precision: Precision = "float32"
     integer_kernels: bool
     packages: tuple[str, ...]
 
@@ -75,10 +77,18 @@ class Lowering(Protocol):
         """Whether floats are rounded to half precision."""
         return self.compute_precision == "float16"
 
-    def lower(self, graph: Graph, folder: Path) -> dict[str, EntryPoint]:
-        """Writes a graph into files of its own in `folder` and returns the entry point of each of its components.
+    def signature(self, component: Component) -> Signature:
+        """The component's signature in the artifact, whose dimensions may have narrower bounds."""
+        return component.signature
 
-        Nothing of another graph is needed, so that weights can be let go before the next is loaded. Raises ExportError.
+    def entry_point(self, component: Component) -> EntryPoint:
+        """Where the artifact of the component's graph has it."""
+        ...
+
+    def lower(self, graph: Graph, folder: Path) -> None:
+        """Writes a graph into files of its own in `folder`.
+
+        Nothing of another graph is needed, so that weights can be freed before the next is loaded. Raises ExportError.
         """
         ...
 
@@ -122,7 +132,7 @@ class Stateful(nn.Module):
         super().__init__()
         self.module = component.module
         self.n_outputs = len(component.signature.outputs)
-        self.names = [f"{component.graph}_{state.name}" for state in component.signature.states]
+        self.names = [coreml_state_name(component.graph, state.name) for state in component.signature.states]
         for name, state in zip(self.names, component.signature.states, strict=True):
             self.register_buffer(name, torch.zeros(state.shape))
 

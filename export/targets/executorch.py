@@ -25,7 +25,9 @@ from executorch.exir.passes import MemoryPlanningPass
 from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  registers torch.ops.llama
 from torch import nn
 
+from bundle.cache import read_method, write_method
 from bundle.errors import ExportError, first_line
+from bundle.spec import Signature
 from export.targets.base import TRACE_ROWS, EntryPoint, Graph, Lowering, Stateful, dynamic_shapes, quiet_logs
 from model.component import Component
 from model.layers.attention import AttentionKernel, ReferenceAttention, held_positions, seen, use_attention
@@ -101,17 +103,7 @@ class Mover(Stateful):
     """States of a graph without its weights."""
 
     def __init__(self, component: Component):
-        super().__init__(
-            Component(
-                component.name,
-                component.graph,
-                nn.Module(),
-                component.signature.inputs,
-                component.signature.outputs,
-                component.example,
-                component.signature.states,
-            )
-        )
+        super().__init__(replace(component, module=nn.Module()))
         self.are_caches = [state.cache for state in component.signature.states]
 
 
@@ -148,8 +140,19 @@ class ExecuTorchLowering(Lowering):
     integer_kernels = True
     packages = ("torch", "torchao", "executorch")
 
-    def lower(self, graph: Graph, folder: Path) -> dict[str, EntryPoint]:
-        graph = _single_steps(graph)
+    def signature(self, component: Component) -> Signature:
+        """A component that carries windows rather than a cache takes one step per call: it streams anyway, and with a dynamic
+        size the codec takes twice as long to lower."""
+        signature = component.signature
+        if not signature.states or signature.cache:
+            return signature
+        return replace(signature, dims=dict.fromkeys(signature.dims, (1, 1)))
+
+    def entry_point(self, component: Component) -> EntryPoint:
+        return EntryPoint(f"{component.graph}.pte", component.graph, _rows_moved(component))
+
+    def lower(self, graph: Graph, folder: Path) -> None:
+        graph = Graph(graph.name, tuple(replace(c, signature=self.signature(c)) for c in graph.components))
         programs = self._trace(graph)
         products = {graph.name: [_products_only()]}  # nothing in the methods that only move states
         try:
@@ -171,10 +174,6 @@ class ExecuTorchLowering(Lowering):
         with (folder / name).open("wb") as file:
             program.write_to_file(file)
         _let_go(edge)
-        return {
-            component.name: EntryPoint(name, graph.name, component.signature.dims, _rows_moved(component))
-            for component in graph.components
-        }
 
     def _trace(self, graph: Graph) -> dict[str, torch.export.ExportedProgram]:
         component = graph.widest
@@ -209,19 +208,6 @@ def _products_only() -> XnnpackPartitioner:
     return partitioner
 
 
-def _single_steps(graph: Graph) -> Graph:
-    """A graph that carries windows rather than a cache takes one step a call: it streams anyway, and with a dynamic size
-    the codec takes twice as long to lower."""
-    if not graph.widest.signature.states or any(state.cache for state in graph.widest.signature.states):
-        return graph
-    return Graph(
-        graph.name,
-        tuple(
-            replace(component, dims=dict.fromkeys(component.signature.dims, (1, 1))) for component in graph.components
-        ),
-    )
-
-
 def _movers(component: Component) -> dict[str, torch.export.ExportedProgram]:
     """Methods that give a component's states away and take others in. Memory for what a method takes and gives is there from loading
     on, so that whole caches would be held twice."""
@@ -231,14 +217,15 @@ def _movers(component: Component) -> dict[str, torch.export.ExportedProgram]:
     count = torch.export.Dim("rows", min=1, max=most) if most else None
     rows = (torch.arange(TRACE_ROWS),) if most else ()
     values = tuple(
-        torch.zeros(state.shape)[:, : TRACE_ROWS if state.cache else None] for state in component.signature.states
+        torch.zeros(state.shape)[:, : TRACE_ROWS if state.cache else None]
+        for state in component.signature.states
     )
     dynamic = tuple({1: count} if state.cache else None for state in component.signature.states)
     return {
-        f"{component.graph}.read": torch.export.export(
+        read_method(component.graph): torch.export.export(
             ReadStates(component), rows, dynamic_shapes=(({0: count},),) if most else None, strict=False
         ),
-        f"{component.graph}.write": torch.export.export(
+        write_method(component.graph): torch.export.export(
             WriteStates(component),
             (*rows, *values),
             dynamic_shapes=(({0: count}, *dynamic),) if most else None,

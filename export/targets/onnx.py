@@ -14,8 +14,10 @@ import onnx_ir.passes.common as passes
 import torch
 from onnxscript import evaluator
 
+from bundle.cache import ONNX_PAST, ONNX_PRESENT
 from bundle.errors import ExportError, first_line
 from export.targets.base import EntryPoint, Graph, Lowering, dynamic_shapes, quiet_logs, zero_states
+from model.component import Component
 from model.layers.attention import AttentionKernel, ReferenceAttention, held_positions, seen, use_attention
 from model.layers.rope import Rotation
 from quantize.linear import CHANNEL_BLOCK, QuantizedLinear, int8_per_block, use_product
@@ -201,17 +203,19 @@ class OnnxLowering(Lowering):
     layout = SharedBufferAttention.layout
     product = staticmethod(int8_per_block)
     runners = ("ONNX Runtime",)
-    most_streams = 4
+    max_batch = 4
     integer_kernels = True
     packages = ("torch", "torchao", "onnx", "onnxscript", "onnxruntime")
 
-    def lower(self, graph: Graph, folder: Path) -> dict[str, EntryPoint]:
+    def entry_point(self, component: Component) -> EntryPoint:
+        return EntryPoint(f"{component.graph}.onnx", component.graph)
+
+    def lower(self, graph: Graph, folder: Path) -> None:
         name = f"{graph.name}.onnx"
         model = self._convert(graph)
         _move_out(model, folder / f"{name}.data")
         _strip(model, graph.name)
         ir.save(model, folder / name)
-        return {component.name: EntryPoint(name, graph.name) for component in graph.components}
 
     def _convert(self, graph: Graph) -> ir.Model:
         component = graph.widest
@@ -220,7 +224,7 @@ class OnnxLowering(Lowering):
         inputs, states = [*graph.trace_inputs().values()], zero_states(component)
         dynamic = dynamic_shapes(component)
         if graph.batched:
-            streams = torch.export.Dim("B", min=1, max=self.most_streams)
+            streams = torch.export.Dim("B", min=1, max=self.max_batch)
             inputs, states = (
                 [tensor.expand(TRACE_STREAMS, *tensor.shape[1:]).clone() for tensor in tensors]
                 for tensors in (inputs, states)
@@ -243,11 +247,11 @@ class OnnxLowering(Lowering):
                     opset_version=OPSET,
                     input_names=[
                         *(spec.name for spec in component.signature.inputs),
-                        *(f"past.{name}" for name in names),
+                        *(f"{ONNX_PAST}{name}" for name in names),
                     ],
                     output_names=[
                         *(spec.name for spec in component.signature.outputs),
-                        *(f"present.{name}" for name in names),
+                        *(f"{ONNX_PRESENT}{name}" for name in names),
                     ],
                     custom_translation_table=TRANSLATIONS,
                     verbose=False,

@@ -15,7 +15,8 @@ from bundle.errors import UsageError, VoxportError
 from export.verify.comparison import TIES, Comparison, Fact, median_of_quarters, relative_distance
 from export.verify.context import LONG, Context, NewStream
 from model.component import Component
-from runtime.engines.base import MAX_ROW_POSITION, Arrays, Stream
+from runtime.engines.base import Stream
+from runtime.engines.states import Arrays
 
 log = logging.getLogger(__name__)
 SHORTEST_CACHE = 64  # rows: what the checks below write, 2 · LONG and one utterance of `agreement`
@@ -32,13 +33,16 @@ def each_component(context: Context) -> Iterable[Comparison | Fact]:
         streams = context.streams(component.name)
         full = context.full() if context.full else None
         compared = {
-            spec.name: context.comparison(component.name, spec.name, "outputs") for spec in component.signature.outputs
+            spec.name: context.comparison(component.name, spec.name, "outputs")
+            for spec in component.signature.outputs
         }
-        states = context.comparison(component.name, "states", "states") if component.signature.states else None
+        states = (
+            context.comparison(component.name, "states", "states") if component.signature.states else None
+        )
         rest_kept = True
         for comparison in compared.values():
             comparison.quantisation_bar = context.quantisation_bar(component.name)
-        bounds = streams[0].components[component.name].signature.dims
+        bounds = streams[0].signatures[component.name].dims
         for seed in context.extent.seeds:
             position = LONG if starts_warm(component, seed) else 0
             start = _states_at(context, component, seed, position)
@@ -122,7 +126,9 @@ def _states_at(context: Context, component: Component, seed: int, position: int)
             first = next(other for other in context.components.values() if other.graph == component.graph)
             stream.run(
                 first.name,
-                first.example(seed + 100, **{dim: min(LONG, high) for dim, (_, high) in first.signature.dims.items()}),
+                first.example(
+                    seed + 100, **{dim: min(LONG, high) for dim, (_, high) in first.signature.dims.items()}
+                ),
             )
         context.last_states = key, stream.snapshot()
     return context.last_states[1]
@@ -144,9 +150,9 @@ def long_run(context: Context, steps: int) -> Iterable[Comparison | Fact]:
     integer, rolls = context.is_integer("decode_step"), context.rolls("decode_step")
     streams = context.streams("decode_step")
     start = _at(prefill.example(7, S=LONG), 0)
-    steps = steps if rolls else min(steps, streams[0].cache_length - LONG)
+    steps = steps if rolls else min(steps, streams[0].capacity("decode_step") - LONG)
     if not steps:
-        yield from last_position(context, streams[0].cache_length)
+        yield from last_position(context)
         return
     names = [state.name for state in step.signature.states]
     compared, caches = (
@@ -171,7 +177,7 @@ def long_run(context: Context, steps: int) -> Iterable[Comparison | Fact]:
             for name in names:
                 caches.add(*(rows[name] for rows in found))
             written = LONG + index // SAME_STATES * SAME_STATES  # before this stretch
-            axis, places = streams[0].row_axis, range(0 if rolls else written)
+            axis, places = context.cache_axis, range(0 if rolls else written)
             kept = kept and all(
                 np.array_equal(np.take(before[name], places, axis), np.take(found[0][name], places, axis))
                 for name in names
@@ -184,7 +190,7 @@ def long_run(context: Context, steps: int) -> Iterable[Comparison | Fact]:
             "written rows stay", kept, f"{'unchanged' if kept else 'changed'} over {steps} steps, to the bit"
         )
     yield _drift(compared, steps, context.float_bar)
-    yield from last_position(context, streams[0].cache_length)
+    yield from last_position(context)
 
 
 def _drift(compared: Comparison, steps: int, float_bar: float) -> Fact:
@@ -200,7 +206,7 @@ def _drift(compared: Comparison, steps: int, float_bar: float) -> Fact:
     )
 
 
-def last_position(context: Context, length: int) -> Iterable[Comparison | Fact]:
+def last_position(context: Context) -> Iterable[Comparison | Fact]:
     """The last row of the cache is used like any other; a position one past it is refused. A cache that rolls is used at its last row and
     on beyond it, and at the last position of all; that is where it ends."""
     stepped = [graph[-1] for graph in _stateful_graphs(context) if context.rolls(graph[-1].name)] or [
@@ -208,8 +214,8 @@ def last_position(context: Context, length: int) -> Iterable[Comparison | Fact]:
     ]
     for component in stepped:
         cache = component.signature.states[-1]
-        last = MAX_ROW_POSITION // cache.cache.rows_per_position - 1 if cache.window else length - 1
-        rows = cache.shape[context.cache_axis] // cache.cache.rows_per_position
+        last = (component.signature.capacity or 0) - 1
+        rows = cache.positions
         yield from _from_full_caches(
             context,
             component,
@@ -289,7 +295,9 @@ def replay(context: Context) -> Iterable[Fact]:
 def _replayed(context: Context, steps: list[Component]) -> tuple[bool, bool]:
     """Whether calls of these components give the same when they are made again, and between those of another stream."""
     utterances = [_calls(context, steps, seed) for seed in (1, 2)]
-    full = _full_states(context, {state.name for step in steps for state in step.signature.states if state.window})
+    full = _full_states(
+        context, {state.name for step in steps for state in step.signature.states if state.window}
+    )
 
     def begun(stream: Stream) -> Stream:
         stream.reset()
@@ -314,26 +322,29 @@ def _replayed(context: Context, steps: list[Component]) -> tuple[bool, bool]:
 
 def at_once(context: Context) -> Iterable[Comparison]:
     """What a call for several streams gives each is what eager gives it alone, whatever the others are and wherever they stand."""
-    if context.together is None:
+    if context.batched is None:
         return
-    most = {name: entry.most_streams for name, entry in context.artifact().components.items()}
+    most = context.max_batch
     for component in context.components.values():
         for count in sorted({2, most[component.name]}) if most[component.name] > 1 else ():
-            yield from _together(context, component, context.together(count))
+            yield from _together(context, component, context.batched(count))
 
 
 def _together(context: Context, component: Component, stream: Stream) -> Iterable[Comparison]:
-    has_cache, check = any(state.cache for state in component.signature.states), f"{stream.count} at once"
-    apart = LONG // max(stream.count - 1, 1)  # the last stands at the beginning
-    positions = [LONG - apart * index if has_cache else 0 for index in range(stream.count)]
+    has_cache, check = any(state.cache for state in component.signature.states), f"{stream.batch} at once"
+    apart = LONG // max(stream.batch - 1, 1)  # the last stands at the beginning
+    positions = [LONG - apart * index if has_cache else 0 for index in range(stream.batch)]
     calls = [_at(component.example(seed), position) for seed, position in enumerate(positions)]
     rows = [_rows_at(context, component, position) for position in positions] if has_cache else []
     for index, kept in enumerate(rows):
-        stream.alone(index).load_rows(kept)
+        stream.slot(index).load_rows(kept)
     found = stream.run(
         component.name, {name: np.concatenate([call[name] for call in calls]) for name in calls[0]}
     )
-    compared = {spec.name: context.comparison(component.name, spec.name, check) for spec in component.signature.outputs}
+    compared = {
+        spec.name: context.comparison(component.name, spec.name, check)
+        for spec in component.signature.outputs
+    }
     caches = context.comparison(component.name, "states", check)
     for index, call in enumerate(calls):
         references = context.streams(component.name)[1:]
@@ -343,7 +354,7 @@ def _together(context: Context, component: Component, stream: Stream) -> Iterabl
         for name, comparison in compared.items():
             comparison.add(found[name][index : index + 1], *(result[name] for result in results))
         if has_cache:
-            written = [each.save_rows(positions[index] + 1) for each in (stream.alone(index), *references)]
+            written = [each.save_rows(positions[index] + 1) for each in (stream.slot(index), *references)]
             for name in written[0]:
                 caches.add(*(rows[name] for rows in written))
     yield from compared.values()
@@ -372,7 +383,10 @@ def _calls(context: Context, steps: list[Component], seed: int) -> list[tuple[st
             cache = step.signature.states[-1]
             first = LONG // 2 if step.name == "decode_step" else 0
             if cache.window:
-                first = cache.shape[context.cache_axis] // cache.cache.rows_per_position - context.extent.replayed // 2
+                first = (
+                    cache.positions
+                    - context.extent.replayed // 2
+                )
             calls.append((step.name, _at(step.example(seed + index), first + index)))
     return calls
 
@@ -392,7 +406,7 @@ def streaming(context: Context) -> Iterable[Comparison]:
 
     def decode(make: NewStream, size: int) -> np.ndarray:
         stream = make()
-        name = step_name if steps and (size == 1 or steps.dims) else whole_name
+        name = step_name if steps and (size == 1 or steps.signature.dims) else whole_name
         pieces = [
             stream.run(name, {given: values[:, start : start + size], "position": np.array([start])})[output]
             for start in range(0, frames, size)
@@ -401,7 +415,7 @@ def streaming(context: Context) -> Iterable[Comparison]:
 
     most = component.signature.dims["T"][1]
     whole = decode(context.eager, min(frames, most))
-    most = context.artifact().components[whole_name].signature.dims["T"][1]
+    most = context.artifact().signatures[whole_name].dims["T"][1]
     for size in sorted({min(size, most, frames) for size in (1, 3, 7, frames)}):
         compared.add(
             decode(context.artifact, size),

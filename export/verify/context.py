@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bundle.cache import LAYOUTS
 from export.verify.comparison import FLOAT_BAR, Comparison
 from model.component import Component
-from model.layers.attention import LAYOUTS
-from runtime.engines.base import Arrays, Stream
+from runtime.engines.base import Stream
+from runtime.engines.states import Arrays
 
 NewStream = Callable[[], Stream]
 LONG = 24  # rows of the longest call
@@ -64,22 +65,24 @@ class Context:
         bars: dict[str, float] | None = None,
         float_bar: float = FLOAT_BAR,
         extent: Extent = WHOLE,
-        together: Callable[[int], Stream] | None = None,
+        batched: Callable[[int], Stream] | None = None,
+        max_batch: dict[str, int] | None = None,
     ):
         """`integer_graphs` have quantised products with integer activations; `bars` are for the quantisation error, by graph.
-        `float_bar` is for the lowering error where no tie decides. `together` gives a stream of the artifact's of so many callers.
+        `float_bar` is for the lowering error where no tie decides. `batched(n)` gives a stream of the artifact with n slots, `max_batch` how many a component serves.
         `chunked` are the component that takes a whole and the one that takes it in pieces.
         """
         self.float_bar, self.extent, self.chunked = float_bar, extent, chunked
         self.components = {component.name: component for component in components}
-        self.artifact, self.eager, self.reordered, self.full, self.together = (
+        self.artifact, self.eager, self.reordered, self.full, self.batched = (
             artifact,
             eager,
             reordered,
             full,
-            together,
+            batched,
         )
-        self.cache_axis, self._integer, self._bars = LAYOUTS[layout].rows, integer_graphs, bars or {}
+        self.cache_axis, self._integer, self._bars = LAYOUTS[layout].row_axis, integer_graphs, bars or {}
+        self.max_batch = max_batch or {}
         self.last_states: tuple[tuple[str, int, bool], Arrays] | None = None
 
     def comparison(self, component: str, output: str, check: str) -> Comparison:

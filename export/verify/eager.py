@@ -7,13 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from bundle.bundle import ComponentEntry
-from export.manifest import component_entry
-from export.targets.base import EntryPoint
+from bundle.spec import Signature
 from model.component import Component
-from model.layers.attention import LAYOUTS, ReferenceAttention, use_attention
+from model.layers.attention import ReferenceAttention, use_attention
 from quantize.linear import Product, QuantizedLinear, float_activations, use_product
-from runtime.engines.base import Arrays, Engine, Stream, check_states, copied, empty_states
+from runtime.engines.base import Engine, Stream
+from runtime.engines.states import Arrays, check_states, copy_states, empty_states, unique_caches
 
 
 class EagerEngine(Engine):
@@ -22,7 +21,6 @@ class EagerEngine(Engine):
     def __init__(
         self,
         components: list[Component],
-        cache_length: int,
         layout: str,
         product: Product = float_activations,
         find: Callable[[str], Component] | None = None,
@@ -31,15 +29,10 @@ class EagerEngine(Engine):
         super().__init__()
         self._components = {component.name: component for component in components}
         self._find = find or self._components.__getitem__
-        self._cache_length, self._attention, self._product = cache_length, ReferenceAttention(layout), product
-        self.layout, self.identity = layout, "eager"
+        self._attention, self._product, self.identity = ReferenceAttention(layout), product, "eager"
 
     def stream(self) -> EagerStream:
-        entries = tuple(
-            component_entry(c, EntryPoint("eager", c.graph), "", {"bits_per_weight": 32.0, "weight_bytes": 0})
-            for c in self._components.values()
-        )
-        return EagerStream(entries, self._cache_length, self)
+        return EagerStream({name: component.signature for name, component in self._components.items()}, self)
 
     def call(self, name: str, inputs: list[torch.Tensor], states: list[torch.Tensor]) -> list[torch.Tensor]:
         module = self._find(name).module
@@ -64,38 +57,39 @@ def reordered(product: Product, dtype: torch.dtype = torch.float32) -> Product:
 
 
 class EagerStream(Stream):
-    def __init__(self, entries: tuple[ComponentEntry, ...], cache_length: int, engine: EagerEngine):
-        super().__init__(entries, cache_length, engine)
-        self._engine, self.row_axis = engine, LAYOUTS[engine.layout].rows
+    def __init__(self, signatures: dict[str, Signature], engine: EagerEngine):
+        super().__init__(signatures, engine.lock)
+        self._engine = engine
         self.reset()
 
     def reset(self) -> None:
-        self._states = empty_states(self.components)
+        self._states = empty_states(self.signatures.values())
 
     def snapshot(self) -> Arrays:
-        return copied(self._states)
+        return copy_states(self._states)
 
     def save_rows(self, count: int) -> Arrays:
-        return {
-            name: np.take(self._states[name], range(min(count, shape[self.row_axis])), self.row_axis)
-            for name, shape in self._caches().items()
-        }
+        rows = {}
+        for name, state in unique_caches(self.signatures.values()).items():
+            axis = state.cache.row_axis if state.cache else 0
+            rows[name] = np.take(self._states[name], range(min(count, state.rows)), axis)
+        return rows
 
     def restore(self, states: Arrays) -> None:
-        check_states(self.components, states)
-        self._states = copied(states)
+        check_states(self.signatures.values(), states)
+        self._states = copy_states(states)
 
-    def _run(self, entry: ComponentEntry, inputs: Arrays) -> Arrays:
-        arguments = [torch.from_numpy(np.array(inputs[spec.name])) for spec in entry.signature.inputs]
-        names = [state.name for state in entry.signature.states]
+    def _run(self, component: str, inputs: Arrays) -> Arrays:
+        signature = self.signatures[component]
+        arguments = [torch.from_numpy(np.array(inputs[spec.name])) for spec in signature.inputs]
+        names = [state.name for state in signature.states]
         given = [torch.from_numpy(self._states[name]) for name in names]
-        results = self._engine.call(entry.name, arguments, given)
+        results = self._engine.call(component, arguments, given)
         arrays = [result.numpy() for result in results]
-        for name, before, after, array in zip(
-            names, given, results[len(entry.signature.outputs) :], arrays[len(entry.signature.outputs) :], strict=True
-        ):
+        count = len(signature.outputs)
+        for name, before, after, array in zip(names, given, results[count:], arrays[count:], strict=True):
             if (
                 after is not before
-            ):  # else it was written in place, and a view of each view would hold them all
+            ):  # otherwise it was written in place, and a view of each view would keep them all alive
                 self._states[name] = array
-        return dict(zip((spec.name for spec in entry.signature.outputs), arrays, strict=False))
+        return dict(zip((spec.name for spec in signature.outputs), arrays, strict=False))

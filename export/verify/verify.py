@@ -11,8 +11,10 @@ import torch
 
 from bundle.bundle import Bundle
 from bundle.errors import ExportError
+from bundle.manifest import ExportRequest
 from export.memory import free_memory
-from export.source import Model, OneGraph, Plan, Source
+from export.model import LazyReference, Model
+from export.source import Source
 from export.targets.base import Graph, Lowering
 from export.verify.checks import at_once, each_component, guarded, long_run, replay, streaming
 from export.verify.comparison import FLOAT_BAR, HALF_BAR, Comparison, Fact, distance_at
@@ -34,7 +36,6 @@ log = logging.getLogger(__name__)
 def verify(
     bundle: Bundle,
     source: Source,
-    plan: Plan,
     lowering: Lowering,
     steps: int = DEFAULT_STEPS,
     model: Model | None = None,
@@ -46,7 +47,7 @@ def verify(
     `precisions` (by default the target's, of a large model the first) say in what the artifact is run: the long run is shorter in all but the first.
     `compute_units` are for Core ML itself.
     """
-    model = model or Model(source, plan, lowering.layout, lowering.halves)
+    model = model or Model(source, bundle.job.request, lowering.layout, bundle.job.compute_precision)
     results: list[Comparison | Fact] = []
     for graph in model.graphs():
         results += _structure(graph, bundle, lowering)
@@ -58,7 +59,7 @@ def verify(
             compute_precision=precision, compute_units=compute_units if precision is None else None
         )
         found = _run(
-            bundle, source, plan, lowering, model, options, steps if index == 0 else min(steps, OTHER_STEPS)
+            bundle, source, lowering, model, options, steps if index == 0 else min(steps, OTHER_STEPS)
         )
         results += [
             replace(result, check=f"{result.check}, {precision}") if precision else result
@@ -86,7 +87,6 @@ def _structure(graph: Graph, bundle: Bundle, lowering: Lowering) -> list[Fact]:
 def _run(
     bundle: Bundle,
     source: Source,
-    plan: Plan,
     lowering: Lowering,
     model: Model,
     options: EngineOptions,
@@ -95,19 +95,21 @@ def _run(
     """Every check in one precision."""
     components, precision = model.all_components(), options.compute_precision
     half = lowering.computes_in_half(precision)
-    length, layout = source.rows(plan), lowering.layout
-    plain = OneGraph(source, Plan("none", switches=plan.switches, cache_length=length), layout)
+    job, layout = bundle.job, lowering.layout
+    plain = LazyReference(
+        source, ExportRequest(options=job.request.options, cache_length=job.cache_length), layout
+    )
     extent = WHOLE if plain.holds_all else SKETCH if lowering.is_slow else SAMPLE
-    rounded = plain.holds_all and (any(model.quantized.values()) or lowering.halves)
+    rounded = plain.holds_all and (any(model.quantized.values()) or job.compute_precision == "float16")
     engine = open_engine(bundle, options)
     context = Context(
         components,
         artifact=engine.stream,
-        eager=EagerEngine(components, length, layout, lowering.product).stream,
+        eager=EagerEngine(components, layout, lowering.product).stream,
         reordered=EagerEngine(
-            components, length, layout, reordered(lowering.product, torch.float16 if half else torch.float32)
+            components, layout, reordered(lowering.product, torch.float16 if half else torch.float32)
         ).stream,
-        full=EagerEngine(components, length, layout, find=plain).stream if rounded else None,
+        full=EagerEngine(components, layout, find=plain).stream if rounded else None,
         layout=layout,
         integer_graphs={
             component.graph for component in components if _rounds_activations(component, lowering)
@@ -115,10 +117,11 @@ def _run(
         bars=_quantisation_bars(components),
         float_bar=HALF_BAR if half else FLOAT_BAR,
         extent=extent,
-        together=engine.together,
+        batched=engine.batched,
+        max_batch={entry.name: entry.max_batch for entry in bundle.components},
         chunked=source.family.chunked,
     )
-    family, constants = open_family(source.family.name), read_constants(bundle.manifest)
+    family, constants = open_family(source.family.name), read_constants(bundle.job)
     reports: Reports = {}
     checks: dict[str, Iterable[Comparison | Fact]] = {
         "components": each_component(context),

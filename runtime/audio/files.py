@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from bundle.errors import UsageError, VoxportError
-from bundle.files import check_place, write_whole
+from bundle.files import check_writable, write_whole
 
 FULL_SCALE = 32767
 
@@ -50,7 +50,7 @@ def check_format(path: Path) -> Format:
         raise UsageError(
             f"{path}: cannot write {path.suffix or 'a name without extension'}; end the name in one of {', '.join(FORMATS)}"
         )
-    check_place(path)
+    check_writable(path)
     return audio_format
 
 

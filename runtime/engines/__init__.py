@@ -18,7 +18,7 @@ PACKAGES = {"onnx": ("onnxruntime",), "executorch": ("executorch", "torch"), "co
 
 def open_engine(bundle: Bundle, options: EngineOptions = DEFAULT) -> Engine:
     """The engine of the bundle's target. Raises EngineUnavailable or UsageError."""
-    target, threads = bundle.manifest.target, options.threads
+    target, threads = bundle.job.target, options.threads
     if threads is not None and threads < 1:
         raise UsageError(f"--threads {threads}: expected at least 1")
     for name in ("compute_precision", "compute_units"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, cast
 
-from bundle.bundle import Manifest
 from bundle.errors import IntegrityError, UsageError
+from bundle.manifest import ExportJob
 from runtime.families.base import RuntimeFamily
 
 FAMILIES = {
@@ -24,15 +24,15 @@ def open_family(name: str) -> RuntimeFamily:
     return cast(RuntimeFamily, import_module(FAMILIES[name]))
 
 
-def read_constants(manifest: Manifest, expected: str | None = None) -> Any:
+def read_constants(job: ExportJob, expected: str | None = None) -> Any:
     """The family's constants, of a bundle with all that its runtime calls. Raises UsageError where the bundle is not of the `expected`
     family, or IntegrityError."""
-    if expected not in (None, manifest.family):
+    if expected not in (None, job.family):
         raise UsageError(
-            f"manifest.json: a bundle of family {manifest.family!r}; this command is for {expected} (say speaks, transcribe listens)"
+            f"manifest.json: a bundle of family {job.family!r}; this command is for {expected} (say speaks, transcribe listens)"
         )
-    family = open_family(manifest.family)
-    entries = {entry.name: entry for entry in manifest.components}
+    family = open_family(job.family)
+    entries = {entry.name: entry for entry in job.components}
     for name, (inputs, outputs) in family.CALLS.items():
         if name not in entries:
             raise IntegrityError(f"manifest.json: components: {name} is missing; export the bundle again")
@@ -44,4 +44,4 @@ def read_constants(manifest: Manifest, expected: str | None = None) -> Any:
                 raise IntegrityError(
                     f"manifest.json: component {name} has no {what} {min(needed - {t.name for t in found})}; export the bundle again"
                 )
-    return family.parse_constants(manifest.constants, manifest.switches)
+    return family.parse_constants(job.constants, job.options)

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bundle.bundle import ComponentEntry
-from runtime.engines.base import Arrays, Engine, Stream
+from bundle.manifest import ComponentEntry
+from runtime.engines.base import Engine, Stream
+from runtime.engines.states import Arrays
 
 TimeSteps = Callable[[Stream, Callable[[Stream], Callable[[], None]]], tuple[float, dict[str, float]]]
 """`time(stream, start)`: `start(timed stream)` gives a step; its median in seconds, and that of a call of each component in ms."""

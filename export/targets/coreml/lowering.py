@@ -16,11 +16,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from bundle.errors import ExportError, first_line
+from bundle.manifest import Precision
+from bundle.spec import Kind, TensorSpec
 from export.memory import free_memory
 from export.targets.base import EntryPoint, Graph, Lowering, Stateful, dynamic_shapes, quiet_logs
 from export.targets.coreml.package import OPSET, bounds_of, check_package, merge, normalise, quiet
 from model.component import Component
-from bundle.spec import Kind, TensorSpec
 from model.layers.attention import AttentionKernel, ReferenceAttention, held_positions, seen, use_attention
 from quantize.linear import QuantizedLinear, use_product
 from quantize.palettes import PalettizedLinear
@@ -203,11 +204,14 @@ class CoreMLLowering(Lowering):
     is_slow = sys.platform != "darwin"
     packages = ("torch", "torchao", "coremltools")
 
-    def __init__(self, compute_precision: str = "float16"):
+    def __init__(self, compute_precision: Precision = "float16"):
         """float32 is for comparison, and for the CPU and GPU alone: the Neural Engine computes in half precision only."""
         self.compute_precision = compute_precision
 
-    def lower(self, graph: Graph, folder: Path) -> dict[str, EntryPoint]:
+    def entry_point(self, component: Component) -> EntryPoint:
+        return EntryPoint(f"{component.graph}.mlpackage", component.name)
+
+    def lower(self, graph: Graph, folder: Path) -> None:
         path = folder / f"{graph.name}.mlpackage"
         try:
             with quiet():
@@ -219,7 +223,6 @@ class CoreMLLowering(Lowering):
         finally:
             use_product(graph.widest.module, spell_product)
             use_attention(graph.widest.module, ReferenceAttention(self.layout))
-        return {component.name: EntryPoint(path.name, component.name) for component in graph.components}
 
     def computes_in_half(self, precision: str | None) -> bool:
         return precision != "float32"
@@ -270,7 +273,8 @@ def _convert(component: Component, compute_precision: str, path: Path) -> None:
         program.run_decompositions(RESPELLED),
         convert_to="mlprogram",
         inputs=[
-            ct.TensorType(spec.name, _shape(spec, component), DTYPES[spec.dtype]) for spec in component.signature.inputs
+            ct.TensorType(spec.name, _shape(spec, component), DTYPES[spec.dtype])
+            for spec in component.signature.inputs
         ],
         outputs=[ct.TensorType(spec.name, dtype=DTYPES[spec.dtype]) for spec in component.signature.outputs],
         minimum_deployment_target=OPSET,

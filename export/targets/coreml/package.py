@@ -21,11 +21,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from bundle.cache import coreml_state_name
 from bundle.errors import ExportError, first_line
+from bundle.spec import TensorSpec
 from export.memory import free_memory
 from export.targets.base import Graph, example_inputs, quiet_logs, zero_states
 from model.component import Component
-from bundle.spec import TensorSpec
 from quantize.linear import QuantizedEmbedding, QuantizedLinear, float_activations, use_product
 from quantize.palettes import PalettizedLinear
 from runtime.mil.weights import ENTRY, HEADER, MARK, VERSION
@@ -258,17 +259,22 @@ def _check_interface(where: str, described: Any, block: Any, component: Componen
         where,
         "inputs",
         inputs,
-        {spec.name: (ARRAY_TYPES[spec.dtype], bounds_of(spec, component)) for spec in component.signature.inputs},
+        {
+            spec.name: (ARRAY_TYPES[spec.dtype], bounds_of(spec, component))
+            for spec in component.signature.inputs
+        },
     )
     states = {part.name: _described(part.type.stateType.arrayType) for part in described.state}
-    names = [f"{component.graph}_{state.name}" for state in component.signature.states]
+    names = [coreml_state_name(component.graph, state.name) for state in component.signature.states]
     expected = {
         name: (ArrayType.FLOAT16, [(size, size) for size in state.shape])
         for name, state in zip(names, component.signature.states, strict=True)
     }
     _compare(where, "states", states, expected)
     kinds = {part.name: part.type.multiArrayType.dataType for part in described.output}
-    _compare(where, "outputs", kinds, {spec.name: ARRAY_TYPES[spec.dtype] for spec in component.signature.outputs})
+    _compare(
+        where, "outputs", kinds, {spec.name: ARRAY_TYPES[spec.dtype] for spec in component.signature.outputs}
+    )
     types = {out.name: out.type.tensorType for op in block.operations for out in op.outputs}
     shapes = [
         (

@@ -11,11 +11,13 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from bundle.bundle import ComponentEntry, first_fault
 from bundle.errors import IntegrityError, UsageError, VoxportError
+from bundle.manifest import ComponentEntry
+from bundle.record import first_fault
 from runtime.audio.captions import Word
 from runtime.audio.mel import LogMel, MelSettings
-from runtime.engines.base import MAX_ROW_POSITION, Arrays, Engine, Stream
+from runtime.engines.base import Engine, Stream
+from runtime.engines.states import Arrays
 from runtime.families.base import BenchSettings, Rehearsal, TimeSteps, Wanted
 from runtime.text.tokenizer import load_pieces
 
@@ -129,7 +131,7 @@ class Listener:
         """`delay` is one of the bundle's, `at_once` how many tokens a call of the encoder takes: by default as many as it can; 1 is
         for live, but for the silence in front. `observe(what, values)` is told of every `mel`, `audio_embeds` and `logits`."""
         self._stream, self.constants, self._delay = stream, constants, delay
-        self._most = stream.components["audio_encoder"].signature.dims["T"][1]
+        self._most = stream.signatures["audio_encoder"].dims["T"][1]
         self._at_once = at_once or self._most
         if self._at_once > self._most:
             raise UsageError(
@@ -141,12 +143,7 @@ class Listener:
         self._frames = np.zeros((0, constants.n_mels), np.float32)
         self._prompt: list[np.ndarray] = []
         self._encoded = self.position = self._samples = 0
-        self._end = min(
-            MAX_ROW_POSITION // state.cache.rows_per_position
-            for entry in stream.components.values()
-            for state in entry.signature.states
-            if state.window
-        )
+        self._end = min(signature.capacity for signature in stream.signatures.values() if signature.capacity)
         self._token = constants.pad_id
         self._take(np.zeros(constants.left_pad_tokens * constants.samples_per_token, np.float32))
 
@@ -204,7 +201,7 @@ class Listener:
                     f"a stream ends after {self._end * self.constants.seconds_per_token / 3600:.0f} hours of sound; start a new one"
                 )
             mel, self._frames = self._frames[: count * frames], self._frames[count * frames :]
-            component = LIVE if count == 1 and LIVE in self._stream.components else "audio_encoder"
+            component = LIVE if count == 1 and LIVE in self._stream.signatures else "audio_encoder"
             inputs = {"mel": mel.reshape(1, count, frames, -1), "position": np.array([self._encoded])}
             embeddings = self._stream.run(component, inputs)["embeddings"]
             self._encoded += count
@@ -235,7 +232,7 @@ class Listener:
 
     def _prefill(self, ids: list[int], heard: np.ndarray) -> Arrays:
         """As many rows at once as the cache has; a window shorter than the prompt takes the others one by one."""
-        most = self._stream.components["prefill"].signature.dims["S"][1]
+        most = self._stream.signatures["prefill"].dims["S"][1]
         outputs = self._run("prefill", ids[:most], heard[:, :most])
         for index in range(most, len(ids)):
             outputs = self._run("decode_step", ids[index : index + 1], heard[:, index : index + 1])
@@ -415,7 +412,7 @@ def check_at_once(entries: dict[str, ComponentEntry], counts: tuple[int, ...]) -
         raise UsageError(
             "bench: this bundle was made for recordings; export with --streaming to time a live one"
         )
-    most = entries["audio_encoder"].dims["T"][1]
+    most = entries["audio_encoder"].signature.dims["T"][1]
     if not all(1 <= count <= most for count in counts):
         raise UsageError(
             f"bench: --chunks {','.join(map(str, counts))}: one call encodes 1 to {most} times 80 ms"

@@ -10,9 +10,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bundle.bundle import ComponentEntry, first_fault
 from bundle.errors import IntegrityError, UsageError
-from runtime.engines.base import Arrays, Engine, Stream
+from bundle.manifest import ComponentEntry
+from bundle.record import first_fault
+from runtime.engines.base import Engine, Stream
+from runtime.engines.states import Arrays
 from runtime.families.base import BenchSettings, Rehearsal, TimeSteps, Wanted
 from runtime.text.tokenizer import SpeechTokenizer
 
@@ -117,7 +119,7 @@ class Speaker:
                 f"prompt: {places.sum()} [AUDIO] ids for a voice of {voice.shape[0]} rows; expected as many"
             )
         rows = self.position + len(ids) + len(extra)
-        _check_room(rows, self.stream.cache_length)
+        _check_room(rows, self.stream.capacity("prefill"))
         embeddings = self.stream.run("embed_text", {"ids": np.array([[*ids, *extra]], dtype=np.int64)})[
             "embeddings"
         ].copy()
@@ -157,7 +159,7 @@ class Speaker:
     @property
     def has_room(self) -> bool:
         """Whether the cache holds another step."""
-        return self.position < self.stream.cache_length
+        return self.position < self.stream.capacity("decode_step")
 
     def velocity(self, x: np.ndarray, step: int, condition: np.ndarray) -> np.ndarray:
         """x float32 [1, K - 1], condition [1, acoustic dim] -> float32 [2, K - 1]: guided and unguided velocity at a step."""
@@ -167,7 +169,7 @@ class Speaker:
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
         """codes int64 [T, K] of the next frames -> float32 [T · samples_per_frame]."""
-        most = self.stream.components["codec_step"].signature.dims.get("T", (1, 1))[1]
+        most = self.stream.signatures["codec_step"].dims.get("T", (1, 1))[1]
         pieces = []
         for start in range(0, len(codes), most):
             part = codes[None, start : start + most]
@@ -194,13 +196,13 @@ class Speaker:
 class Choir:
     """Several utterances on one stream, a frame of each at a time: weights are read once for all of them.
 
-    Each singer, of whom there is one at least, is a `Speaker` on `stream.alone(index)`; where there is None, nothing that is
+    Each singer, of whom there is one at least, is a `Speaker` on `stream.slot(index)`; where there is None, nothing that is
     computed is kept.
     """
 
     def __init__(self, stream: Stream, constants: Constants):
         self.stream, self.constants = stream, constants
-        self.singers: list[Speaker | None] = [None] * stream.count
+        self.singers: list[Speaker | None] = [None] * stream.batch
 
     def frame(self, noise: np.ndarray) -> np.ndarray:
         """noise float32 [count, K - 1] -> codes int64 [count, K]."""
@@ -410,7 +412,7 @@ def rows_needed(constants: Constants, settings: BenchSettings, steps: int) -> in
 
 
 def check_at_once(entries: dict[str, ComponentEntry], counts: tuple[int, ...]) -> None:
-    most = min(entries[name].most_streams for name in BATCHED)
+    most = min(entries[name].max_batch for name in BATCHED)
     if not all(1 <= count <= most for count in counts):
         raise UsageError(
             f"bench: --streams {','.join(map(str, counts))}: a call of this bundle serves 1 to {most}"
@@ -424,7 +426,7 @@ def together(
 
     def start(timed: Stream) -> Callable[[], None]:
         choir = Choir(timed, constants)
-        each = [Exercise(stream.alone(index), constants, settings, known) for index in range(stream.count)]
+        each = [Exercise(stream.slot(index), constants, settings, known) for index in range(stream.batch)]
         choir.singers[:] = [one.speaker for one in each]
 
         def step() -> None:
@@ -438,7 +440,7 @@ def together(
 
     rows = []
     for count in settings.at_once:
-        stream = engine.together(count)
+        stream = engine.batched(count)
         seconds, calls = time(stream, start)
         rows.append(
             {"streams": count, "frames_per_s": count / seconds, "pass_ms": seconds * 1e3, "median_ms": calls}

@@ -15,10 +15,11 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from bundle.bundle import MANIFEST, Bundle
+from bundle.bundle import Bundle
 from bundle.errors import VoxportError
 from bundle.files import write_whole
-from runtime.engines.base import Arrays
+from bundle.manifest import MANIFEST
+from runtime.engines.states import Arrays
 
 SUFFIX = ".prefixes"
 log = logging.getLogger(__name__)

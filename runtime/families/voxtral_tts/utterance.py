@@ -74,7 +74,7 @@ class Utterance:
             log.warning(
                 "stopped after %d frames: the cache of %d rows is full, the sentence may be cut off",
                 self._count,
-                self.speaker.stream.cache_length,
+                self.speaker.stream.capacity("decode_step"),
             )
         elif self._count == self._script.max_frames:
             seconds = self._count * self._constants.samples_per_frame / self._constants.sample_rate
@@ -107,13 +107,13 @@ def speak_together(
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yields (index of a script, float32 samples), as many scripts at a time as the stream has callers; who is done makes room for the next."""
     choir, waiting = Choir(stream, constants), iter(enumerate(scripts))
-    singing: list[tuple[int, Utterance] | None] = [None] * stream.count
+    singing: list[tuple[int, Utterance] | None] = [None] * stream.batch
     quiet = np.zeros((1, constants.n_codebooks - 1), np.float32)
     while True:
         for place, now in enumerate(singing):
             if now is None and (following := next(waiting, None)):
                 index, script = following
-                singing[place] = index, (utterance := Utterance(stream.alone(place), constants, script, kept))
+                singing[place] = index, (utterance := Utterance(stream.slot(place), constants, script, kept))
                 choir.singers[place] = utterance.speaker
         if not any(singing):
             return

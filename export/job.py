@@ -1,0 +1,193 @@
+"""Resolves a request and a checkpoint into an `ExportJob`: everything that decides a bundle's artifacts, once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from torch import nn
+
+from bundle.errors import RecipeError, UsageError
+from bundle.manifest import ComponentEntry, ExportJob, ExportRequest, RecipeEntry
+from bundle.manifest import Source as SourceEntry
+from bundle.record import first_fault
+from export.source import Source
+from export.targets import check_recipes
+from export.targets.base import Lowering
+from export.weights import graph_weights
+from model.checkpoint import is_below
+from model.component import Component
+from quantize.recipe import Recipe, Rule, find_recipe, parse_rule
+
+MIN_CACHE_LENGTH = 64  # rows that verification writes: twice its longest call, and one teacher-forced run
+PACKAGES = ("bundle", "export", "model", "quantize", "runtime")
+
+
+def resolve(source: Source, request: ExportRequest, target: Lowering, name: str, licence: str) -> ExportJob:
+    """The job that `request` describes for `source` and `target`; `name` is the checkpoint's.
+
+    Raises RecipeError or UsageError that names the option that cannot be followed.
+    """
+    options = resolve_options(source, request)
+    cache_length = resolve_cache_length(source, request)
+    recipes = resolve_recipes(source, request)
+    check_recipes(target.target, recipes.values())
+    components = describe(source, request, target.layout)
+    return ExportJob(
+        family=source.family.name,
+        source=SourceEntry(name=name, files=source.files),
+        request=request,
+        target=target.target,
+        compute_precision=target.compute_precision,
+        options=options.model_dump(),
+        constants=source.family.constants(source.config, options),
+        recipes={graph: RecipeEntry.model_validate(recipe.describe()) for graph, recipe in recipes.items()},
+        cache_length=cache_length,
+        components=tuple(
+            _entry(source, target, component, recipes[component.graph]) for component in components
+        ),
+        licence=licence,
+        tools=tool_versions(target.packages),
+    )
+
+
+def resolve_options(source: Source, request: ExportRequest) -> Any:
+    """The family's options with their defaults, as a pydantic model of the family. Raises UsageError."""
+    try:
+        return source.family.switches(**request.options)
+    except ValidationError as error:
+        raise UsageError(f"--{first_fault(error).replace('_', '-', 1)}") from None
+
+
+def resolve_cache_length(source: Source, request: ExportRequest) -> int:
+    """Rows of the decoder's cache. Raises RecipeError outside the bounds of the family."""
+    longest = source.family.longest_cache(source.config)
+    length = request.cache_length or source.family.default_cache(source.config)
+    if not MIN_CACHE_LENGTH <= length <= longest:
+        raise RecipeError(f"--cache-length {length}: expected {MIN_CACHE_LENGTH} to {longest} rows")
+    return length
+
+
+def resolve_recipes(source: Source, request: ExportRequest) -> dict[str, Recipe]:
+    """The recipe of each graph. Raises RecipeError where a rule or an override matches no weight or no component."""
+    graphs = {component.name: component.graph for component in describe(source, request)}
+    rules = tuple(parse_rule(text) for text in request.rules)
+    for rule in rules:
+        if not any(fnmatchcase(path, rule.pattern) for path in source.quantizable):
+            example = list(source.quantizable)[-1]
+            raise RecipeError(
+                f"--quant-rule {rule.pattern}: matches no weight; paths are as in the checkpoint, like {example}"
+            )
+    chosen = _overrides(request, graphs)
+    protected = tuple(Rule(path, None, None) for path in source.family.high_precision)
+    recipes = {
+        graph: find_recipe(chosen.get(graph, request.quant)).with_rules(rules + protected)
+        for graph in dict.fromkeys(graphs.values())
+    }
+    _check_groups(source, recipes)
+    return recipes
+
+
+def _overrides(request: ExportRequest, graphs: dict[str, str]) -> dict[str, str]:
+    """Names of recipes that `quant_for` gives to graphs; `graphs` maps components to graphs."""
+    chosen: dict[str, str] = {}
+    for component, recipe in request.quant_for:
+        graph = graphs.get(component, component if component in graphs.values() else None)
+        if graph is None:
+            raise RecipeError(
+                f"--quant-for {component}={recipe}: no such component; there are {', '.join(graphs)}"
+            )
+        if chosen.setdefault(graph, recipe) != recipe:
+            raise RecipeError(
+                f"--quant-for {component}={recipe}: shares its weights with a component that is to be {chosen[graph]}"
+            )
+    return chosen
+
+
+def _check_groups(source: Source, recipes: dict[str, Recipe]) -> None:
+    """Raises one RecipeError for all weights whose inputs a group does not divide, with the rules that keep them."""
+    misfits: dict[str, str] = {}
+    for graph, recipe in recipes.items():
+        for path, module in source.quantizable.items():
+            if not isinstance(module, nn.Linear) or not is_below(path, source.family.weights_of_graph[graph]):
+                continue
+            scheme = recipe.scheme_for(path, False)
+            if scheme and scheme.group and module.in_features % scheme.group:
+                pattern = "*" + ".".join(path.split(".")[-2:])
+                reason = f"groups of {scheme.group} do not divide the {module.in_features} inputs of {path}"
+                misfits.setdefault(pattern, reason)
+    if misfits:
+        rules = " ".join(f"--quant-rule '{pattern}=none'" for pattern in misfits)
+        first = next(iter(misfits.values()))
+        raise RecipeError(f"{first}; use w8, which has no groups, or keep such weights as floats: {rules}")
+
+
+def describe(source: Source, request: ExportRequest, layout: str = "BSHD") -> list[Component]:
+    """The components of the checkpoint's family under this request."""
+    options, cache_length = resolve_options(source, request), resolve_cache_length(source, request)
+    return source.family.components(source.root(), source.config, options, cache_length, layout)
+
+
+def _entry(source: Source, target: Lowering, component: Component, recipe: Recipe) -> ComponentEntry:
+    float_bytes = 2 if target.compute_precision == "float16" else 4
+    weights = graph_weights(source.root(), source.family, component.graph, recipe, float_bytes)
+    where = target.entry_point(component)
+    return ComponentEntry(
+        name=component.name,
+        graph=component.graph,
+        purpose=component.purpose,
+        signature=target.signature(component),
+        file=where.file,
+        entry_point=where.name,
+        max_batch=target.max_batch if component.batched else 1,
+        state_rows_per_call=where.state_rows_per_call,
+        recipe=recipe.name,
+        bits_per_weight=round(8 * weights.stored / weights.count, 2),
+        weight_bytes=int(weights.read),
+    )
+
+
+def graph_key(job: ExportJob, graph: str) -> str:
+    """Hash of everything that decides the artifact of one graph: what a resumed export may reuse."""
+    components = tuple(entry for entry in job.components if entry.graph == graph)
+    part = job.model_copy(update={"recipes": {graph: job.recipes[graph]}, "components": components})
+    content = part.model_dump(mode="json", exclude={"request", "licence"})
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def tool_versions(packages: tuple[str, ...]) -> dict[str, str]:
+    """Versions that decide the bytes of an artifact; that of voxport is a hash of its code."""
+    versions = {package: version(package) for package in sorted({*packages, "torch", "torchao"})}
+    return versions | {"voxport": _code_hash()}
+
+
+@cache
+def _code_hash() -> str:
+    digest = hashlib.sha256()
+    root = Path(__file__).parent.parent
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def first_difference(found: Any, expected: Any, path: str = "") -> str | None:
+    """Path of the first value in which two JSON values differ; None where they are equal."""
+    if isinstance(found, dict) and isinstance(expected, dict):
+        for key in sorted(found.keys() | expected.keys()):
+            below = first_difference(found.get(key), expected.get(key), f"{path}.{key}" if path else key)
+            if below:
+                return below
+        return None
+    if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        for index, pair in enumerate(zip(found, expected, strict=True)):
+            if below := first_difference(*pair, f"{path}.{index}"):
+                return below
+        return None
+    return None if found == expected else path

@@ -1,0 +1,63 @@
+"""Sizes of weights, from shapes alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from model.checkpoint import is_below
+from model.family import Family
+from quantize.recipe import Recipe
+
+SCALE_BYTES = 2  # bfloat16
+
+
+@dataclass
+class GraphWeights:
+    """Weights of one graph.
+
+    `stored` is what the recipe holds them in, `read` what one call reads from memory (a table's few rows count as none),
+    `loaded` and `packed` what the loaded model takes before and after its integers are packed. All but `count` in bytes.
+    """
+
+    count: int = 0
+    stored: float = 0.0
+    read: float = 0.0
+    loaded: float = 0.0
+    packed: float = 0.0
+
+
+def graph_weights(
+    root: nn.Module, family: Family, graph: str, recipe: Recipe, float_bytes: int
+) -> GraphWeights:
+    """Sizes of the weights of `graph` under `recipe`; `float_bytes` is the size of an unquantised value."""
+    prefixes = family.weights_of_graph[graph]
+    modules = {
+        path: part for path, part in root.named_modules() if isinstance(part, nn.Linear | nn.Embedding)
+    }
+    tables = {f"{path}.weight": isinstance(part, nn.Embedding) for path, part in modules.items()}
+    found = GraphWeights()
+    for name, parameter in root.named_parameters(remove_duplicate=False):  # a tied weight is in both graphs
+        path, count = name.removesuffix(".weight"), int(parameter.numel())
+        if not is_below(name, prefixes) or family.is_constant(path):
+            continue
+        scheme = recipe.scheme_for(path, tables[name]) if name in tables else None
+        if scheme is None:
+            stored, loaded, packed = float(float_bytes * count), float(4 * count), float(4 * count)
+        else:
+            row = parameter.shape[-1]
+            scales = (
+                count / row / scheme.channels * 2**scheme.bits
+                if scheme.channels
+                else count / (scheme.group or row)
+            )
+            stored = count * scheme.bits / 8 + SCALE_BYTES * scales
+            loaded = count * (5 if scheme.channels else 1) + 5 * scales
+            packed = loaded if scheme.channels else count * scheme.bits / 8 + 4 * scales
+        found.count += count
+        found.stored += stored
+        found.read += 0 if tables.get(name) else stored
+        found.loaded += loaded
+        found.packed += packed
+    return found
