@@ -68,7 +68,9 @@ def resolve_options(source: Source, request: ExportRequest) -> Any:
 def resolve_cache_length(source: Source, request: ExportRequest) -> int:
     """Rows of the decoder's cache. Raises RecipeError outside the bounds of the family."""
     longest = source.family.longest_cache(source.config)
-    length = request.cache_length or source.family.default_cache(source.config)
+    if request.cache_length is None:
+        return source.family.default_cache(source.config)
+    length = request.cache_length
     if not MIN_CACHE_LENGTH <= length <= longest:
         raise RecipeError(f"--cache-length {length}: expected {MIN_CACHE_LENGTH} to {longest} rows")
     return length

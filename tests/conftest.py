@@ -84,7 +84,7 @@ def edit_manifest(bundle: Path, change) -> None:
 
 def vouch_for(bundle: Path, *names: str) -> None:
     """Writes the hashes of damaged files into the manifest, as somebody would who hides the damage."""
-    from bundle.bundle import file_entry
+    from bundle.files import file_entry
 
     edit_manifest(
         bundle,

@@ -3,7 +3,10 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from export.source import Model, Plan, Source
+from bundle.manifest import ExportRequest
+from export.job import resolve_options
+from export.model import Model
+from export.source import Source
 from export.verify.checks import guarded
 from export.verify.comparison import Comparison, Fact
 from export.verify.context import Context
@@ -21,13 +24,13 @@ class FaultyStream(Stream):
     """A stream whose outputs and states a fault may change after every call."""
 
     def __init__(self, inner: Stream, fault: Fault):
-        super().__init__(tuple(inner.components.values()), inner.cache_length)
-        self.inner, self.fault, self.calls, self.row_axis = inner, fault, 0, inner.row_axis
+        super().__init__(inner.signatures)
+        self.inner, self.fault, self.calls = inner, fault, 0
 
-    def _run(self, entry, inputs: Arrays) -> Arrays:
-        outputs = {name: array.copy() for name, array in self.inner.run(entry.name, inputs).items()}
+    def _run(self, component: str, inputs: Arrays) -> Arrays:
+        outputs = {name: array.copy() for name, array in self.inner.run(component, inputs).items()}
         self.calls += 1
-        self.fault(self, entry.name, inputs, outputs)
+        self.fault(self, component, inputs, outputs)
         return outputs
 
     def change_states(self, change: Callable[[Arrays], None]) -> None:
@@ -49,19 +52,16 @@ class Engines:
     """One model, and contexts of it with a fault in the artifact's place."""
 
     def __init__(self, checkpoint, quant: str, cache: int = CACHE, layout: str = "BSHD", **switches):
-        self.source, self.plan, self.layout = (
-            Source(checkpoint),
-            Plan(quant, switches=switches, cache_length=cache),
-            layout,
-        )
-        model = Model(self.source, self.plan, layout)
+        self.source, self.layout = Source(checkpoint), layout
+        self.request = ExportRequest(quant=quant, options=switches, cache_length=cache)
+        model = Model(self.source, self.request, layout)
         self.components = model.all_components()
-        self.eager = EagerEngine(self.components, cache, layout, int8_per_block)
-        self.reordered = EagerEngine(self.components, cache, layout, reordered(int8_per_block))
+        self.eager = EagerEngine(self.components, layout, int8_per_block)
+        self.reordered = EagerEngine(self.components, layout, reordered(int8_per_block))
         self.integer = [
             graph for graph, paths in model.quantized.items() if paths and not graph.startswith("embed")
         ]
-        self.family, chosen = open_family(self.source.family.name), self.source.switches(self.plan)
+        self.family, chosen = open_family(self.source.family.name), resolve_options(self.source, self.request)
         self.constants: Any = self.family.parse_constants(
             self.source.family.constants(self.source.config, chosen), chosen.model_dump()
         )

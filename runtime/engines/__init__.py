@@ -19,6 +19,9 @@ PACKAGES = {"onnx": ("onnxruntime",), "executorch": ("executorch", "torch"), "co
 def open_engine(bundle: Bundle, options: EngineOptions = DEFAULT) -> Engine:
     """The engine of the bundle's target. Raises EngineUnavailable or UsageError."""
     target, threads = bundle.job.target, options.threads
+    if target not in PACKAGES:
+        known = ", ".join(PACKAGES)
+        raise UsageError(f"{bundle.folder}: no engine runs target {target!r}; there are {known}; update voxport")
     if threads is not None and threads < 1:
         raise UsageError(f"--threads {threads}: expected at least 1")
     for name in ("compute_precision", "compute_units"):

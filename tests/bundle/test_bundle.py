@@ -19,8 +19,8 @@ from conftest import QUANT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bundle.bundle import read_manifest
 from bundle.errors import ExportError, IntegrityError, UsageError
+from bundle.manifest import read_manifest
 from export.__main__ import main as export
 from export.memory import check_memory
 from runtime.__main__ import main as runtime
@@ -160,16 +160,16 @@ def test_texts_one_after_another_are_those_alone_to_the_bit(bundles, target):
 
 
 def test_a_stream_of_several_keeps_them_apart(bundles):
-    stream = Synthesizer(bundles / "onnx")._engine.together(3)
+    stream = Synthesizer(bundles / "onnx")._engine.batched(3)
     rows = {
         name: np.full((1, *shape[1:2], 4, *shape[3:]), 2.0, np.float32)
         for name, shape in stream._caches().items()
     }
     for index in range(3):
-        stream.alone(index).load_rows(rows)
-    stream.alone(1).reset()
+        stream.slot(index).load_rows(rows)
+    stream.slot(1).reset()
     kept = [
-        max(float(array.max()) for array in stream.alone(index).save_rows(4).values()) for index in range(3)
+        max(float(array.max()) for array in stream.slot(index).save_rows(4).values()) for index in range(3)
     ]
     assert kept == [2.0, 0.0, 2.0]
     with pytest.raises(UsageError, match="prefill: one call serves at most 1 streams, not 3"):

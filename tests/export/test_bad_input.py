@@ -95,20 +95,25 @@ def test_missing_and_truncated_files(onnx_copy, capsys, name):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda m: m.update(schema_version=99), "newer"),
+        (lambda m: m.update(schema_version=99), "update voxport"),
+        (lambda m: m.update(schema_version=1), "export the bundle again"),
+        (lambda m: m["job"]["request"].update(quant="w3"), "w3"),
         (lambda m: m["files"].update({"../outside": m["files"]["tekken.json"]}), "inside the bundle"),
         (lambda m: m["files"].update({"/etc/passwd": m["files"]["tekken.json"]}), "inside the bundle"),
-        (lambda m: m["components"][0].update(file="../x.onnx"), "inside the bundle"),
+        (lambda m: m["job"]["components"][0].update(file="../x.onnx"), "inside the bundle"),
         (lambda m: m["voices"].update(x="voices/none.safetensors"), "not among the files"),
-        (lambda m: m.pop("components"), "components"),
-        (lambda m: m["constants"].update(dim="wide"), "dim"),
-        (lambda m: m["constants"].pop("dim"), "dim"),
-        (lambda m: m["switches"].update(first_frame="bogus"), "first_frame"),
-        (lambda m: m["recipe"]["graphs"]["codec"].update(linears=3), "recipe.graphs.codec.linears"),
+        (lambda m: m["job"].pop("components"), "components"),
+        (lambda m: m["job"]["constants"].update(dim="wide"), "dim"),
+        (lambda m: m["job"]["constants"].pop("dim"), "dim"),
+        (lambda m: m["job"]["options"].update(first_frame="bogus"), "first_frame"),
+        (lambda m: m["job"]["recipes"]["codec"].update(linears=3), "recipes.codec.linears"),
         (lambda m: m["verification"].clear(), "verification.status"),
-        (lambda m: m["components"][0].update(dims={}), "without bounds"),
-        (lambda m: m["components"].pop(3), "is missing"),
-        (lambda m: m["components"][2]["outputs"][0].update(name="other"), "no output hidden"),
+        (lambda m: m["job"]["components"][0]["signature"].update(dims={}), "without bounds"),
+        (lambda m: m["job"]["components"].pop(3), "is missing"),
+        (
+            lambda m: m["job"]["components"][2]["signature"]["outputs"][0].update(name="other"),
+            "no output hidden",
+        ),
     ],
 )
 def test_manifest_faults(onnx_copy, capsys, change, says):
@@ -120,10 +125,14 @@ def test_manifest_faults(onnx_copy, capsys, change, says):
 @pytest.mark.parametrize(
     ("change", "code", "says"),
     [
-        (lambda m: m.update(family="qwen3_tts"), 2, "qwen3_tts"),
-        (lambda m: m.update(target="tflite"), 5, "target"),
-        (lambda m: m["components"][2]["states"][0].update(name="other"), 3, "prefill"),
-        (lambda m: m["components"][2]["states"][0].update(shape=[1, 2**40, 2**40]), 5, "at most"),
+        (lambda m: m["job"].update(family="qwen3_tts"), 2, "qwen3_tts"),
+        (lambda m: m["job"].update(target="tflite"), 2, "tflite"),
+        (lambda m: m["job"]["components"][2]["signature"]["states"][0].update(name="other"), 3, "prefill"),
+        (
+            lambda m: m["job"]["components"][2]["signature"]["states"][0].update(shape=[1, 2**40, 2**40]),
+            5,
+            "at most",
+        ),
     ],
 )
 def test_a_bundle_of_something_else(onnx_copy, tmp_path, capsys, change, code, says):
@@ -135,21 +144,21 @@ def test_a_bundle_of_something_else(onnx_copy, tmp_path, capsys, change, code, s
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda m: m["switches"].update(alibi_slopes="steep"), "alibi_slopes"),
-        (lambda m: m["switches"].update(more="1"), "more"),
-        (lambda m: m["recipe"]["graphs"]["codec"].update(name="w3"), "w3"),
-        (lambda m: m["recipe"]["graphs"]["codec"].update(linears=None), "recipe"),
+        (lambda m: m["job"]["request"]["options"].update(alibi_slopes="steep"), "alibi-slopes"),
+        (lambda m: m["job"]["request"]["options"].update(more="1"), "more"),
+        (lambda m: m["job"]["recipes"]["codec"].update(name="w3"), "recipes.codec.name"),
+        (lambda m: m["job"]["recipes"]["codec"].update(linears=None), "recipe"),
         (
-            lambda m: m["recipe"]["graphs"]["codec"]["rules"].append(
+            lambda m: m["job"]["recipes"]["codec"]["rules"].append(
                 {"pattern": "nothing.*", "linears": None, "tables": None}
             ),
             "recipe",
         ),
-        (lambda m: m["constants"].update(sample_rate=48000), "constants"),
-        (lambda m: m["constants"].update(bos_id=2**70), "bos_id"),
-        (lambda m: m.update(numerics="nobody"), "numerics"),
-        (lambda m: m.update(cache_length=24), "cache_length"),
-        (lambda m: m["components"][0].update(purpose="other"), "component embed_text"),
+        (lambda m: m["job"]["constants"].update(sample_rate=48000), "constants"),
+        (lambda m: m["job"]["constants"].update(bos_id=2**70), "bos_id"),
+        (lambda m: m.update(executed_by="nobody"), "executed_by"),
+        (lambda m: m["job"].update(cache_length=24), "cache_length"),
+        (lambda m: m["job"]["components"][0].update(purpose="other"), "job.components.0.purpose"),
         (lambda m: m["voices"].pop("fr_male"), "voices"),
     ],
 )
@@ -173,7 +182,7 @@ def test_verify_refuses_another_voice_and_another_tokenizer(onnx_copy, capsys):
 
 
 def test_a_source_that_names_no_file_is_refused(onnx_copy, capsys):
-    edit_manifest(onnx_copy, lambda m: m["source"].update(files={}))
+    edit_manifest(onnx_copy, lambda m: m["job"]["source"].update(files={}))
     assert export(["verify", str(onnx_copy)]) == 2
     assert "consolidated.safetensors is not" in one_line(capsys)
 

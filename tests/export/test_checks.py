@@ -109,7 +109,7 @@ def test_a_last_row_that_is_off(engines):
         if name == "decode_step" and inputs["position"][0] == CACHE - 1:
             outputs["hidden"] += 10 * FLOAT_BAR * np.abs(outputs["hidden"]).max()
 
-    assert failed(last_position(engines.context(fault), CACHE)) == ["decode_step.hidden"]
+    assert failed(last_position(engines.context(fault))) == ["decode_step.hidden"]
 
 
 def test_a_stream_that_takes_one_position_too_many(engines):
@@ -124,7 +124,7 @@ def test_a_stream_that_takes_one_position_too_many(engines):
         return stream
 
     context.artifact = lenient
-    assert failed(last_position(context, CACHE)) == ["decode_step: one past the last position is refused"]
+    assert failed(last_position(context)) == ["decode_step: one past the last position is refused"]
 
 
 def test_a_call_that_depends_on_how_many_came_before(engines):

@@ -53,7 +53,7 @@ def test_positions_that_begin_anew_where_the_cache_is_full(engines):
         ),
     )
     assert "decode_step.hidden" in failed(long_run(context, 300))
-    assert failed(last_position(context, CACHE)).count("decode_step.hidden") == 1
+    assert failed(last_position(context)).count("decode_step.hidden") == 1
 
 
 def test_a_window_that_is_one_too_long(engines):
@@ -98,7 +98,7 @@ def test_a_stream_that_goes_on_beyond_the_last_position_of_all(engines):
     context = altered(
         engines, lambda name, inputs: {**inputs, "position": np.minimum(inputs["position"], 1000)}
     )
-    found = failed(last_position(context, CACHE))
+    found = failed(last_position(context))
     assert {
         "decode_step: one past the last position is refused",
         "encode_chunk: one past the last position is refused",

@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 
 from bundle.errors import ExportError
-from export.source import Model, Plan, Source
+from bundle.manifest import ExportRequest
+from export.model import Model
+from export.source import Source
 from export.targets.base import Graph
 from export.targets.coreml.lowering import (
     STATE_PASSES,
@@ -30,14 +32,15 @@ from quantize.scales import search_scales
 from runtime.mil import Executor, Package
 
 pytestmark = pytest.mark.slow
-CACHE = 32
+CACHE = 64
 
 
 def graphs(checkpoint: Path, recipe: str, *names: str) -> dict[str, Graph]:
-    source, plan = Source(checkpoint), Plan(recipe, (("codec", "w8"),), cache_length=CACHE)
+    source = Source(checkpoint)
+    request = ExportRequest(quant=recipe, quant_for=(("codec", "w8"),), cache_length=CACHE)
     return {
         graph.name: graph
-        for graph in Model(source, plan, "BHSD", halves=True).graphs()
+        for graph in Model(source, request, "BHSD", "float16").graphs()
         if not names or graph.name in names
     }
 
@@ -173,7 +176,7 @@ def test_merged_functions_are_those_that_coremltools_merges(w4, tmp_path, monkey
 )
 def test_the_passes_that_are_left_out_would_change_nothing(key, name, recipe, tmp_path, monkeypatch):
     """All of coremltools' but the one that is told of; of a graph with a cache and of one without."""
-    graph = Model(Source(embedded_default(key)), Plan(recipe), "BHSD", halves=True).graph(name)
+    graph = Model(Source(embedded_default(key)), ExportRequest(quant=recipe), "BHSD", "float16").graph(name)
     step = Graph(name, graph.components[-1:])
     lower({name: step}, tmp_path)
 
@@ -191,9 +194,9 @@ def test_the_passes_that_are_left_out_would_change_nothing(key, name, recipe, tm
 
 def test_no_call_widens_a_compressed_weight(tmp_path):
     """A head whose logits were computed in single precision would be cast as a whole for every token: 1.6 GB at the published size."""
-    graph = Model(Source(embedded_default("voxtral_realtime")), Plan("8da4w"), "BHSD", halves=True).graph(
-        "decoder"
-    )
+    graph = Model(
+        Source(embedded_default("voxtral_realtime")), ExportRequest(quant="8da4w"), "BHSD", "float16"
+    ).graph("decoder")
     lower({"decoder": Graph("decoder", graph.components[-1:])}, tmp_path)
     operations = list(Package(tmp_path / "decoder.mlpackage").function("decode_step").operations())
     weights = {

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from bundle.bundle import Bundle
+from bundle.manifest import WeightError
 from export.__main__ import main as export
-from export.resume import Parts, key_of
+from export.resume import ResumeCache
 from export.staging import staging
-from export.targets.base import EntryPoint
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
@@ -44,7 +44,7 @@ def test_an_export_goes_on_from_the_graphs_that_were_finished(tmp_path, capfd):
     written = (left / "backbone.onnx.data").stat().st_mtime_ns
     assert export(["--target", "onnx", "--no-verify", "--out", str(tmp_path / "out")]) == 0
     told = {
-        line.split("]")[1].split(":")[0].strip(): "kept from an earlier run" in line
+        line.split("]")[1].split(":")[0].strip(): "reused from an interrupted export" in line
         for line in capfd.readouterr().err.splitlines()
         if " MB" in line
     }
@@ -57,7 +57,7 @@ def test_an_export_goes_on_from_the_graphs_that_were_finished(tmp_path, capfd):
     }
     assert (tmp_path / "out" / "backbone.onnx.data").stat().st_mtime_ns == written
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert not {"half.onnx", "parts.json"} & {path.name for path in (tmp_path / "out").iterdir()}
+    assert not {"half.onnx", "resume.json"} & {path.name for path in (tmp_path / "out").iterdir()}
     Bundle(tmp_path / "out").check_hashes()
 
 
@@ -68,44 +68,40 @@ def lower_to(*names: str):
         for name in names:
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(name)
-        return {"step": EntryPoint(names[0], "step")}, {"weight_error": 0.1}
+        return WeightError(searched=0.1, min_max=0.2)
 
     return lower
 
 
 def test_a_part_is_used_for_what_it_was_made_from_alone(tmp_path):
-    key, other = key_of({"recipe": "w4", "graph": "a"}), key_of({"recipe": "w8", "graph": "a"})
-    made = Parts(tmp_path).make("a", key, lower_to("a.onnx", "a.mlpackage/weights"))
-    parts = Parts(tmp_path)
-    assert (
-        parts.find("a", key) == made
-        and made.entries["step"].file == "a.onnx"
-        and made.size == len("a.onnx" + "a.mlpackage/weights")
-    )
+    key, other = "made from w4", "made from w8"
+    made = ResumeCache(tmp_path).make("a", key, lower_to("a.onnx", "a.mlpackage/weights"))
+    parts = ResumeCache(tmp_path)
+    assert parts.find("a", key) == made and made.size == len("a.onnx" + "a.mlpackage/weights")
     assert parts.find("a", other) is None and parts.find("b", key) is None
     parts.make("a", other, lower_to("a.onnx"))
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "a.onnx",
-        "parts.json",
+        "resume.json",
     ]  # nothing of the part that it replaces
     (tmp_path / "a.onnx").unlink()
-    assert Parts(tmp_path).find("a", other) is None
+    assert ResumeCache(tmp_path).find("a", other) is None
 
 
 @pytest.mark.parametrize(
     "record",
-    ["{", "[]", '{"a": {}}', '{"a": {"key": "k", "files": {}, "entries": {}, "report": {}, "more": 1}}'],
+    ["{", "[]", '{"a": {}}', '{"a": {"key": "k", "files": {}, "weight_error": null, "more": 1}}'],
 )
 def test_a_record_of_parts_that_is_none_is_as_good_as_nothing(tmp_path, record):
-    (tmp_path / "parts.json").write_text(record)
+    (tmp_path / "resume.json").write_text(record)
     (tmp_path / "a.onnx").write_text("of whom?")
-    assert Parts(tmp_path).find("a", "k") is None and not list(tmp_path.iterdir())
+    assert ResumeCache(tmp_path).find("a", "k") is None and not list(tmp_path.iterdir())
 
 
 def test_an_interruption_keeps_finished_parts_and_an_error_keeps_nothing(tmp_path):
-    for error, left in ((KeyboardInterrupt, {"a.onnx", "parts.json"}), (ValueError, None)):
+    for error, left in ((KeyboardInterrupt, {"a.onnx", "resume.json"}), (ValueError, None)):
         with pytest.raises(error), staging(tmp_path / "out") as folder:
-            Parts(folder).make("a", "key", lower_to("a.onnx"))
+            ResumeCache(folder).make("a", "key", lower_to("a.onnx"))
             (folder / "half.onnx").write_text("half")
             raise error
         folder = tmp_path / ".out.partial"

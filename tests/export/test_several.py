@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from eager_streams import Engines, Fault, failed, no_fault
 
-from bundle.bundle import MANIFEST
+from bundle.manifest import MANIFEST
 from export.verify.checks import at_once
 from export.verify.context import Context
 from runtime.engines.base import Arrays, Stream
@@ -20,23 +20,20 @@ class SeveralStreams(Stream):
 
     def __init__(self, make: Callable[[], Stream], count: int, fault: Fault):
         self.parts = [make() for _ in range(count)]
-        entries = (
-            entry.model_copy(update={"most_streams": count}) for entry in self.parts[0].components.values()
-        )
-        super().__init__(tuple(entries), self.parts[0].cache_length)
-        self.count, self.fault, self.row_axis = count, fault, self.parts[0].row_axis
+        super().__init__(self.parts[0].signatures)
+        self.batch, self.fault = count, fault
 
-    def alone(self, index: int) -> Stream:
+    def slot(self, index: int) -> Stream:
         return self.parts[index]
 
-    def _run(self, entry, inputs: Arrays) -> Arrays:
-        self.fault(self, entry.name, inputs, {})
+    def _run(self, component: str, inputs: Arrays) -> Arrays:
+        self.fault(self, component, inputs, {})
         results = [
-            part.run(entry.name, {name: array[index : index + 1] for name, array in inputs.items()})
+            part.run(component, {name: array[index : index + 1] for name, array in inputs.items()})
             for index, part in enumerate(self.parts)
         ]
         outputs = {name: np.concatenate([result[name] for result in results]) for name in results[0]}
-        self.fault(self, entry.name, inputs, outputs)
+        self.fault(self, component, inputs, outputs)
         return outputs
 
     def reset(self) -> None: ...
@@ -50,26 +47,18 @@ class SeveralStreams(Stream):
 def context(engines: Engines, fault: Fault) -> Context:
     """The fault is in what is called for three at once."""
 
-    def artifact() -> Stream:
-        stream = engines.eager.stream()
-        batched = {component.name for component in engines.components if component.batched}
-        stream.components = {
-            name: entry.model_copy(update={"most_streams": 3 if name in batched else 1})
-            for name, entry in stream.components.items()
-        }
-        return stream
-
     together = lambda count: SeveralStreams(engines.eager.stream, count, fault)
     return Context(
         engines.components,
-        artifact,
+        engines.eager.stream,
         engines.eager.stream,
         engines.reordered.stream,
         None,
         "BSHD",
         engines.source.family.chunked,
         engines.integer,
-        together=together,
+        batched=together,
+        max_batch={component.name: 3 if component.batched else 1 for component in engines.components},
     )
 
 

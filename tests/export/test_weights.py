@@ -6,13 +6,14 @@ import pytest
 from conftest import WIDE
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from bundle.manifest import ExportRequest
 from export.memory import free_memory
-from export.source import Model, Plan, Source
+from export.model import Model
+from export.source import Source
 from export.targets import open_target
 from export.targets.onnx import unpack
 from model.synthetic.checkpoint import embedded_default
 from quantize.linear import QuantizedEmbedding, QuantizedLinear
-from quantize.recipe import parse_rule
 
 pytestmark = pytest.mark.slow
 
@@ -21,8 +22,8 @@ pytestmark = pytest.mark.slow
 def linears(checkpoint) -> dict[str, list[QuantizedLinear]]:
     """Of every graph, as the quantiser made them, in order of use."""
     source = Source(checkpoint)
-    plan = Plan("w4", (("codec", "w8"),), (parse_rule(WIDE),))
-    model = Model(source, plan, "BSHD")
+    request = ExportRequest(quant="w4", quant_for=(("codec", "w8"),), rules=(WIDE,))
+    model = Model(source, request, "BSHD")
     return {
         graph.name: [part for part in graph.widest.module.modules() if isinstance(part, QuantizedLinear)]
         for graph in model.graphs()
@@ -31,7 +32,7 @@ def linears(checkpoint) -> dict[str, list[QuantizedLinear]]:
 
 @pytest.fixture(scope="module")
 def tables(checkpoint) -> dict[str, QuantizedEmbedding]:
-    model = Model(Source(checkpoint), Plan("w4"), "BSHD")
+    model = Model(Source(checkpoint), ExportRequest(quant="w4"), "BSHD")
     parts = {
         graph.name: graph.widest.module.modules()
         for graph in model.graphs()
@@ -129,7 +130,10 @@ def test_once_packed_the_integers_of_a_lowered_graph_are_nowhere_else(target, tm
     """What a tool holds of a program that it has lowered would come on top: 3.4 GB at the published size."""
     lowering = open_target(target)
     model = Model(
-        Source(embedded_default("voxtral_realtime")), Plan("8da4w"), lowering.layout, lowering.halves
+        Source(embedded_default("voxtral_realtime")),
+        ExportRequest(quant="8da4w"),
+        lowering.layout,
+        lowering.compute_precision,
     )
     graph = model.graph("decoder")
     linears = [

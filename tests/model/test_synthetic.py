@@ -220,7 +220,7 @@ class Speaker:
         embeddings = self.run("embed_text", torch.tensor([[*ids, AUDIO]]))
         rows = self.voices[voice].float()
         embeddings[0, 2 : 2 + len(rows)] = rows
-        states = [torch.zeros(state.shape) for state in self.parts["prefill"].states]
+        states = [torch.zeros(state.shape) for state in self.parts["prefill"].signature.states]
         _, logits, condition, *states = self.run("prefill", embeddings, torch.tensor([0]), *states)
         rng, frames = np.random.default_rng(seed), []
         for position in range(len(ids) + 1, len(ids) + 1 + LIMIT):
@@ -240,7 +240,7 @@ class Speaker:
         return ((x.clamp(-1, 1) + 1) * 10).round().long() + FIRST_LEVEL
 
     def audio(self, frames: list[torch.Tensor]) -> torch.Tensor:
-        states = [torch.zeros(state.shape) for state in self.parts["codec"].states]
+        states = [torch.zeros(state.shape) for state in self.parts["codec"].signature.states]
         return self.run("codec", torch.stack(frames, dim=1), torch.tensor([0]), *states)[0]
 
 

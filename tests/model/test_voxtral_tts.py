@@ -6,7 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from export.source import Model, Plan, Source
+from bundle.manifest import ExportRequest
+from export.model import Model
+from export.source import Source
 from export.verify.eager import EagerEngine
 from runtime.families.voxtral_tts.model import quantize_levels
 
@@ -19,9 +21,8 @@ RECEPTIVE_FIELD = (
 @pytest.fixture(scope="module")
 def engine(checkpoint):
     source = Source(checkpoint)
-    plan = Plan(cache_length=64)
-    components = Model(source, plan, "BSHD").all_components()
-    return EagerEngine(components, 64, "BSHD"), {c.name: c for c in components}
+    components = Model(source, ExportRequest(cache_length=64), "BSHD").all_components()
+    return EagerEngine(components, "BSHD"), {c.name: c for c in components}
 
 
 @pytest.fixture(scope="module")

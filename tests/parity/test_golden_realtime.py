@@ -7,8 +7,11 @@ import pytest
 from mistral_common.audio import mel_filter_bank
 
 from bundle.bundle import Bundle
+from bundle.manifest import ExportRequest
 from export.__main__ import main as export
-from export.source import Model, Plan, Source
+from export.job import resolve_options
+from export.model import Model
+from export.source import Source
 from export.verify.eager import EagerEngine
 from runtime.__main__ import main as runtime
 from runtime.engines import open_engine
@@ -76,12 +79,12 @@ def test_eager_agrees(inputs, tmp_path, live):
 
 @pytest.mark.parametrize(("size", "at_once"), [(1, 1), (1, None), (1279, 1), (4001, None)])
 def test_eager_hears_the_same_however_it_is_fed(size, at_once):
-    source, plan = Source(GOLDEN / "checkpoint"), Plan(switches={"streaming": True})
-    switches = source.switches(plan)
+    source, request = Source(GOLDEN / "checkpoint"), ExportRequest(options={"streaming": True})
+    switches = resolve_options(source, request)
     constants = open_family("voxtral_realtime").parse_constants(
         source.family.constants(source.config, switches), {}
     )
-    engine = EagerEngine(Model(source, plan, "BSHD").all_components(), source.rows(plan), "BSHD")
+    engine = EagerEngine(Model(source, request, "BSHD").all_components(), "BSHD")
     assert fed(engine, constants, size, at_once) == np.load(GOLDEN / "reference.npz")["tokens"].tolist()
 
 

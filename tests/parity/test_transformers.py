@@ -12,7 +12,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from export.source import Model, Plan, Source
+from bundle.manifest import ExportRequest
+from export.job import resolve_options
+from export.model import Model
+from export.source import Source
 from export.verify.eager import EagerEngine
 from runtime.families import open_family
 from runtime.families.voxtral_realtime.model import Listener
@@ -183,12 +186,12 @@ class Ours:
 
     def __init__(self, folder: Path, delay: int, **more):
         source = Source(folder)
-        plan = Plan(switches={"delay_ms": str(80 * delay), "streaming": True}, **more)
-        switches = source.switches(plan)
+        request = ExportRequest(options={"delay_ms": str(80 * delay), "streaming": True}, **more)
+        switches = resolve_options(source, request)
         self.constants = open_family("voxtral_realtime").parse_constants(
             source.family.constants(source.config, switches), {}
         )
-        self.engine = EagerEngine(Model(source, plan, "BSHD").all_components(), source.rows(plan), "BSHD")
+        self.engine = EagerEngine(Model(source, request, "BSHD").all_components(), "BSHD")
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ def test_figures_agree_with_each_other(bundles, target, capsys):
         "acoustic_step": 28,
         "codec_step": 4,
     }
-    weights = {entry.name: entry.weight_bytes for entry in Bundle(bundles / target).manifest.components}
+    weights = {entry.name: entry.weight_bytes for entry in Bundle(bundles / target).components}
     frame = found["frame"]
     assert (
         frame["weight_bytes"] == weights["decode_step"] + 7 * weights["acoustic_step"] + weights["codec_step"]

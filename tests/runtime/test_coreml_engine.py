@@ -72,7 +72,9 @@ def test_the_bundle_speaks_and_says_once_who_runs_it(bundles, tmp_path, capsys):
         == 0
     )
     assert capsys.readouterr().err.count("reference executor") == 1
-    assert json.loads((bundles / "coreml" / "manifest.json").read_text())["numerics"] == "reference executor"
+    assert (
+        json.loads((bundles / "coreml" / "manifest.json").read_text())["executed_by"] == "reference executor"
+    )
 
 
 def test_teacher_forced_codes_are_eagers_own(bundles, inputs, tmp_path):
@@ -270,7 +272,7 @@ def test_an_unknown_operation_and_a_missing_weight_file_are_told(copy, tmp_path,
 
 
 def test_an_unknown_function_is_told(copy, tmp_path, capsys):
-    edit_manifest(copy, lambda manifest: manifest["components"][2].update(entry_point="nothing"))
+    edit_manifest(copy, lambda manifest: manifest["job"]["components"][2].update(entry_point="nothing"))
     assert runtime(["say", "Hello.", "--bundle", str(copy), "-o", str(tmp_path / "out.wav")]) == 5
     assert "no function 'nothing'; there are" in capsys.readouterr().err
     assert runtime(["mil", str(copy / "backbone.mlpackage"), "--function", "nothing"]) == 2

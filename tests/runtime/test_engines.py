@@ -3,27 +3,20 @@
 import numpy as np
 import pytest
 
-from bundle.bundle import Bundle, ComponentEntry, Tensor
+from bundle.bundle import Bundle
 from bundle.errors import UsageError, VoxportError
+from bundle.spec import Kind, Signature, TensorSpec
 from runtime.engines import open_engine
-from runtime.engines.base import PAGE, EngineOptions, check_inputs, copied
+from runtime.engines.base import EngineOptions
+from runtime.engines.inputs import check_inputs
+from runtime.engines.states import PAGE_VALUES, copy_states
 
-ENTRY = ComponentEntry(
-    name="step",
-    graph="g",
-    file="g.onnx",
-    entry_point="g",
-    purpose="",
+SIGNATURE = Signature(
     inputs=(
-        Tensor(name="x", dtype="float32", shape=(1, 3), kind="hidden"),
-        Tensor(name="position", dtype="int64", shape=(1,), kind="index"),
+        TensorSpec("x", "float32", (1, 3), Kind.HIDDEN),
+        TensorSpec("position", "int64", (1,), Kind.INDEX),
     ),
     outputs=(),
-    states=(),
-    dims={},
-    most_streams=4,
-    recipe="none",
-    bits_per_weight=32.0,
 )
 
 
@@ -31,13 +24,13 @@ def test_copies_are_equal_and_their_own():
     """Whole pages, what is behind the last one, numbers that are none, and zeros between."""
     generator = np.random.default_rng(0)
     states = {
-        "cache": np.zeros((1, 2, 3 * PAGE, 1), np.float32),
-        "window": generator.standard_normal((1, PAGE + 7), dtype=np.float32),
+        "cache": np.zeros((1, 2, 3 * PAGE_VALUES, 1), np.float32),
+        "window": generator.standard_normal((1, PAGE_VALUES + 7), dtype=np.float32),
         "count": np.array([3], np.int64),
-        "odd": np.full((2, PAGE), np.nan, np.float32)[:, ::-1],
+        "odd": np.full((2, PAGE_VALUES), np.nan, np.float32)[:, ::-1],
     }
-    states["cache"][0, 1, PAGE + 5] = 1
-    copies = copied(states)
+    states["cache"][0, 1, PAGE_VALUES + 5] = 1
+    copies = copy_states(states)
     for name, array in states.items():
         np.testing.assert_array_equal(copies[name], array)
         assert copies[name].dtype == array.dtype
@@ -52,20 +45,16 @@ def test_copies_are_equal_and_their_own():
         ((2, 3), (2,), 1, r"input x has shape \[2, 3\], expected \[1, 3\]"),
         ((1, 3), (2,), 2, r"input x has shape \[1, 3\]"),
         ((2, 3), (1,), 2, r"input position has shape \[1\]"),
-        ((5, 3), (5,), 5, "at most 4 streams, not 5"),
         ((2, 3), (2,), 2, "position -1"),
     ],
 )
 def test_inputs_of_several_streams_are_checked_as_of_one(x, position, count, message):
     inputs = {"x": np.zeros(x, np.float32), "position": np.array([0] * (position[0] - 1) + [-1])}
     with pytest.raises(UsageError, match=message):
-        check_inputs(ENTRY, inputs, 8, count)
-    check_inputs(
-        ENTRY,
-        {"x": np.zeros((count and min(count, 4), 3), np.float32), "position": np.arange(min(count, 4))},
-        8,
-        min(count, 4),
-    )
+        check_inputs("step", SIGNATURE, inputs, count)
+    for size in (1, 2, 4):
+        values = {"x": np.zeros((size, 3), np.float32), "position": np.arange(size)}
+        check_inputs("step", SIGNATURE, values, size)
 
 
 @pytest.mark.slow
@@ -113,7 +102,8 @@ def test_a_turn_that_is_interrupted_mixes_no_streams(bundles, monkeypatch):
 @pytest.mark.slow
 def test_programs_that_move_whole_caches_are_refused(bundles):
     bundle = Bundle(bundles / "executorch")
-    entries = tuple(entry.model_copy(update={"rows_moved": 0}) for entry in bundle.manifest.components)
-    bundle.manifest = bundle.manifest.model_copy(update={"components": entries})
+    entries = tuple(entry.model_copy(update={"state_rows_per_call": 0}) for entry in bundle.components)
+    job = bundle.job.model_copy(update={"components": entries})
+    bundle.manifest = bundle.manifest.model_copy(update={"job": job})
     with pytest.raises(VoxportError, match="export the bundle again"):
         open_engine(bundle, EngineOptions())

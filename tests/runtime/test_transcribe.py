@@ -205,7 +205,9 @@ def test_what_does_not_go_together_is_told(listening, bundles, recording, tmp_pa
 def test_a_bundle_for_recordings_does_not_listen(listening, tmp_path, capsys):
     bundle = Path(shutil.copytree(listening / "onnx", tmp_path / "bundle"))
     manifest = json.loads((bundle / "manifest.json").read_text())
-    manifest["components"] = [entry for entry in manifest["components"] if entry["name"] != "encode_chunk"]
+    manifest["job"]["components"] = [
+        entry for entry in manifest["job"]["components"] if entry["name"] != "encode_chunk"
+    ]
     (bundle / "manifest.json").write_text(json.dumps(manifest))
     assert runtime(["transcribe", "-", "--bundle", str(bundle), "--live"]) == 2
     assert "export with --streaming" in capsys.readouterr().err

@@ -16,8 +16,12 @@ from mistral_common.tokens.tokenizers.audio import (
     TranscriptionFormat,
 )
 
+from bundle.cache import MAX_ROW_POSITION
 from bundle.errors import ConfigError, VoxportError
-from export.source import Model, Plan, Source
+from bundle.manifest import ExportRequest
+from export.job import resolve_options
+from export.model import Model
+from export.source import Source
 from export.verify.eager import EagerEngine
 from model.checkpoint import expected_tensors
 from model.layers.attention import ReferenceAttention
@@ -28,7 +32,6 @@ from model.voxtral_realtime.config import Switches, delay_tokens, load_config, p
 from model.voxtral_realtime.decoder import embed_delay
 from model.voxtral_realtime.synthetic import SIZES
 from runtime.audio.mel import LogMel, MelSettings
-from runtime.engines.base import MAX_ROW_POSITION
 from runtime.families import open_family
 from runtime.families.voxtral_realtime.model import Constants, Listener, Transcript
 
@@ -168,15 +171,13 @@ def test_angles_of_two_tables_are_those_of_one():
 
 @pytest.fixture(scope="module")
 def eager() -> tuple[EagerEngine, Constants]:
-    source, plan = (
-        Source(embedded_default("voxtral_realtime")),
-        Plan(switches={"delay_ms": "480,80", "streaming": True}),
-    )
-    switches = source.switches(plan)
+    source = Source(embedded_default("voxtral_realtime"))
+    request = ExportRequest(options={"delay_ms": "480,80", "streaming": True})
+    switches = resolve_options(source, request)
     constants = open_family("voxtral_realtime").parse_constants(
         source.family.constants(source.config, switches), {}
     )
-    return EagerEngine(Model(source, plan, "BSHD").all_components(), source.rows(plan), "BSHD"), constants
+    return EagerEngine(Model(source, request, "BSHD").all_components(), "BSHD"), constants
 
 
 PUBLISHED = AudioConfig(
