@@ -1,7 +1,7 @@
-"""A reference executor of ML programs (Core ML's `.mlpackage`), on any machine. Knows nothing of speech or of voxport.
+"""Reference executor for Core ML programs (`.mlpackage`). It does not depend on voxport or on Core ML.
 
-Reads what is on disk, the specification and its weight file, and executes it operation by operation as coremltools' op set
-defines them, in NumPy. For being right, not for being fast.
+The executor reads the specification and the weight file of a package. It executes each MIL operation in
+NumPy, as the op set of coremltools defines it. It is written for correctness, not for speed.
 """
 
 from runtime.mil.describe import describe, describe_text

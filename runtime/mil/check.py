@@ -1,4 +1,4 @@
-"""Whether the executor knows all that a function asks for, and whether its types agree, before anything runs."""
+"""Checks a function before execution: every operation is implemented and the operand types agree."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from runtime.mil.ops import OPERATIONS, SIGNATURES
 from runtime.mil.program import Constant, Function, Operation
 from runtime.mil.types import TensorType
 
+# Operations that the executor implements itself, with the names of their inputs.
 STRUCTURAL = {
     "const": {"val"},
     "read_state": {"input"},
@@ -14,47 +15,27 @@ STRUCTURAL = {
     "cond": {"pred"},
     "while_loop": {"loop_vars"},
 }
-# Operands that the op set wants of one type. Where an operation gives another type than it takes, that follows from its name.
+# Inputs that must have the same scalar type if an operation has several of them.
 OPERANDS = (
-    "x",
-    "y",
-    "values",
-    "a",
-    "b",
-    "data",
-    "update",
-    "updates",
-    "weight",
-    "bias",
-    "query",
-    "key",
-    "value",
-    "gamma",
-    "beta",
-    "mean",
-    "variance",
+    *("x", "y", "values", "a", "b", "data", "update", "updates", "weight", "bias"),
+    *("query", "key", "value", "gamma", "beta", "mean", "variance"),
 )
+# Operations whose result type differs from the type of their operands.
 COMPARISONS = ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
-CONVERTING = (
-    *COMPARISONS,
-    "cast",
-    "quantize",
-    "dequantize",
-    "shape",
-    "fill_like",
-    "non_zero",
-    "reduce_argmax",
-    "reduce_argmin",
-    "argsort",
-)
+CONVERSIONS = ("cast", "quantize", "dequantize", "shape", "fill_like", "non_zero")
+INDEX_RESULTS = ("reduce_argmax", "reduce_argmin", "argsort")
+CONVERTING = (*COMPARISONS, *CONVERSIONS, *INDEX_RESULTS)
 
 
 def check_operations(function: Function) -> None:
-    """Raises UnsupportedError that names an operation or input that is not known, PackageError on types that do not agree."""
+    """Checks all operations of a function, including those of nested blocks.
+
+    Raises UnsupportedError for an unknown operation or input, PackageError for types that do not agree.
+    """
     types = dict(function.inputs) | dict(function.states)
     for operation in function.operations():
-        types |= {named.name: named.type for block in operation.blocks for named in block.inputs}
-        types |= {named.name: named.type for named in operation.outputs}
+        types |= {value.name: value.type for block in operation.blocks for value in block.inputs}
+        types |= {value.name: value.type for value in operation.outputs}
     for operation in function.operations():
         _check_form(operation)
         _check_types(operation, types)
@@ -62,12 +43,13 @@ def check_operations(function: Function) -> None:
 
 def _check_form(operation: Operation) -> None:
     if operation.type in STRUCTURAL:
-        if operation.inputs.keys() != STRUCTURAL[operation.type]:
-            raise UnsupportedError(
-                f"{operation.where}: inputs {', '.join(operation.inputs)}; expected {', '.join(STRUCTURAL[operation.type])}"
-            )
-        if len(operation.blocks) != (2 if operation.type in ("cond", "while_loop") else 0):
-            raise PackageError(f"{operation.where}: has {len(operation.blocks)} blocks")
+        expected = STRUCTURAL[operation.type]
+        if operation.inputs.keys() != expected:
+            found = ", ".join(operation.inputs)
+            raise UnsupportedError(f"{operation.where}: inputs {found}; expected {', '.join(expected)}")
+        blocks = 2 if operation.type in ("cond", "while_loop") else 0
+        if len(operation.blocks) != blocks:
+            raise PackageError(f"{operation.where}: has {len(operation.blocks)} blocks, expected {blocks}")
         return
     if operation.type not in OPERATIONS or operation.blocks:
         raise UnsupportedError(f"{operation.where}: the executor has no operation {operation.type}")
@@ -80,16 +62,15 @@ def _check_form(operation: Operation) -> None:
 def _check_types(operation: Operation, types: dict[str, TensorType]) -> None:
     if operation.type in STRUCTURAL or operation.type.startswith("constexpr_"):
         return
-    kinds = {
-        key: [value.kind if isinstance(value, Constant) else types[value.name] for value in values]
-        for key, values in operation.inputs.items()
-    }
-    operands = {key: kind.scalar.name for key in OPERANDS for kind in kinds.get(key, ())}
-    taken = sorted({kind.scalar.name for key in OPERANDS for kind in kinds.get(key, ())})
-    if len(taken) > 1:
-        raise PackageError(
-            f"{operation.where}: takes {' and '.join(taken)} together: {', '.join(f'{key} {kind}' for key, kind in operands.items())}"
-        )
-    given = operation.outputs[0].type.scalar.name if operation.outputs else None
-    if operation.type not in CONVERTING and taken and given not in (None, *taken):
-        raise PackageError(f"{operation.where}: takes {taken[0]} and declares {given}")
+    operands = [
+        (key, (value.type if isinstance(value, Constant) else types[value.name]).scalar.name)
+        for key in OPERANDS
+        for value in operation.inputs.get(key, ())
+    ]
+    scalars = sorted({scalar for _, scalar in operands})
+    if len(scalars) > 1:
+        listed = ", ".join(f"{key} {scalar}" for key, scalar in dict(operands).items())
+        raise PackageError(f"{operation.where}: operands of types {' and '.join(scalars)}: {listed}")
+    declared = operation.outputs[0].type.scalar.name if operation.outputs else None
+    if operation.type not in CONVERTING and scalars and declared not in (None, *scalars):
+        raise PackageError(f"{operation.where}: operands of type {scalars[0]}, declared result {declared}")

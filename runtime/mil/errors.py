@@ -1,17 +1,17 @@
-"""What may be wrong with a package or a call of it: one line each."""
+"""Errors of packages and calls. Each message is one line."""
 
 
 class MilError(Exception):
-    """Base of all; also what an operation raises on values that it is not defined for."""
+    """Base class. Raised as such by an operation whose result is undefined for the given values."""
 
 
 class PackageError(MilError):
-    """The package is damaged, incomplete, or no ML program."""
+    """The package is damaged, incomplete, or not an ML program."""
 
 
 class CallError(MilError):
-    """An input, state or function that the program does not have, or of another shape or type."""
+    """An unknown or missing input, state or function, or an array of another shape or type than declared."""
 
 
 class UnsupportedError(MilError):
-    """An operation, attribute or type that the executor does not know. It never guesses."""
+    """The executor does not implement an operation, attribute or type."""

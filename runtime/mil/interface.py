@@ -1,5 +1,7 @@
-"""What a package says of its functions beside the program: sizes that inputs may have, and kinds of numbers. Core ML refuses what
-lies outside, and a description that is not the program's."""
+"""The interface of a function: types from the program, permitted input shapes from the package's description.
+
+Core ML rejects inputs outside the permitted shapes, and descriptions that do not match the program.
+"""
 
 from __future__ import annotations
 
@@ -10,103 +12,96 @@ from typing import Any
 from runtime.mil.errors import PackageError
 from runtime.mil.types import TensorType
 
-KINDS = {
-    65552: "fp16",
-    65568: "fp32",
-    65600: "fp64",
-    131080: "int8",
-    131104: "int32",
-}  # ArrayFeatureType.ArrayDataType
-VERSIONS = {
-    "CoreML5": 6,
-    "CoreML6": 7,
-    "CoreML7": 8,
-    "CoreML8": 9,
-}  # the first specification with an op set: iOS 15 to 18
+# Values of ArrayFeatureType.ArrayDataType.
+ARRAY_TYPES = {65552: "fp16", 65568: "fp32", 65600: "fp64", 131080: "int8", 131104: "int32"}
+# Op set -> first specification version that includes it (iOS 15 to 18).
+VERSIONS = {"CoreML5": 6, "CoreML6": 7, "CoreML7": 8, "CoreML8": 9}
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Shapes that an input may have: a range for every axis (None: without end), or those that are listed."""
+class AllowedShapes:
+    """Permitted shapes of an input: a list of shapes, or one range (low, high) per axis.
+
+    An unbounded range has `high` None.
+    """
 
     ranges: tuple[tuple[int, int | None], ...]
-    listed: tuple[tuple[int, ...], ...] = ()
+    enumerated: tuple[tuple[int, ...], ...] = ()
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        if self.listed:
-            return shape in self.listed
+        if self.enumerated:
+            return shape in self.enumerated
         return len(shape) == len(self.ranges) and all(
             low <= size and (high is None or size <= high)
             for size, (low, high) in zip(shape, self.ranges, strict=True)
         )
 
     def __str__(self) -> str:
-        if self.listed:
-            return " or ".join(str(list(shape)) for shape in self.listed)
-        return (
-            "["
-            + ", ".join(
-                str(low) if low == high else f"{low}..{'' if high is None else high}"
-                for low, high in self.ranges
-            )
-            + "]"
+        if self.enumerated:
+            return " or ".join(str(list(shape)) for shape in self.enumerated)
+        axes = (
+            str(low) if low == high else f"{low}..{'' if high is None else high}" for low, high in self.ranges
         )
+        return f"[{', '.join(axes)}]"
 
 
-def read_sizes(
-    spec: Any,
-    name: str,
-    opset: str,
-    inputs: Mapping[str, TensorType],
-    states: Mapping[str, TensorType],
-    outputs: Mapping[str, TensorType],
-) -> dict[str, Sizes]:
-    """Of every input whose description has them. Raises PackageError where the description is not that of the program."""
-    if spec.specificationVersion < VERSIONS[opset]:
-        raise PackageError(
-            f"function {name}: op set {opset} needs specification {VERSIONS[opset]}, the package says {spec.specificationVersion}"
-        )
-    described = next(
-        (function for function in spec.description.functions if function.name == name), spec.description
+@dataclass(frozen=True)
+class Interface:
+    """Name, op set and declared types of a function."""
+
+    name: str
+    opset: str
+    inputs: dict[str, TensorType]
+    states: dict[str, TensorType]
+    outputs: dict[str, TensorType]
+
+
+# `spec`, `features` and `type` are protobuf messages of coremltools, which have no type stubs: hence Any.
+def read_allowed_shapes(spec: Any, function: Interface) -> dict[str, AllowedShapes]:
+    """Permitted shapes of the inputs that have them in the description of the package.
+
+    Raises PackageError if the description does not match the program.
+    """
+    name, expected, found = function.name, VERSIONS[function.opset], spec.specificationVersion
+    if found < expected:
+        versions = f"needs specification {expected}, the package has {found}"
+        raise PackageError(f"function {name}: op set {function.opset} {versions}")
+    description = next(
+        (entry for entry in spec.description.functions if entry.name == name), spec.description
     )
-    for what, features, program in (
-        ("input", described.input, inputs),
-        ("state", described.state, states),
-        ("output", described.output, outputs),
-    ):
-        _compare(f"function {name}: {what}", features, program)
-    return {feature.name: sizes for feature in described.input if (sizes := _sizes(feature.type)) is not None}
+    _compare(f"function {name}: input", description.input, function.inputs)
+    _compare(f"function {name}: state", description.state, function.states)
+    _compare(f"function {name}: output", description.output, function.outputs)
+    shapes = {feature.name: _allowed_shapes(feature.type) for feature in description.input}
+    return {name: allowed for name, allowed in shapes.items() if allowed is not None}
 
 
 def _compare(where: str, features: Any, program: Mapping[str, TensorType]) -> None:
-    named = {feature.name: feature.type for feature in features}
-    if named.keys() != program.keys():
-        odd = min(named.keys() ^ program.keys())
-        raise PackageError(
-            f"{where} {odd} is {'described, and not in the program' if odd in named else 'in the program, and not described'}"
-        )
-    for name, kind in named.items():
-        array = kind.stateType.arrayType if kind.WhichOneof("Type") == "stateType" else kind.multiArrayType
-        if (
-            kind.WhichOneof("Type") in ("multiArrayType", "stateType")
-            and KINDS.get(array.dataType) != program[name].scalar.name
-        ):
-            raise PackageError(
-                f"{where} {name} is described as {KINDS.get(array.dataType, array.dataType)}, the program has {program[name]}"
-            )
+    described = {feature.name: feature.type for feature in features}
+    if described.keys() != program.keys():
+        name = min(described.keys() ^ program.keys())
+        place, other = ("description", "program") if name in described else ("program", "description")
+        raise PackageError(f"{where} {name} is in the {place} and not in the {other}")
+    for name, type in described.items():
+        form = type.WhichOneof("Type")
+        if form not in ("multiArrayType", "stateType"):
+            continue
+        array = type.stateType.arrayType if form == "stateType" else type.multiArrayType
+        if ARRAY_TYPES.get(array.dataType) != program[name].scalar.name:
+            found = ARRAY_TYPES.get(array.dataType, array.dataType)
+            raise PackageError(f"{where} {name} is described as {found}, the program has {program[name]}")
 
 
-def _sizes(kind: Any) -> Sizes | None:
-    if kind.WhichOneof("Type") != "multiArrayType":
+def _allowed_shapes(type: Any) -> AllowedShapes | None:
+    if type.WhichOneof("Type") != "multiArrayType":
         return None
-    array = kind.multiArrayType
-    if array.WhichOneof("ShapeFlexibility") == "enumeratedShapes":
-        return Sizes((), tuple(tuple(shape.shape) for shape in array.enumeratedShapes.shapes))
-    if array.WhichOneof("ShapeFlexibility") == "shapeRange":
-        return Sizes(
-            tuple(
-                (size.lowerBound, size.upperBound if size.upperBound >= 0 else None)
-                for size in array.shapeRange.sizeRanges
-            )
+    array = type.multiArrayType
+    flexibility = array.WhichOneof("ShapeFlexibility")
+    if flexibility == "enumeratedShapes":
+        return AllowedShapes((), tuple(tuple(shape.shape) for shape in array.enumeratedShapes.shapes))
+    if flexibility == "shapeRange":
+        ranges = array.shapeRange.sizeRanges
+        return AllowedShapes(
+            tuple((axis.lowerBound, axis.upperBound if axis.upperBound >= 0 else None) for axis in ranges)
         )
-    return Sizes(tuple((size, size) for size in array.shape)) if array.shape else None
+    return AllowedShapes(tuple((size, size) for size in array.shape)) if array.shape else None

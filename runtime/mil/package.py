@@ -1,4 +1,4 @@
-"""A `.mlpackage` on disk: its parts as the package's own manifest lists them."""
+"""A `.mlpackage` on disk: the model and weight files that its `Manifest.json` lists."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from runtime.mil.errors import CallError, MilError, PackageError, UnsupportedError
-from runtime.mil.program import Function, Reader
+from runtime.mil.program import Function, Reader, WeightCache
 from runtime.mil.weights import WeightFile
 
-PROTO = "coreml_protobuf"  # the name under which the classes are imported
+PROTO = "coreml_protobuf"  # module name under which the protobuf classes are imported
 
 
 class Package:
-    """Functions are read when they are asked for. Raises PackageError where the folder is no readable ML program."""
+    """An opened package. Functions are read on first use.
+
+    Raises CallError if the folder is not a package, PackageError if it contains no readable ML program.
+    """
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
@@ -32,39 +35,38 @@ class Package:
         self._spec = _parse(content, self._model)
         self._functions: dict[str, Function] = {}
         self._weights: dict[str, WeightFile] = {}
-        self._shared: dict[Any, list[Any]] = {}
+        self._weight_cache: WeightCache = {}
 
     def _root(self) -> Path:
         manifest = self.path / "Manifest.json"
         if not manifest.exists():
-            inside = (
-                ", ".join(sorted(part.name for part in self.path.glob("*.mlpackage")))
-                if self.path.is_dir()
-                else ""
-            )
-            around = next((str(parent) for parent in self.path.parents if parent.suffix == ".mlpackage"), "")
-            hint = f", as there are {inside} in it" if inside else f", as {around} is" if around else ""
-            raise CallError(f"{self.path}: no package; expected a folder .mlpackage{hint}")
+            raise CallError(f"{self.path}: not a package; expected a folder .mlpackage{self._hint()}")
         try:
             content = json.loads(manifest.read_text(encoding="utf-8"))
-            place = content["itemInfoEntries"][content["rootModelIdentifier"]]["path"]
+            path = content["itemInfoEntries"][content["rootModelIdentifier"]]["path"]
         except OSError as error:
             raise PackageError(
                 f"{manifest}: cannot be read: {error.strerror}; expected a folder .mlpackage"
             ) from None
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise PackageError(f"{manifest}: does not say where the model is") from None
-        return self._inside(place, self.path / "Data")
+            raise PackageError(f"{manifest}: does not name the model file") from None
+        return self._inside(path, self.path / "Data")
 
-    def _inside(self, place: Any, folder: Path) -> Path:
-        if (
-            not isinstance(place, str)
-            or not place.isprintable()
-            or PurePosixPath(place).is_absolute()
-            or ".." in PurePosixPath(place).parts
-        ):
-            raise PackageError(f"{self.path}: {str(place)[:80]!r} is no path inside the package")
-        return folder / place
+    def _hint(self) -> str:
+        """Packages inside or around a folder that is not one."""
+        inside = sorted(part.name for part in self.path.glob("*.mlpackage")) if self.path.is_dir() else []
+        if inside:
+            return f", such as {', '.join(inside)} in this folder"
+        around = next((parent for parent in self.path.parents if parent.suffix == ".mlpackage"), None)
+        return f", such as {around}" if around else ""
+
+    def _inside(self, path: object, folder: Path) -> Path:
+        """Resolves a path named in the package. Raises PackageError if it is outside the package."""
+        if isinstance(path, str) and path.isprintable():
+            relative = PurePosixPath(path)
+            if not relative.is_absolute() and ".." not in relative.parts:
+                return folder / path
+        raise PackageError(f"{self.path}: {str(path)[:80]!r} is not a path inside the package")
 
     @cached_property
     def function_names(self) -> tuple[str, ...]:
@@ -72,59 +74,67 @@ class Package:
 
     @property
     def specification(self) -> int:
-        """Version of the format: 6 to 9 came with iOS 15 to 18."""
+        """Version of the specification. Versions 6 to 9 belong to iOS 15 to 18."""
         return int(self._spec.specificationVersion)
 
     @property
     def default_function(self) -> str:
-        """What runs where nobody names a function."""
+        """The function that runs if no function is named."""
         named = self._spec.description.defaultFunctionName
         return named if named in self.function_names else self.function_names[0]
 
     def function(self, name: str | None = None) -> Function:
-        """Raises CallError that lists those there are, PackageError or UnsupportedError where it cannot be read."""
+        """Reads a function, by default the default function.
+
+        Raises CallError for an unknown name, PackageError or UnsupportedError if the function cannot be read.
+        """
         name = self.default_function if name is None else name
         if name not in self.function_names:
-            raise CallError(f"{self.path}: no function {name!r}; there are {', '.join(self.function_names)}")
+            known = ", ".join(self.function_names)
+            raise CallError(f"{self.path}: no function {name!r}; expected one of {known}")
         if name not in self._functions:
             try:
-                self._functions[name] = Reader(self._spec, self._weight_file, self._shared).function(name)
+                self._functions[name] = Reader(self._spec, self._weight_file, self._weight_cache).function(
+                    name
+                )
             except (PackageError, UnsupportedError) as error:
                 raise type(error)(f"{self.path}: {error}") from None
             except RecursionError:
-                raise PackageError(f"{self.path}: function {name}: its blocks are nested too deep") from None
+                raise PackageError(f"{self.path}: function {name}: blocks are nested too deeply") from None
         return self._functions[name]
 
-    def _weight_file(self, place: str) -> WeightFile:
-        if place not in self._weights:
-            self._weights[place] = WeightFile(self._inside(place, self._model.parent))
-        return self._weights[place]
+    def _weight_file(self, path: str) -> WeightFile:
+        if path not in self._weights:
+            self._weights[path] = WeightFile(self._inside(path, self._model.parent))
+        return self._weights[path]
 
 
+# The protobuf messages of coremltools are generated at import and have no type stubs: hence Any.
 def _parse(content: bytes, path: Path) -> Any:
-    """A specification with an ML program."""
+    """Parses a specification. Raises PackageError if it contains no ML program."""
     spec = _messages("Model_pb2").Model()
     try:
         spec.ParseFromString(content)
     except (DecodeError, RecursionError):
-        raise PackageError(f"{path}: no Core ML specification, or a damaged one") from None
-    kind = spec.WhichOneof("Type")
-    if kind != "mlProgram":
-        raise PackageError(f"{path}: holds {kind or 'no model'}, expected an ML program (mlProgram)")
+        raise PackageError(f"{path}: not a Core ML specification, or a damaged one") from None
+    model = spec.WhichOneof("Type")
+    if model != "mlProgram":
+        raise PackageError(f"{path}: contains {model or 'no model'}, expected an ML program (mlProgram)")
     if not spec.mlProgram.functions:
-        raise PackageError(f"{path}: its program has no function")
+        raise PackageError(f"{path}: the program has no function")
     return spec
 
 
 def _messages(module: str) -> Any:
-    """The format's own protobuf classes, which coremltools brings.
+    """Imports a module of the protobuf classes that are part of coremltools.
 
-    Loaded beside it, under another name: coremltools itself imports torch where it is installed, and takes seconds.
+    The classes are imported under a name of their own. `import coremltools` takes seconds and imports torch
+    if it is installed.
     """
     if PROTO not in sys.modules:
         found = find_spec("coremltools")
         if found is None or not found.submodule_search_locations:
-            raise MilError("coremltools is not installed; it brings the classes that read a package")
+            raise MilError("coremltools is not installed; its protobuf classes are needed to read a package")
         folder = Path(found.submodule_search_locations[0]) / "proto"
         spec = spec_from_file_location(
             PROTO, folder / "__init__.py", submodule_search_locations=[str(folder)]

@@ -225,12 +225,12 @@ def forget_state(spec):
             rename("input", "codes", 36),
             "input codes: int32[1, 36], the manifest says int32[1, 37]",
         ),
-        ("backbone.mlpackage", read_unknown_state, "takes a value where a state is expected"),
-        ("backbone.mlpackage", forget_state, "which nothing before it gives"),
+        ("backbone.mlpackage", read_unknown_state, "has a value where a state is expected"),
+        ("backbone.mlpackage", forget_state, "which is not defined before it"),
         (
             "backbone.mlpackage",
             lambda spec: spec.neuralNetwork.layers.add(),
-            "holds neuralNetwork, expected an ML program",
+            "contains neuralNetwork, expected an ML program",
         ),
     ],
 )
@@ -274,7 +274,7 @@ def test_an_unknown_operation_and_a_missing_weight_file_are_told(copy, tmp_path,
 def test_an_unknown_function_is_told(copy, tmp_path, capsys):
     edit_manifest(copy, lambda manifest: manifest["job"]["components"][2].update(entry_point="nothing"))
     assert runtime(["say", "Hello.", "--bundle", str(copy), "-o", str(tmp_path / "out.wav")]) == 5
-    assert "no function 'nothing'; there are" in capsys.readouterr().err
+    assert "no function 'nothing'; expected one of" in capsys.readouterr().err
     assert runtime(["mil", str(copy / "backbone.mlpackage"), "--function", "nothing"]) == 2
 
 
@@ -331,7 +331,7 @@ def test_functions_share_their_weights(bundles):
         if isinstance(value.value, np.ndarray) and value.value.size > 10
     }
     arrays |= {value.value.start: value for value in values if isinstance(value.value, Packed)}
-    needed = sum(value.value.size * value.kind.scalar.bits / 8 for value in arrays.values())
+    needed = sum(value.value.size * value.type.scalar.bits / 8 for value in arrays.values())
     assert (bundle.folder / "backbone.mlpackage" / WEIGHTS).stat().st_size <= 1.05 * needed
 
 

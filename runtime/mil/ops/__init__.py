@@ -1,6 +1,7 @@
-"""The table of operations, by the names of coremltools' op set.
+"""Table of the operations, by their names in the op set of coremltools.
 
-Floats arrive as float32 whatever the program declares, integers and booleans as themselves, strings as `str`.
+An operation receives floats as float32 whatever type the program declares, integers and booleans in their own
+type, and strings as `str`.
 """
 
 from runtime.mil.ops import compressed, elementwise, indexing, pooling, products, reductions, shapes

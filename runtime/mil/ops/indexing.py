@@ -1,17 +1,19 @@
-"""Reading and writing at places: slices, gathers, scatters. An index out of bounds is an error.
+"""Slices, gathers and scatters. An index out of bounds raises MilError.
 
-iOS 17 leaves it undefined; iOS 15 and 16 count negative ones from the end, which no program of theirs is worth guessing for.
+iOS 17 leaves such an index undefined. iOS 15 and 16 count negative indices from the end; this is not
+implemented.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import repeat
-from typing import Any
 
 import numpy as np
 
 from runtime.mil.errors import MilError, UnsupportedError
-from runtime.mil.ops.arguments import Array, Ints, Operation
+from runtime.mil.ops.arguments import Ints, Operation
+from runtime.mil.types import Array
 
 UPDATES: dict[str, Operation] = {
     "add": np.add.at,
@@ -23,30 +25,33 @@ UPDATES: dict[str, Operation] = {
 }
 
 
-def _slices(
-    x: Array,
-    begin: Ints,
-    end: Ints,
-    stride: Ints | None,
-    begin_mask: Ints | None,
-    end_mask: Ints | None,
-    squeeze_mask: Ints | None,
-) -> Any:
-    if {len(begin), len(end)} != {x.ndim}:
-        raise MilError(f"slices {x.ndim} axes from {begin} to {end}")
-    slices: list[Any] = []
-    masks = (mask or repeat(0, x.ndim) for mask in (begin_mask, end_mask, squeeze_mask))
-    for start, stop, step, from_start, to_end, single, size in zip(
-        begin, end, stride or repeat(1, x.ndim), *masks, x.shape, strict=True
-    ):
-        if single:
+Index = tuple[int | slice, ...]
+Masks = tuple[Ints | None, Ints | None, Ints | None]  # begin, end, squeeze
+
+
+def _index(shape: tuple[int, ...], begin: Ints, end: Ints, stride: Ints | None, masks: Masks) -> Index:
+    """The slice of each axis as NumPy defines it, or one index where the axis is squeezed."""
+    rank = len(shape)
+    if {len(begin), len(end)} != {rank}:
+        raise MilError(f"slice from {begin} to {end} of {rank} axes")
+    index: list[int | slice] = []
+    axes = zip(
+        begin,
+        end,
+        stride or repeat(1, rank),
+        *(mask or repeat(0, rank) for mask in masks),
+        shape,
+        strict=True,
+    )
+    for start, stop, step, from_start, to_end, squeezed, size in axes:
+        if squeezed:
             start = 0 if from_start else start
             if not -size <= start < size:
-                raise MilError(f"takes place {start} of an axis of {size}")
-            slices.append(start)
+                raise MilError(f"index {start} into an axis of size {size}")
+            index.append(start)
         else:
-            slices.append(slice(None if from_start else start, None if to_end else stop, step))
-    return tuple(slices)
+            index.append(slice(None if from_start else start, None if to_end else stop, step))
+    return tuple(index)
 
 
 def slice_by_index(
@@ -58,8 +63,11 @@ def slice_by_index(
     end_mask: Ints | None = None,
     squeeze_mask: Ints | None = None,
 ) -> Array:
-    """As NumPy slices: a masked bound is left out, a squeezed axis is indexed at `begin`, which is 0 where it is masked."""
-    return x[_slices(x, begin, end, stride, begin_mask, end_mask, squeeze_mask)]
+    """x[begin:end:stride], with NumPy's rules for negative and out-of-range bounds.
+
+    A masked bound is left out. A squeezed axis is indexed at `begin`, or at 0 if `begin` is masked.
+    """
+    return np.asarray(x[_index(x.shape, begin, end, stride, (begin_mask, end_mask, squeeze_mask))])
 
 
 def slice_update(
@@ -72,63 +80,68 @@ def slice_update(
     end_mask: Ints | None = None,
     squeeze_mask: Ints | None = None,
 ) -> Array:
-    """A copy of x with the slice replaced."""
-    place = _slices(x, begin, end, stride, begin_mask, end_mask, squeeze_mask)
-    if x[place].shape != update.shape:
-        raise MilError(f"writes shape {list(update.shape)} into a slice of {list(x[place].shape)}")
+    """A copy of x with the slice replaced by `update`. The slice is that of `slice_by_index`."""
+    index = _index(x.shape, begin, end, stride, (begin_mask, end_mask, squeeze_mask))
+    if x[index].shape != update.shape:
+        raise MilError(f"update of shape {list(update.shape)} for a slice of shape {list(x[index].shape)}")
     result = x.copy()
-    result[place] = update
+    result[index] = update
     return result
 
 
 def _bounded(indices: Array, size: int) -> Array:
     if np.any(indices < 0) or np.any(indices >= size):
-        raise MilError(f"indices from {np.min(indices)} to {np.max(indices)} into an axis of {size}")
+        raise MilError(f"indices from {np.min(indices)} to {np.max(indices)} into an axis of size {size}")
     return indices.astype(np.int64)
 
 
 def gather(
     x: Array, indices: Array, axis: int = 0, batch_dims: int = 0, validate_indices: bool = False
 ) -> Array:
+    """Slices of x at `indices` along an axis, separately for each element of the first `batch_dims` axes."""
     axis %= x.ndim
-    places = _bounded(indices, x.shape[axis])
+    indices = _bounded(indices, x.shape[axis])
     if not batch_dims:
-        return np.take(x, places, axis=axis)
-    if batch_dims > axis or x.shape[:batch_dims] != places.shape[:batch_dims]:
-        raise MilError(
-            f"batch_dims {batch_dims} with axis {axis}, shapes {list(x.shape)} and {list(places.shape)}"
-        )
-    pairs = zip(
-        x.reshape(-1, *x.shape[batch_dims:]), places.reshape(-1, *places.shape[batch_dims:]), strict=True
-    )
-    rows = [np.take(one, place, axis=axis - batch_dims) for one, place in pairs]
+        return np.take(x, indices, axis=axis)
+    if batch_dims > axis or x.shape[:batch_dims] != indices.shape[:batch_dims]:
+        shapes = f"{list(x.shape)} and {list(indices.shape)}"
+        raise MilError(f"batch_dims {batch_dims} with axis {axis} and shapes {shapes}")
+    rows = [np.take(*pair, axis=axis - batch_dims) for pair in _batches(x, indices, batch_dims)]
     return np.stack(rows).reshape(*x.shape[:batch_dims], *rows[0].shape)
 
 
+def _batches(x: Array, indices: Array, batch_dims: int) -> Iterator[tuple[Array, Array]]:
+    """Pairs of x and indices for each element of the batch axes."""
+    return zip(
+        x.reshape(-1, *x.shape[batch_dims:]), indices.reshape(-1, *indices.shape[batch_dims:]), strict=True
+    )
+
+
 def gather_along_axis(x: Array, indices: Array, axis: int = 0, validate_indices: bool = False) -> Array:
+    """Each result is the value of x at its own index, with the index along `axis` replaced."""
     axis %= x.ndim
     return np.take_along_axis(x, _bounded(indices, x.shape[axis]), axis=axis)
 
 
 def gather_nd(x: Array, indices: Array, batch_dims: int = 0, validate_indices: bool = False) -> Array:
-    """The last axis of `indices` holds a place in the axes behind the batch."""
+    """Slices of x at multi-dimensional indices, which form the last axis of `indices`."""
     if batch_dims:
-        pairs = zip(
-            x.reshape(-1, *x.shape[batch_dims:]),
-            indices.reshape(-1, *indices.shape[batch_dims:]),
-            strict=True,
-        )
-        rows = [gather_nd(one, place) for one, place in pairs]
+        rows = [gather_nd(*pair) for pair in _batches(x, indices, batch_dims)]
         return np.stack(rows).reshape(*x.shape[:batch_dims], *rows[0].shape)
-    return x[tuple(_bounded(indices[..., axis], x.shape[axis]) for axis in range(indices.shape[-1]))]
+    return np.asarray(x[_index_nd(x, indices)])
 
 
-def _write(data: Array, place: Any, updates: Array, mode: str) -> Array:
+def _index_nd(x: Array, indices: Array) -> tuple[Array, ...]:
+    return tuple(_bounded(indices[..., axis], x.shape[axis]) for axis in range(indices.shape[-1]))
+
+
+def _write(data: Array, index: tuple[slice | Array, ...], updates: Array, mode: str) -> Array:
+    """A copy of data with `updates` written to, or combined with, the values at an index."""
     result = data.copy()
     if mode == "update":
-        result[place] = updates
+        result[index] = updates
     elif mode in UPDATES:
-        UPDATES[mode](result, place, updates)
+        UPDATES[mode](result, index, updates)
     else:
         raise UnsupportedError(f"scatter mode {mode!r}")
     return result
@@ -142,7 +155,7 @@ def scatter(
     mode: str = "add",
     validate_indices: bool = False,
 ) -> Array:
-    """Slices of `updates` go to the places that `indices` names along the axis."""
+    """Writes slices of `updates` to the indices along the axis."""
     axis %= data.ndim
     return _write(data, (slice(None),) * axis + (_bounded(indices, data.shape[axis]),), updates, mode)
 
@@ -155,27 +168,22 @@ def scatter_along_axis(
     mode: str = "add",
     validate_indices: bool = False,
 ) -> Array:
-    """Each value of `updates` goes to its own place, moved along the axis to where `indices` says."""
+    """Writes each value of `updates` to its own index, with the index along `axis` replaced."""
     axis %= data.ndim
-    place = list(np.indices(indices.shape, sparse=True))
-    place[axis] = _bounded(indices, data.shape[axis])
-    return _write(data, tuple(place), updates, mode)
+    index = list(np.indices(indices.shape, sparse=True))
+    index[axis] = _bounded(indices, data.shape[axis])
+    return _write(data, tuple(index), updates, mode)
 
 
 def scatter_nd(
     data: Array, indices: Array, updates: Array, mode: str = "add", validate_indices: bool = False
 ) -> Array:
-    """The last axis of `indices` holds a place in the first axes of `data`."""
-    return _write(
-        data,
-        tuple(_bounded(indices[..., axis], data.shape[axis]) for axis in range(indices.shape[-1])),
-        updates,
-        mode,
-    )
+    """Writes slices of `updates` to multi-dimensional indices, which form the last axis of `indices`."""
+    return _write(data, _index_nd(data, indices), updates, mode)
 
 
 def non_zero(x: Array) -> Array:
-    """Places [count, rank] of what is not zero."""
+    """Indices [count, rank] of the nonzero values."""
     return np.argwhere(x).astype(np.int32)
 
 

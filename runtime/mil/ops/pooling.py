@@ -1,42 +1,39 @@
-"""Pooling over windows."""
+"""Max and average pooling."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from runtime.mil.errors import UnsupportedError
-from runtime.mil.ops.arguments import Array, Ints, Operation
-from runtime.mil.ops.products import padded_with, padding, windows
+from runtime.mil.ops.arguments import Ints, Operation
+from runtime.mil.ops.products import Kernel, Pairs, padded, padding, windows
+from runtime.mil.types import Array
 
 
-def _windows(
-    x: Array,
-    kernel: Ints,
-    strides: Ints | None,
-    pad_type: str,
-    pad: Ints | None,
-    ceil_mode: bool,
-    filler: float,
-) -> Array:
-    """[N, C, ...out, ...kernel], `filler` where a window lies over the edge."""
-    axes = x.ndim - 2
-    steps, ones = strides or [1] * axes, [1] * axes
-    pairs = padding(pad_type, pad, x.shape[2:], kernel, steps, ones)
+def _windows(x: Array, kernel: Kernel, pairs: Pairs, ceil_mode: bool, fill: float) -> Array:
+    """[N, C, ...in] -> [N, C, ...out, ...kernel]. Positions outside the input hold `fill`."""
     if ceil_mode:
-        longer = []
-        for size, width, step, (before, after) in zip(x.shape[2:], kernel, steps, pairs, strict=True):
-            count = -(-(size + before + after - width) // step) + 1
-            if (
-                before + after > 0 and (count - 1) * step >= size + before
-            ):  # no window begins beyond the input
-                count -= 1
-            longer.append((before, max(after, (count - 1) * step + width - size - before)))
-        pairs = longer
-    return windows(padded_with(x, pairs, filler), kernel, steps, ones)
+        axes = zip(x.shape[2:], kernel.sizes, kernel.strides, pairs, strict=True)
+        pairs = [_ceil_padding(*axis) for axis in axes]
+    return windows(padded(x, pairs, fill), kernel)
+
+
+def _ceil_padding(size: int, width: int, stride: int, pad: tuple[int, int]) -> tuple[int, int]:
+    """(before, after) of one axis, with `after` enlarged so that a partial last window is kept."""
+    before, after = pad
+    count = -(-(size + before + after - width) // stride) + 1
+    if before + after > 0 and (count - 1) * stride >= size + before:  # no window starts after the input
+        count -= 1
+    return before, max(after, (count - 1) * stride + width - size - before)
 
 
 def _kernel_axes(x: Array) -> tuple[int, ...]:
     return tuple(range(x.ndim, 2 * x.ndim - 2))
+
+
+def _kernel(x: Array, sizes: Ints, strides: Ints | None) -> Kernel:
+    ones = [1] * (x.ndim - 2)
+    return Kernel(sizes, strides or ones, ones)
 
 
 def max_pool(
@@ -47,7 +44,9 @@ def max_pool(
     pad: Ints | None = None,
     ceil_mode: bool = False,
 ) -> Array:
-    return _windows(x, kernel_sizes, strides, pad_type, pad, ceil_mode, -np.inf).max(axis=_kernel_axes(x))
+    kernel = _kernel(x, kernel_sizes, strides)
+    pairs = padding(pad_type, pad, x.shape[2:], kernel)
+    return np.asarray(_windows(x, kernel, pairs, ceil_mode, -np.inf).max(axis=_kernel_axes(x)))
 
 
 def avg_pool(
@@ -59,17 +58,18 @@ def avg_pool(
     exclude_padding_from_average: bool = False,
     ceil_mode: bool = False,
 ) -> Array:
-    """Padding counts as zeros, or not at all."""
+    """The mean of each window. Padding counts as zeros unless it is excluded."""
     if ceil_mode and not exclude_padding_from_average:
         raise UnsupportedError(
-            "avg_pool with ceil_mode and padding in the average: its definition does not say what lies beyond the padding"
+            "avg_pool with ceil_mode and padding in the average: the op set does not define the outer values"
         )
-    sums = _windows(x, kernel_sizes, strides, pad_type, pad, ceil_mode, 0).sum(axis=_kernel_axes(x))
+    kernel = _kernel(x, kernel_sizes, strides)
+    pairs = padding(pad_type, pad, x.shape[2:], kernel)
+    sums = _windows(x, kernel, pairs, ceil_mode, 0).sum(axis=_kernel_axes(x))
     if not exclude_padding_from_average:
-        return sums / np.float32(np.prod(kernel_sizes))
-    return sums / _windows(np.ones_like(x), kernel_sizes, strides, pad_type, pad, ceil_mode, 0).sum(
-        axis=_kernel_axes(x)
-    )
+        return np.asarray(sums / np.float32(np.prod(kernel_sizes)))
+    counts = _windows(np.ones_like(x), kernel, pairs, ceil_mode, 0).sum(axis=_kernel_axes(x))
+    return np.asarray(sums / counts)
 
 
 OPERATIONS: dict[str, Operation] = {"max_pool": max_pool, "avg_pool": avg_pool}

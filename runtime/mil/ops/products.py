@@ -1,52 +1,67 @@
-"""Matrix products, attention and convolutions. Sums are float32, as everything is."""
+"""Matrix products, attention and convolutions. Sums are accumulated in float32."""
 
 from __future__ import annotations
 
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from runtime.mil.errors import MilError, UnsupportedError
-from runtime.mil.ops.arguments import Array, Arrays, Ints, Operation
+from runtime.mil.ops.arguments import Arrays, Ints, Operation
 from runtime.mil.ops.reductions import softmax
 from runtime.mil.ops.shapes import checked
+from runtime.mil.types import Array
 
-Pairs = list[tuple[int, int]]
+Pairs = list[tuple[int, int]]  # padding (before, after) per spatial axis
+
+
+class Kernel(NamedTuple):
+    """Geometry of a convolution or pooling kernel; one entry per spatial axis."""
+
+    sizes: Ints
+    strides: Ints
+    dilations: Ints
+
+    @property
+    def extents(self) -> Ints:
+        """Number of input positions from the first to the last position of the kernel."""
+        return [(size - 1) * dilation + 1 for size, dilation in zip(self.sizes, self.dilations, strict=True)]
 
 
 def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
     """x [..., in], weight [out, in] -> [..., out]."""
     product = x @ weight.T
-    return product if bias is None else product + bias
+    return np.asarray(product if bias is None else product + bias)
 
 
 def matmul(x: Array, y: Array, transpose_x: bool = False, transpose_y: bool = False) -> Array:
-    return (np.swapaxes(x, -1, -2) if transpose_x else x) @ (np.swapaxes(y, -1, -2) if transpose_y else y)
+    left = np.swapaxes(x, -1, -2) if transpose_x else x
+    right = np.swapaxes(y, -1, -2) if transpose_y else y
+    return np.asarray(left @ right)
 
 
 def einsum(values: Arrays, equation: str) -> Array:
-    return np.einsum(equation, *values, optimize=True)
+    return np.asarray(np.einsum(equation, *values, optimize=True))
 
 
 def scaled_dot_product_attention(
     query: Array, key: Array, value: Array, attn_mask: Array | None = None
 ) -> Array:
-    """softmax(q k' / sqrt(E) + mask) v; a boolean mask lets through where it is true."""
+    """softmax(q k^T / sqrt(E) + mask) v. The score is -inf where a boolean mask is false.
+
+    query [..., L, E], key [..., S, E], value [..., S, V], mask [..., L, S] -> [..., L, V].
+    """
     scores = query @ np.swapaxes(key, -1, -2) / np.float32(sqrt(query.shape[-1]))
-    if attn_mask is not None:
-        scores = (
-            np.where(attn_mask, scores, np.float32(-np.inf))
-            if attn_mask.dtype == np.bool_
-            else scores + attn_mask
-        )
-    return softmax(scores) @ value
+    if attn_mask is not None and attn_mask.dtype == np.bool_:
+        scores = np.where(attn_mask, scores, np.float32(-np.inf))
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    return np.asarray(softmax(scores) @ value)
 
 
-def padding(
-    pad_type: str, pad: Ints | None, sizes: tuple[int, ...], kernel: Ints, strides: Ints, dilations: Ints
-) -> Pairs:
-    """(before, after) per spatial axis."""
+def padding(pad_type: str, pad: Ints | None, sizes: tuple[int, ...], kernel: Kernel) -> Pairs:
+    """The padding of an input with spatial `sizes`. `pad` is used with pad_type `custom` only."""
     if pad_type == "valid":
         return [(0, 0)] * len(sizes)
     if pad_type == "custom":
@@ -54,8 +69,8 @@ def padding(
     if pad_type not in ("same", "same_lower"):
         raise UnsupportedError(f"pad_type {pad_type!r}")
     pairs = []
-    for size, width, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
-        total = max(0, (-(-size // stride) - 1) * stride + (width - 1) * dilation + 1 - size)
+    for size, extent, stride in zip(sizes, kernel.extents, kernel.strides, strict=True):
+        total = max(0, (-(-size // stride) - 1) * stride + extent - size)
         less, more = total // 2, total - total // 2
         pairs.append((less, more) if pad_type == "same" else (more, less))
     return pairs
@@ -68,17 +83,18 @@ def pairs_of(pad: Ints | None, axes: int) -> Pairs:
     return list(zip(amounts[::2], amounts[1::2], strict=True))
 
 
-def padded_with(x: Array, pairs: Pairs, filler: float) -> Array:
-    """x [N, C, ...] with `filler` around its spatial axes."""
+def padded(x: Array, pairs: Pairs, fill: float) -> Array:
+    """x [N, C, ...] with `fill` around its spatial axes."""
     checked([*x.shape[:2], *(size + sum(pair) for size, pair in zip(x.shape[2:], pairs, strict=True))])
-    return np.pad(x, [(0, 0), (0, 0), *pairs], constant_values=np.float32(filler))
+    return np.pad(x, [(0, 0), (0, 0), *pairs], constant_values=np.float32(fill))
 
 
-def windows(x: Array, reach: Ints, steps: Ints, spread: Ints) -> Array:
-    """[N, C, ...size] -> [N, C, ...out, ...kernel]: what a kernel that reaches over `reach` values sees at every step."""
-    axes: Any = tuple(range(2, x.ndim))  # NumPy's annotation knows one axis only
-    found = np.lib.stride_tricks.sliding_window_view(x, tuple(reach), axis=axes)
-    return found[(slice(None),) * 2 + tuple(slice(None, None, step) for step in (*steps, *spread))]
+def windows(x: Array, kernel: Kernel) -> Array:
+    """[N, C, ...in] -> [N, C, ...out, ...kernel]: the input values at each position of the kernel."""
+    axes: Any = tuple(range(2, x.ndim))  # Any: NumPy's annotation permits one axis only
+    view = np.lib.stride_tricks.sliding_window_view(x, tuple(kernel.extents), axis=axes)
+    steps = (slice(None, None, step) for step in (*kernel.strides, *kernel.dilations))
+    return view[(slice(None), slice(None), *steps)]
 
 
 def conv(
@@ -92,31 +108,20 @@ def conv(
     groups: int = 1,
 ) -> Array:
     """x [N, C_in, ...], weight [C_out, C_in / groups, ...] -> [N, C_out, ...]; one to three spatial axes."""
-    axes, kernel = x.ndim - 2, list(weight.shape[2:])
+    axes = x.ndim - 2
     if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
         raise MilError(f"{x.shape[1]} channels in {groups} groups with a weight of {list(weight.shape)}")
-    steps, spread = strides or [1] * axes, dilations or [1] * axes
-    padded = padded_with(x, padding(pad_type, pad, x.shape[2:], kernel, steps, spread), 0)
-    seen = windows(
-        padded,
-        [(width - 1) * dilation + 1 for width, dilation in zip(kernel, spread, strict=True)],
-        steps,
-        spread,
-    )
-    over = [1, *range(2 + axes, 2 + 2 * axes)]  # channels and places of the kernel
-    parts = zip(np.split(seen, groups, axis=1), np.split(weight, groups, axis=0), strict=True)
-    result = np.concatenate(
-        [
-            np.moveaxis(np.tensordot(part, filters, (over, list(range(1, 2 + axes)))), -1, 1)
-            for part, filters in parts
-        ],
-        axis=1,
-    )
-    return _biased(result, bias)
+    kernel = Kernel(list(weight.shape[2:]), strides or [1] * axes, dilations or [1] * axes)
+    inputs = windows(padded(x, padding(pad_type, pad, x.shape[2:], kernel), 0), kernel)
+    summed = ([1, *range(2 + axes, 2 + 2 * axes)], list(range(1, 2 + axes)))  # channels and kernel positions
+    pairs = zip(np.split(inputs, groups, axis=1), np.split(weight, groups, axis=0), strict=True)
+    outputs = [np.moveaxis(np.tensordot(*pair, summed), -1, 1) for pair in pairs]
+    return _add_bias(np.concatenate(outputs, axis=1), bias)
 
 
-def _biased(result: Array, bias: Array | None) -> Array:
-    return result if bias is None else result + bias.reshape(1, -1, *[1] * (result.ndim - 2))
+def _add_bias(result: Array, bias: Array | None) -> Array:
+    """result [N, C, ...], bias [C]."""
+    return np.asarray(result if bias is None else result + bias.reshape(1, -1, *[1] * (result.ndim - 2)))
 
 
 def conv_transpose(
@@ -131,45 +136,51 @@ def conv_transpose(
     groups: int = 1,
 ) -> Array:
     """x [N, C_in, ...], weight [C_in, C_out / groups, ...] -> [N, C_out, ...]."""
-    axes, kernel = x.ndim - 2, weight.shape[2:]
-    steps, spread = strides or [1] * axes, dilations or [1] * axes
-    whole = [
-        (size - 1) * step + (width - 1) * dilation + 1
-        for size, step, width, dilation in zip(x.shape[2:], steps, kernel, spread, strict=True)
-    ]
-    pieces = []
-    for part, filters in zip(np.split(x, groups, axis=1), np.split(weight, groups, axis=0), strict=True):
-        product = np.tensordot(part, filters, (1, 0))  # [N, ...in, C_out, ...kernel]
-        piece = np.zeros(checked([x.shape[0], filters.shape[1], *whole]), np.float32)
-        for place in np.ndindex(*kernel):
-            reached = tuple(
-                slice(at * d, at * d + (size - 1) * step + 1, step)
-                for at, d, size, step in zip(place, spread, x.shape[2:], steps, strict=True)
+    ones = [1] * (x.ndim - 2)
+    kernel = Kernel(list(weight.shape[2:]), strides or ones, dilations or ones)
+    sizes = zip(x.shape[2:], kernel.strides, kernel.extents, strict=True)
+    full = [(size - 1) * stride + extent for size, stride, extent in sizes]
+    pairs = zip(np.split(x, groups, axis=1), np.split(weight, groups, axis=0), strict=True)
+    result = np.concatenate([_scattered(part, filters, kernel, full) for part, filters in pairs], axis=1)
+    same = [size * stride for size, stride in zip(x.shape[2:], kernel.strides, strict=True)]
+    kept = _kept(pad_type, pad, full, same, output_shape[2:] if output_shape else None)
+    # Positions of the output that no input value contributes to are zero.
+    missing = [(0, max(0, stop - size)) for (_, stop), size in zip(kept, full, strict=True)]
+    result = np.pad(result, [(0, 0), (0, 0), *missing])
+    index = (slice(None), slice(None), *(slice(start, stop) for start, stop in kept))
+    return _add_bias(result[index], bias)
+
+
+def _scattered(x: Array, weight: Array, kernel: Kernel, full: Ints) -> Array:
+    """Transposed convolution of one group without padding: [N, C_in, ...in] -> [N, C_out, ...full]."""
+    products = np.tensordot(x, weight, (1, 0))  # [N, ...in, C_out, ...kernel]
+    result = np.zeros(checked([x.shape[0], weight.shape[1], *full]), np.float32)
+    for position in np.ndindex(*kernel.sizes):
+        targets = (
+            slice(index * dilation, index * dilation + (size - 1) * stride + 1, stride)
+            for index, dilation, size, stride in zip(
+                position, kernel.dilations, x.shape[2:], kernel.strides, strict=True
             )
-            piece[(slice(None), slice(None), *reached)] += np.moveaxis(product[(Ellipsis, *place)], -1, 1)
-        pieces.append(piece)
-    result = np.concatenate(pieces, axis=1)
-    same = [size * step for size, step in zip(x.shape[2:], steps, strict=True)]
-    kept = _kept(pad_type, pad, whole, same, output_shape[2:] if output_shape else None)
-    longer = [
-        (0, max(0, last - size)) for (_, last), size in zip(kept, whole, strict=True)
-    ]  # what no value reaches is zero
-    result = np.pad(result, [(0, 0), (0, 0), *longer])
-    return _biased(result[(slice(None), slice(None), *(slice(first, last) for first, last in kept))], bias)
+        )
+        result[(slice(None), slice(None), *targets)] += np.moveaxis(products[(..., *position)], -1, 1)
+    return result
 
 
-def _kept(pad_type: str, pad: Ints | None, whole: Ints, same: Ints, wanted: Ints | None) -> Pairs:
-    """First and last place (the last not included) per spatial axis; `same` is size times stride, `wanted` the shape where it is given."""
+def _kept(pad_type: str, pad: Ints | None, full: Ints, same: Ints, requested: Ints | None) -> Pairs:
+    """Start and stop of the output per spatial axis, within the `full` result.
+
+    `same` is the input size times the stride, `requested` the output size if the program gives it.
+    """
     if pad_type == "custom":
-        pairs = pairs_of(pad, len(whole))
-        sizes = wanted or [size - before - after for size, (before, after) in zip(whole, pairs, strict=True)]
+        pairs = pairs_of(pad, len(full))
+        sizes = requested or [size - sum(pair) for size, pair in zip(full, pairs, strict=True)]
         return [(before, before + size) for (before, _), size in zip(pairs, sizes, strict=True)]
     if pad_type == "valid":
-        return [(0, size) for size in wanted or whole]
+        return [(0, size) for size in requested or full]
     if pad_type != "same":
         raise UnsupportedError(f"conv_transpose with pad_type {pad_type!r}")
-    starts = [max(0, size - kept) // 2 for size, kept in zip(whole, wanted or same, strict=True)]
-    return [(start, start + kept) for start, kept in zip(starts, wanted or same, strict=True)]
+    starts = [max(0, size - kept) // 2 for size, kept in zip(full, requested or same, strict=True)]
+    return [(start, start + kept) for start, kept in zip(starts, requested or same, strict=True)]
 
 
 OPERATIONS: dict[str, Operation] = {

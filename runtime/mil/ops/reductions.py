@@ -1,4 +1,4 @@
-"""Operations over axes: sums and their kin, softmax, norms, sorting."""
+"""Operations over axes: reductions, softmax, normalisation, cumulative sums, sorting."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any
 import numpy as np
 
 from runtime.mil.errors import MilError, UnsupportedError
-from runtime.mil.ops.arguments import Array, Arrays, Ints, Operation
+from runtime.mil.ops.arguments import Arrays, Ints, Operation
+from runtime.mil.types import Array
 
 INDEX_TYPES = ("int32", "uint16")
 
 
-def _over(function: Callable[..., Any]) -> Operation:
+def _reduction(function: Callable[..., Any]) -> Operation:
     def operation(x: Array, axes: Ints | None = None, keep_dims: bool = False) -> Array:
-        return np.asarray(function(x, axis=None if axes is None else tuple(axes), keepdims=keep_dims)).astype(
-            x.dtype
-        )
+        axis = None if axes is None else tuple(axes)
+        return np.asarray(function(x, axis=axis, keepdims=keep_dims)).astype(x.dtype)
 
     return operation
 
 
-def _log_sum_exp(x: Array, axis: Any, keepdims: bool) -> Array:
+def _log_sum_exp(x: Array, axis: tuple[int, ...] | None, keepdims: bool) -> Array:
     top = np.max(x, axis=axis, keepdims=True)
     top = np.where(np.isfinite(top), top, 0)
     total = np.log(np.sum(np.exp(x - top), axis=axis, keepdims=True)) + top
-    return total if keepdims else np.squeeze(total, axis=axis)
+    return np.asarray(total if keepdims else np.squeeze(total, axis=axis))
 
 
-def _arg(function: Callable[..., Any]) -> Operation:
+def _arg_reduction(function: Callable[..., Any]) -> Operation:
     def operation(x: Array, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32") -> Array:
         return np.asarray(function(x, axis=axis, keepdims=keep_dims)).astype(_index_type(output_dtype))
 
@@ -38,13 +38,13 @@ def _arg(function: Callable[..., Any]) -> Operation:
 
 def _index_type(name: str) -> str:
     if name not in INDEX_TYPES:
-        raise UnsupportedError(f"indices of type {name!r}")
+        raise UnsupportedError(f"indices of type {name!r}; expected one of {', '.join(INDEX_TYPES)}")
     return name
 
 
 def softmax(x: Array, axis: int = -1) -> Array:
     exponents = np.exp(x - np.max(x, axis=axis, keepdims=True))
-    return exponents / np.sum(exponents, axis=axis, keepdims=True)
+    return np.asarray(exponents / np.sum(exponents, axis=axis, keepdims=True))
 
 
 def layer_norm(
@@ -54,22 +54,23 @@ def layer_norm(
     beta: Array | None = None,
     epsilon: float = 1e-5,
 ) -> Array:
-    """gamma and beta have the shape of the normalised axes."""
-    over = tuple(range(x.ndim)) if axes is None else tuple(sorted(axis % x.ndim for axis in axes))
-    shape = [size if axis in over else 1 for axis, size in enumerate(x.shape)]
-    scaled = _standardised(x, over, epsilon)
-    return scaled * (np.float32(1) if gamma is None else gamma.reshape(shape)) + (
-        np.float32(0) if beta is None else beta.reshape(shape)
-    )
+    """Normalises over `axes`, by default all. gamma and beta have the shape of these axes."""
+    normalised = tuple(range(x.ndim)) if axes is None else tuple(sorted(axis % x.ndim for axis in axes))
+    shape = [size if axis in normalised else 1 for axis, size in enumerate(x.shape)]
+    scale = np.float32(1) if gamma is None else gamma.reshape(shape)
+    offset = np.float32(0) if beta is None else beta.reshape(shape)
+    return np.asarray(_standardised(x, normalised, epsilon) * scale + offset)
 
 
-def _standardised(x: Array, over: tuple[int, ...], epsilon: float) -> Array:
-    centred = x - np.mean(x, axis=over, keepdims=True)
-    return centred / np.sqrt(np.mean(np.square(centred), axis=over, keepdims=True) + epsilon)
+def _standardised(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
+    """x with mean 0 and variance 1 over the axes."""
+    centred = x - np.mean(x, axis=axes, keepdims=True)
+    return np.asarray(centred / np.sqrt(np.mean(np.square(centred), axis=axes, keepdims=True) + epsilon))
 
 
-def _channels(values: Array | None, x: Array, missing: float) -> Array:
-    return np.full((), missing, np.float32) if values is None else values.reshape(1, -1, *[1] * (x.ndim - 2))
+def _channels(values: Array | None, x: Array, default: float) -> Array:
+    """values [C], reshaped to broadcast along the second axis of x."""
+    return np.full((), default, np.float32) if values is None else values.reshape(1, -1, *[1] * (x.ndim - 2))
 
 
 def batch_norm(
@@ -80,20 +81,23 @@ def batch_norm(
     beta: Array | None = None,
     epsilon: float = 1e-5,
 ) -> Array:
-    """Statistics per channel, the second axis."""
+    """Normalises x [N, C, ...] with a given mean [C] and variance [C]."""
     scale = _channels(gamma, x, 1) / np.sqrt(_channels(variance, x, 1) + epsilon)
-    return (x - _channels(mean, x, 0)) * scale + _channels(beta, x, 0)
+    return np.asarray((x - _channels(mean, x, 0)) * scale + _channels(beta, x, 0))
 
 
 def instance_norm(
     x: Array, gamma: Array | None = None, beta: Array | None = None, epsilon: float = 1e-5
 ) -> Array:
-    return _standardised(x, tuple(range(2, x.ndim)), epsilon) * _channels(gamma, x, 1) + _channels(beta, x, 0)
+    """Normalises x [N, C, ...] over the axes after the second."""
+    normalised = _standardised(x, tuple(range(2, x.ndim)), epsilon)
+    return np.asarray(normalised * _channels(gamma, x, 1) + _channels(beta, x, 0))
 
 
 def l2_norm(x: Array, epsilon: float = 1e-6) -> Array:
-    """Over the last three axes."""
-    return x / np.sqrt(np.sum(np.square(x), axis=(-3, -2, -1), keepdims=True) + epsilon)
+    """Divides by the L2 norm over the last three axes."""
+    squares = np.sum(np.square(x), axis=(-3, -2, -1), keepdims=True)
+    return np.asarray(x / np.sqrt(squares + epsilon))
 
 
 def cumsum(x: Array, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Array:
@@ -106,13 +110,13 @@ def cumsum(x: Array, axis: int = 0, exclusive: bool = False, reverse: bool = Fal
 
 
 def argsort(x: Array, axis: int = -1, ascending: bool = False) -> Array:
-    """Equal values stay in the order of their places."""
+    """The indices that sort x along an axis. The sort is stable."""
     return _order(x, axis, ascending).astype(np.int32)
 
 
 def _order(x: Array, axis: int, ascending: bool) -> Array:
     if x.dtype.kind == "f" and np.isnan(x).any():
-        raise MilError("sorts a value that is no number")
+        raise MilError("sorting of NaN")
     return np.argsort(x if ascending else -x.astype(np.float64), axis=axis, kind="stable")
 
 
@@ -125,7 +129,10 @@ def topk(
     return_indices: bool = True,
     output_indices_dtype: str = "int32",
 ) -> Arrays:
-    """Largest first, or with `ascending` smallest first; equal values in the order of their places, and so all without `sort`."""
+    """The k largest values, or the smallest with `ascending`, and their indices. k = -1 selects all.
+
+    Equal values are in the order of their indices. Without `sort`, all values are.
+    """
     count = x.shape[axis] if k == -1 else k
     indices = np.take(_order(x, axis, ascending), np.arange(count), axis=axis)
     if not sort:
@@ -135,19 +142,21 @@ def topk(
 
 
 OPERATIONS: dict[str, Operation] = {
-    "reduce_sum": _over(np.sum),
-    "reduce_mean": _over(np.mean),
-    "reduce_max": _over(np.max),
-    "reduce_min": _over(np.min),
-    "reduce_prod": _over(np.prod),
-    "reduce_l1_norm": _over(lambda x, axis, keepdims: np.sum(np.abs(x), axis=axis, keepdims=keepdims)),
-    "reduce_l2_norm": _over(
+    "reduce_sum": _reduction(np.sum),
+    "reduce_mean": _reduction(np.mean),
+    "reduce_max": _reduction(np.max),
+    "reduce_min": _reduction(np.min),
+    "reduce_prod": _reduction(np.prod),
+    "reduce_l1_norm": _reduction(lambda x, axis, keepdims: np.sum(np.abs(x), axis=axis, keepdims=keepdims)),
+    "reduce_l2_norm": _reduction(
         lambda x, axis, keepdims: np.sqrt(np.sum(np.square(x), axis=axis, keepdims=keepdims))
     ),
-    "reduce_sum_square": _over(lambda x, axis, keepdims: np.sum(np.square(x), axis=axis, keepdims=keepdims)),
-    "reduce_log_sum_exp": _over(_log_sum_exp),
-    "reduce_argmax": _arg(np.argmax),
-    "reduce_argmin": _arg(np.argmin),
+    "reduce_sum_square": _reduction(
+        lambda x, axis, keepdims: np.sum(np.square(x), axis=axis, keepdims=keepdims)
+    ),
+    "reduce_log_sum_exp": _reduction(_log_sum_exp),
+    "reduce_argmax": _arg_reduction(np.argmax),
+    "reduce_argmin": _arg_reduction(np.argmin),
     "softmax": softmax,
     "layer_norm": layer_norm,
     "batch_norm": batch_norm,

@@ -1,4 +1,4 @@
-"""Operations that move values without computing with them, and those that make arrays from numbers."""
+"""Operations that rearrange values, and operations that create arrays from scalars."""
 
 from __future__ import annotations
 
@@ -7,23 +7,28 @@ from math import ceil, prod
 import numpy as np
 
 from runtime.mil.errors import MilError, UnsupportedError
-from runtime.mil.ops.arguments import Array, Arrays, Ints, Operation
+from runtime.mil.ops.arguments import Arrays, Ints, Operation
+from runtime.mil.types import Array
 
-LARGEST = 2**28  # values that an operation may make out of a few numbers: 1 GB of float32
+MAX_VALUES = 2**28  # of an array whose shape an operation computes: 1 GB of float32
 ZERO, OFF, ON = np.zeros((), np.float32), np.zeros((), np.int32), np.ones((), np.int32)
 
 
 def checked(shape: Ints) -> Ints:
-    if min(shape, default=0) < 0 or prod(shape) > LARGEST:
-        raise MilError(f"would make an array of shape {shape}")
+    """Returns the shape. Raises MilError if a size is negative or the array would be too large."""
+    if min(shape, default=0) < 0 or prod(shape) > MAX_VALUES:
+        raise MilError(
+            f"an array of shape {shape}: expected at most {MAX_VALUES} values and no negative size"
+        )
     return shape
 
 
 def reshape(x: Array, shape: Ints) -> Array:
-    """0 keeps the size of that axis, counted from the last one, and is 1 where there is none; -1 takes what is left."""
+    """A size of -1 is inferred. A size of 0 copies the size of x, with axes aligned at the last one, or 1."""
     if x.size:
-        own = [1] * len(shape) + list(x.shape)
-        shape = [size or kept for size, kept in zip(shape, own[len(own) - len(shape) :], strict=True)]
+        available = [1] * len(shape) + list(x.shape)
+        own = available[len(available) - len(shape) :]
+        shape = [size or kept for size, kept in zip(shape, own, strict=True)]
     return x.reshape(shape)
 
 
@@ -40,11 +45,11 @@ def squeeze(x: Array, axes: Ints | None = None) -> Array:
 
 
 def concat(values: Arrays, axis: int, interleave: bool = False) -> Array:
-    """`interleave` takes one slice of each in turn."""
+    """Concatenates. With `interleave`, slices of the values alternate along the axis."""
     if not interleave:
         return np.concatenate([np.atleast_1d(value) for value in values], axis=axis)
     if len({value.shape for value in values}) != 1:
-        raise MilError("interleaves values of different shapes")
+        raise MilError("interleaved values have different shapes")
     axis %= values[0].ndim
     stacked = np.stack(values, axis=axis + 1)
     return stacked.reshape(*values[0].shape[:axis], -1, *values[0].shape[axis + 1 :])
@@ -55,27 +60,27 @@ def stack(values: Arrays, axis: int) -> Array:
 
 
 def split(x: Array, axis: int, num_splits: int | None = None, split_sizes: Ints | None = None) -> Arrays:
-    """Parts of `split_sizes`, or `num_splits` equal ones."""
+    """Splits an axis into parts of `split_sizes`, or into `num_splits` equal parts."""
     size = x.shape[axis]
     if split_sizes is None:
         if num_splits is None:
             raise UnsupportedError("split without num_splits and split_sizes")
         if num_splits < 1 or size % num_splits:
-            raise MilError(f"splits {size} into {num_splits} equal parts")
+            raise MilError(f"an axis of size {size} into {num_splits} equal parts")
         split_sizes = [size // num_splits] * num_splits
     if sum(split_sizes) != size or min(split_sizes) < 0:
-        raise MilError(f"split sizes {split_sizes} of an axis of {size}")
+        raise MilError(f"split sizes {split_sizes} of an axis of size {size}")
     return np.split(x, np.cumsum(split_sizes)[:-1], axis=axis)
 
 
 def slice_by_size(x: Array, begin: Ints, size: Ints) -> Array:
-    """A size of -1 goes to the end."""
+    """A size of -1 extends the slice to the end of the axis."""
     slices = []
     for start, count, length in zip(begin, size, x.shape, strict=True):
         first = start + length if start < 0 else start
         stop = length if count == -1 else first + count
         if not 0 <= first <= stop <= length:
-            raise MilError(f"slices {first} to {stop} of an axis of {length}")
+            raise MilError(f"slice from {first} to {stop} of an axis of size {length}")
         slices.append(slice(first, stop))
     return x[tuple(slices)]
 
@@ -92,7 +97,7 @@ def reverse(x: Array, axes: Ints | None = None) -> Array:
 
 
 def pad(x: Array, pad: Ints, mode: str = "constant", constant_val: Array = ZERO) -> Array:
-    """Pairs of (before, after) for the last axes."""
+    """`pad` is a flat list of pairs (before, after) for the last axes."""
     if len(pad) % 2 or len(pad) > 2 * x.ndim or min(pad, default=0) < 0:
         raise MilError(f"pad {pad} for {x.ndim} axes")
     pairs = [(0, 0)] * (x.ndim - len(pad) // 2) + list(zip(pad[::2], pad[1::2], strict=True))
@@ -102,7 +107,7 @@ def pad(x: Array, pad: Ints, mode: str = "constant", constant_val: Array = ZERO)
             return np.pad(x, pairs, constant_values=constant_val.astype(x.dtype))
         case "reflect":
             if any(max(pair) >= size for pair, size in zip(pairs, x.shape, strict=True) if max(pair)):
-                raise MilError(f"reflects {pairs} of shape {list(x.shape)}")
+                raise MilError(f"reflection by {pairs} of shape {list(x.shape)}")
             return np.pad(x, pairs, mode="reflect")
         case "replicate":
             return np.pad(x, pairs, mode="edge")
@@ -114,12 +119,12 @@ def shape(x: Array) -> Array:
 
 
 def range_1d(end: Array, start: Array, step: Array) -> Array:
-    """start, start + step, ... up to `end`, which is left out."""
+    """start, start + step, ... without `end`."""
     if step == 0:
         raise MilError("a range with step 0")
     count = max(0, ceil((float(end) - float(start)) / float(step)))
     checked([count])
-    return (start + np.arange(count) * step).astype(start.dtype)
+    return np.asarray((start + np.arange(count) * step).astype(start.dtype))
 
 
 def fill(shape: Ints, value: Array = ZERO) -> Array:
@@ -133,37 +138,34 @@ def fill_like(ref_tensor: Array, value: Array = ZERO) -> Array:
 def one_hot(
     indices: Array, one_hot_vector_size: int, axis: int = -1, on_value: Array = ON, off_value: Array = OFF
 ) -> Array:
-    """An index that the size does not hold gives `off_value` alone."""
+    """`on_value` at each index along a new axis. An index out of range gives `off_value` only."""
     axis %= indices.ndim + 1
     checked([one_hot_vector_size * max(indices.size, 1)])
-    classes = np.arange(one_hot_vector_size)
-    hot = np.expand_dims(indices, axis) == classes.reshape(
-        [-1 if at == axis else 1 for at in range(indices.ndim + 1)]
-    )
+    shape = [-1 if index == axis else 1 for index in range(indices.ndim + 1)]
+    hot = np.expand_dims(indices, axis) == np.arange(one_hot_vector_size).reshape(shape)
     return np.where(hot, on_value, off_value)
 
 
 def band_part(x: Array, lower: int = -1, upper: int = -1) -> Array:
-    """Keeps `lower` diagonals below the main one and `upper` above; a negative number keeps all."""
+    """Keeps `lower` diagonals below the main one and `upper` above it. A negative number keeps all."""
     rows, columns = np.arange(x.shape[-2])[:, None], np.arange(x.shape[-1])
     inside = ((lower < 0) | (rows - columns <= lower)) & ((upper < 0) | (columns - rows <= upper))
     return np.where(inside, x, np.zeros((), x.dtype))
 
 
 def pixel_shuffle(x: Array, upscale_factor: int) -> Array:
-    """[N, C · b², H, W] -> [N, C, H · b, W · b]."""
+    """[N, C * b * b, H, W] -> [N, C, H * b, W * b]."""
     n, c, h, w = x.shape
     b = upscale_factor
     return x.reshape(n, c // b**2, b, b, h, w).transpose(0, 1, 4, 2, 5, 3).reshape(n, c // b**2, h * b, w * b)
 
 
 def pixel_unshuffle(x: Array, downscale_factor: int) -> Array:
-    """[N, C, H · b, W · b] -> [N, C · b², H, W]."""
+    """[N, C, H * b, W * b] -> [N, C * b * b, H, W]."""
     n, c, h, w = x.shape
     b = downscale_factor
-    return (
-        x.reshape(n, c, h // b, b, w // b, b).transpose(0, 1, 3, 5, 2, 4).reshape(n, c * b**2, h // b, w // b)
-    )
+    blocks = x.reshape(n, c, h // b, b, w // b, b).transpose(0, 1, 3, 5, 2, 4)
+    return blocks.reshape(n, c * b**2, h // b, w // b)
 
 
 OPERATIONS: dict[str, Operation] = {

@@ -1,4 +1,4 @@
-"""What the tests of operations share: draws, and the comparison."""
+"""Hypothesis strategies and the comparison that the tests of operations share."""
 
 import numpy as np
 import torch
@@ -7,7 +7,8 @@ from hypothesis.extra import numpy as hnp
 
 from runtime.mil.ops import OPERATIONS
 
-CLOSE = 4e-6  # 2^-18: float32's 2^-24 after what two libraries round differently in a function or in a sum of some dozen terms
+# 2^-18. Float32 rounds to 2^-24; two libraries differ by more in a function or in a sum of a few dozen terms.
+CLOSE = 4e-6
 EDGES = [0.0, -0.0, 1.0, -1.0, 1e-7, -3e4, 65504.0, 6.1e-5, float("inf"), float("-inf"), float("nan")]
 numbers = st.floats(-20, 20, width=32)
 shapes = hnp.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=5)
@@ -23,6 +24,7 @@ def normal(*shape, seed=0):
 
 
 def same(found, expected, close=CLOSE, floor=1e-30):
+    """Asserts equal shapes and dtype kinds, equal integers, and floats within `close` relative tolerance."""
     expected = expected.numpy() if isinstance(expected, torch.Tensor) else np.asarray(expected)
     found = np.asarray(found)
     assert found.shape == expected.shape and found.dtype.kind == expected.dtype.kind, (

@@ -1,4 +1,4 @@
-"""Operations that take values one by one, against PyTorch."""
+"""Elementwise operations equal PyTorch's."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,8 @@ UNARY = {
     "tan": torch.tan,
     "tanh": torch.tanh,
 }
-NOT_AT = {  # values where the two sides have no number in common: a sign of nothing, a product of 0 and infinity
+# Inputs for which the two libraries differ: the sign of NaN, and 0 times infinity.
+NOT_AT = {
     "sign": np.isnan,
     "silu": np.isinf,
     "softsign": np.isinf,
@@ -51,7 +52,7 @@ NOT_AT = {  # values where the two sides have no number in common: a sign of not
 
 @pytest.mark.parametrize("name", UNARY)
 @given(x=floats())
-def test_of_one_value(name, x):
+def test_unary_operations_equal_torch(name, x):
     with np.errstate(all="ignore"):
         same(
             op(name)(x),
@@ -61,12 +62,11 @@ def test_of_one_value(name, x):
 
 
 @pytest.mark.parametrize("name", UNARY)
-def test_of_one_value_at_the_edges(name):
+def test_unary_operations_equal_torch_at_extreme_values(name):
     x = np.array(EDGES, np.float32)
     x = x[~NOT_AT[name](x)] if name in NOT_AT else x
-    x = (
-        x[np.abs(x) < 1e4] if name in ("sin", "cos", "tan") else x
-    )  # beyond it each library reduces its argument in its own way
+    if name in ("sin", "cos", "tan"):
+        x = x[np.abs(x) < 1e4]  # the argument reduction of larger values differs between libraries
     with np.errstate(all="ignore"):
         same(op(name)(x), UNARY[name](torch.from_numpy(x)), close=1e-5)
 
@@ -89,7 +89,7 @@ BINARY = {
 
 @pytest.mark.parametrize("name", BINARY)
 @given(shapes=hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, max_side=4), data=st.data())
-def test_of_two_values_broadcasts(name, shapes, data):
+def test_binary_operations_equal_torch_and_broadcast(name, shapes, data):
     x, y = (data.draw(floats(shape, st.sampled_from([*EDGES, 2.5, -3.25]))) for shape in shapes.input_shapes)
     with np.errstate(all="ignore"):
         same(op(name)(x, y), BINARY[name](torch.from_numpy(x), torch.from_numpy(y)))
@@ -104,7 +104,7 @@ def test_of_two_values_broadcasts(name, shapes, data):
     data=st.data(),
     kind=st.sampled_from([np.int32, np.int8, np.int16]),
 )
-def test_of_two_integers_broadcasts(name, shapes, data, kind):
+def test_binary_operations_on_integers_equal_torch(name, shapes, data, kind):
     x, y = (
         data.draw(hnp.arrays(kind, shape, elements=st.integers(-50, 50))) for shape in shapes.input_shapes
     )
@@ -126,20 +126,20 @@ integers = st.integers(-9, 9)
     ],
 )
 @given(data=st.data(), shape=shapes)
-def test_integers_stay_integers(name, expected, data, shape):
+def test_integer_arithmetic_keeps_the_type(name, expected, data, shape):
     x = data.draw(hnp.arrays(np.int32, shape, elements=integers))
     y = data.draw(hnp.arrays(np.int32, shape, elements=integers.filter(bool)))
     same(op(name)(x, np.abs(y) if name == "pow" else y), expected(torch.from_numpy(x), torch.from_numpy(y)))
 
 
 @pytest.mark.parametrize("name", ["real_div", "floor_div", "mod"])
-def test_integers_are_not_divided_by_zero(name):
-    with pytest.raises(MilError, match="by zero"):
+def test_integer_division_by_zero_raises(name):
+    with pytest.raises(MilError, match="division by zero"):
         op(name)(np.array([1], np.int32), np.array([0], np.int32))
 
 
 @given(x=floats(), data=st.data())
-def test_division_and_power_of_floats(x, data):
+def test_division_and_power_of_floats_equal_torch(x, data):
     y = data.draw(floats(x.shape, st.floats(0.25, 8, width=32)))
     same(op("floor_div")(x, y), torch.floor_divide(torch.from_numpy(x), torch.from_numpy(y)))
     same(op("mod")(x, y), torch.remainder(torch.from_numpy(x), torch.from_numpy(y)), close=1e-5)
@@ -151,13 +151,13 @@ LOGIC = {"logical_and": torch.logical_and, "logical_or": torch.logical_or, "logi
 
 @pytest.mark.parametrize("name", LOGIC)
 @given(x=hnp.arrays(np.bool_, (2, 3)), y=hnp.arrays(np.bool_, (3,)))
-def test_logic(name, x, y):
+def test_logical_operations_equal_torch(name, x, y):
     same(op(name)(x, y), LOGIC[name](torch.from_numpy(x), torch.from_numpy(y)))
     same(op("logical_not")(x), ~torch.from_numpy(x))
 
 
 @given(x=floats(), epsilon=st.sampled_from([1e-12, 1e-4, 0.5]))
-def test_epsilons_are_added_inside(x, epsilon):
+def test_epsilon_is_added_before_the_function(x, epsilon):
     x, exact = np.abs(x), torch.from_numpy(np.abs(x))
     with np.errstate(all="ignore"):
         same(op("rsqrt")(x, epsilon), torch.rsqrt(exact + epsilon))
@@ -166,9 +166,9 @@ def test_epsilons_are_added_inside(x, epsilon):
 
 
 @given(x=floats())
-def test_activations(x):
+def test_activations_equal_torch(x):
     exact = torch.from_numpy(x)
-    wide = exact.double()  # its own 1 + erf(x) is good to 1e-16 of x
+    wide = exact.double()  # the reference computes 1 + erf(x), which cancels for negative x
     same(op("gelu")(x), F.gelu(wide).float(), floor=1e-14)
     same(op("gelu")(x, "TANH_APPROXIMATION"), F.gelu(wide, approximate="tanh").float(), floor=1e-14)
     same(op("gelu")(x, "SIGMOID_APPROXIMATION"), (wide * torch.sigmoid(1.702 * wide)).float(), floor=1e-14)
@@ -180,7 +180,7 @@ def test_activations(x):
         OPS["gelu"](x, "CUBIC")
 
 
-def test_prelu_has_a_slope_per_channel():
+def test_prelu_has_one_slope_per_channel():
     x, alpha = normal(2, 3, 4), normal(3)
     same(op("prelu")(x, alpha), F.prelu(torch.from_numpy(x), torch.from_numpy(alpha)))
 
@@ -195,7 +195,7 @@ def test_prelu_has_a_slope_per_channel():
         ("uint8", torch.uint8),
     ],
 )
-def test_cast(dtype, expected):
+def test_cast_equals_torch(dtype, expected):
     x = np.array([0.0, 0.9, 1.5, 2.5, 100.0], np.float32)
     same(op("cast")(x, dtype), torch.from_numpy(x).to(expected))
     same(
@@ -204,12 +204,12 @@ def test_cast(dtype, expected):
     )
     with pytest.raises(UnsupportedError, match="cast to"):
         OPS["cast"](x, "complex")
-    with pytest.raises(MilError, match="casts values"):
+    with pytest.raises(MilError, match="outside the range"):
         OPS["cast"](np.array([np.nan], np.float32), "int32")
 
 
 @given(cond=hnp.arrays(np.bool_, (3, 1)), a=floats((3, 4)), b=floats((4,)))
-def test_select(cond, a, b):
+def test_select_equals_where(cond, a, b):
     same(
         op("select")(cond, a, b),
         torch.where(torch.from_numpy(cond), torch.from_numpy(a), torch.from_numpy(b)),
@@ -220,12 +220,12 @@ def test_select(cond, a, b):
     ("value", "dtype"),
     [(300.0, "int8"), (1e20, "int32"), (-1.0, "uint8"), (float("nan"), "int32"), (float("inf"), "int16")],
 )
-def test_a_number_that_the_type_cannot_hold_is_not_cast(value, dtype):
-    with pytest.raises(MilError, match="casts values"):
+def test_cast_of_a_number_outside_the_range_raises(value, dtype):
+    with pytest.raises(MilError, match="outside the range"):
         OPS["cast"](np.array([value], np.float32), dtype)
 
 
-def test_an_integer_has_no_negative_power():
+def test_negative_power_of_an_integer_raises():
     with pytest.raises(MilError, match="negative power"):
         OPS["pow"](np.array([0], np.int32), np.array([-1], np.int32))
 

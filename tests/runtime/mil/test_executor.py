@@ -1,19 +1,21 @@
-"""What the executor does beyond single operations: loops and branches, and rounding to half precision."""
+"""Control flow, memory and half-precision rounding of the executor."""
 
+import contextlib
 import tracemalloc
 
 import coremltools as ct
 import numpy as np
 import pytest
 from coremltools.converters.mil import Builder as mb
-from coremltools.converters.mil.mil import types
-from test_package import save
+from coremltools.converters.mil.mil import get_new_symbol, types
+from mil_packages import save
 
-from runtime.mil import Executor, MilError, Package
-from runtime.mil.executor import MOST_ITERATIONS, SMALL, round_to_half
+from runtime.mil import CallError, Executor, MilError, Package, describe, describe_text
+from runtime.mil.executor import MAX_ITERATIONS
+from runtime.mil.rounding import CHUNK, round_to_half
 
 
-def test_a_loop_runs_and_one_without_end_is_stopped(tmp_path, monkeypatch):
+def test_loops_run_and_an_endless_loop_raises(tmp_path, monkeypatch):
     def build(forever: bool):
         @mb.program(input_specs=[mb.TensorSpec((1,), dtype=types.int32)], opset_version=ct.target.iOS18)
         def program(x):
@@ -37,13 +39,13 @@ def test_a_loop_runs_and_one_without_end_is_stopped(tmp_path, monkeypatch):
     executor = Executor(Package(build(False)).function())
     assert executor.run({"x": np.array([3], np.int32)})["y"] == 3 + 3 * (0 + 1 + 2 + 3 + 4)
     assert executor.run({"x": np.array([4], np.int32)})["y"] == 4 + 4 * (0 + 1 + 2 + 3 + 4) - 1
-    assert MOST_ITERATIONS >= 1000
-    monkeypatch.setattr("runtime.mil.executor.MOST_ITERATIONS", 50)
+    assert MAX_ITERATIONS >= 1000
+    monkeypatch.setattr("runtime.mil.executor.MAX_ITERATIONS", 50)
     with pytest.raises(MilError, match="did not end after 50 iterations"):
         Executor(Package(build(True)).function()).run({"x": np.array([3], np.int32)})
 
 
-def test_half_precision_rounds_where_the_program_says_so(tmp_path):
+def test_half_precision_rounds_results_declared_as_half(tmp_path):
     @mb.program(input_specs=[mb.TensorSpec((4,), dtype=types.fp32)], opset_version=ct.target.iOS18)
     def program(x):
         half = mb.mul(x=mb.cast(x=x, dtype="fp16"), y=np.float16(1.001))
@@ -61,8 +63,8 @@ def test_half_precision_rounds_where_the_program_says_so(tmp_path):
 
 
 @pytest.mark.parametrize(("factor", "rounded"), [(1.5, False), (1.5 + 2**-9, True), (2.0**-15, True)])
-def test_weights_that_are_halves_already_are_not_rounded_again(tmp_path, monkeypatch, factor, rounded):
-    """4 bits and a scale of 8 significant ones make 11 at most; one of 10 makes more, and the smallest halves have fewer."""
+def test_weights_that_are_exact_in_half_precision_are_not_rounded(tmp_path, monkeypatch, factor, rounded):
+    """int4 times an 8-bit scale fits the 11 bits of a half. A 10-bit scale or subnormal result does not."""
     integers, scale = np.tile(np.arange(-8, 8, dtype=np.int8), (3, 1)), np.full((3, 1), factor, np.float16)
 
     @mb.program(input_specs=[mb.TensorSpec((16, 16), dtype=types.fp16)], opset_version=ct.target.iOS18)
@@ -84,8 +86,8 @@ def test_weights_that_are_halves_already_are_not_rounded_again(tmp_path, monkeyp
     assert (True in calls) == rounded
 
 
-def test_a_value_is_let_go_behind_its_last_use(tmp_path):
-    """200 values of 4 MB one from another, two of them taken once more at the end: a few at a time, not 800 MB."""
+def test_values_are_freed_after_their_last_use(tmp_path):
+    """A chain of 200 values of 4 MB, two of which are used again at the end, needs 8 of them at a time."""
 
     @mb.program(input_specs=[mb.TensorSpec((1024, 1024))], opset_version=ct.target.iOS18)
     def program(x):
@@ -107,8 +109,8 @@ def test_a_value_is_let_go_behind_its_last_use(tmp_path):
     assert peak < 8 * x.nbytes
 
 
-def test_many_values_are_rounded_to_half_like_one():
-    """Around every boundary: three values at each step of a half, of every exponent, and between."""
+def test_rounding_to_half_equals_numpys():
+    """Values next to the boundaries of all halves, and values between them, of every exponent."""
     bits = np.arange(0, 2**32, 4096 - 1, dtype=np.uint64).astype(np.uint32)
     edges = (
         (np.arange(2**19, dtype=np.uint64)[:, None] * 2**13 + np.array([0, 1, 4095, 4096, 4097, 8191]))
@@ -123,5 +125,39 @@ def test_many_values_are_rounded_to_half_like_one():
         )
     with np.errstate(over="ignore"):
         for odd in (np.inf, -np.inf, np.nan, 65520.0):
-            x = np.append(np.full(SMALL, 1 + 2**-11, np.float32), np.float32(odd))
+            x = np.append(np.full(CHUNK + 1, 1 + 2**-11, np.float32), np.float32(odd))
             np.testing.assert_array_equal(round_to_half(x), x.astype(np.float16).astype(np.float32))
+
+
+def test_shapes_outside_the_description_raise(tmp_path):
+    @mb.program(
+        input_specs=[mb.TensorSpec((get_new_symbol(), 4)), mb.TensorSpec((get_new_symbol(), 4))],
+        opset_version=ct.target.iOS18,
+    )
+    def program(x, y):
+        return mb.exp(x=x, name="a"), mb.exp(x=y, name="b")
+
+    shapes = [
+        ct.TensorType("x", ct.Shape((ct.RangeDim(2, 5), 4))),
+        ct.TensorType("y", ct.EnumeratedShapes([(1, 4), (7, 4)])),
+    ]
+    ct.convert(
+        program,
+        inputs=shapes,
+        minimum_deployment_target=ct.target.iOS18,
+        compute_precision=ct.precision.FLOAT32,
+        skip_model_load=True,
+    ).save(str(tmp_path / "sizes.mlpackage"))
+    package = Package(tmp_path / "sizes.mlpackage")
+    assert "x fp32[2..5, 4]" in describe_text(
+        describe(package)
+    ) and "y fp32[1, 4] or [7, 4]" in describe_text(describe(package))
+    executor = Executor(package.function())
+    for x, y, expected in (
+        (5, 7, None),
+        (6, 7, "input x is float32.6, 4., expected fp32.2..5, 4."),
+        (2, 3, "input y is float32.3, 4., expected fp32.1, 4. or .7, 4."),
+    ):
+        inputs = {"x": np.zeros((x, 4), np.float32), "y": np.zeros((y, 4), np.float32)}
+        with pytest.raises(CallError, match=expected) if expected else contextlib.nullcontext():
+            assert executor.run(inputs)["a"].shape == (x, 4)

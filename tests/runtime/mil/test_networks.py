@@ -1,4 +1,4 @@
-"""Whole networks, converted by coremltools in five forms, and executed from disk against PyTorch with the same weights."""
+"""Networks that coremltools converts, in five weight formats, equal PyTorch with the same weights."""
 
 import logging
 import warnings
@@ -18,9 +18,9 @@ import coremltools.optimize as cto  # noqa: E402
 from coremltools.converters.mil.frontend.milproto.load import load as load_program  # noqa: E402
 
 pytestmark = pytest.mark.slow
-# Sums of up to 144 terms in another order, five layers deep: 5 · sqrt(144) · 2^-24 = 4e-6, and a factor for what cancels.
+# Sums of 144 terms in another order, in five layers: 5 * sqrt(144) * 2^-24 = 4e-6, times 5 for cancellation.
 EXACT = 2e-5
-# Some 30 values on the longest way are rounded to 11 bits: sqrt(30) · 2^-12 = 1.3e-3, and the same factor.
+# About 30 roundings to 11 bits on the longest path: sqrt(30) * 2^-12 = 1.3e-3, times about the same factor.
 HALF = 1e-2
 FORMS = ("fp32", "fp16", "int8", "int4", "palettised")
 
@@ -49,9 +49,8 @@ class ConvNet(nn.Module):
         self.norm.running_var.uniform_(0.5, 1.5)
 
     def forward(self, x):
-        x = F.max_pool2d(
-            self.norm(F.relu(self.first(x))), 2
-        )  # in this order nothing folds the norm into a weight
+        x = self.norm(F.relu(self.first(x)))  # in this order the norm is not folded into a weight
+        x = F.max_pool2d(x, 2)
         x = F.avg_pool2d(F.gelu(self.second(x)), 2)
         return F.log_softmax(self.head(x.mean((2, 3))), -1)
 
@@ -90,7 +89,7 @@ class GatedLoop(nn.Module):
 
 
 class Counter(nn.Module):
-    """Adds up what it is given, and tells the sum through a product."""
+    """Accumulates its inputs in a state and returns a linear function of the sum."""
 
     shape = (1, 32)
 
@@ -133,7 +132,10 @@ def convert(network: nn.Module, form: str, path: Path) -> None:
 
 
 def _program(network: nn.Module):
-    """Traced, but for states, which the converter takes from an exported program only where the rest is single precision."""
+    """A traced network, or an exported program if it has a state.
+
+    For a traced network with a state, the converter needs half precision throughout.
+    """
     x = torch.zeros(network.shape)
     return (
         torch.export.export(network, (x,)).run_decompositions({})
@@ -143,7 +145,10 @@ def _program(network: nn.Module):
 
 
 def take_weights(network: nn.Module, path: Path) -> int:
-    """Puts the weights of the package, read by coremltools and decompressed here, into the network; returns how many there were."""
+    """Copies the compressed weights of a package into the network, and returns their number.
+
+    coremltools reads the weights; this module decompresses them.
+    """
     spec = ct.utils.load_spec(str(path))
     program = load_program(spec, spec.specificationVersion, str(path / "Data/com.apple.CoreML/weights"))
     held = [
@@ -153,10 +158,10 @@ def take_weights(network: nn.Module, path: Path) -> int:
     ]
     for array in held:
         same = [weight for weight in network.parameters() if weight.shape == array.shape]
-        if not array.any():  # where the loop starts from
+        if not array.any():  # the initial value of the loop
             continue
         closest = min(same, key=lambda weight: float((weight - array).norm()))
-        # 16 values for 16 steps of a row or a group: a tenth at most; a weight in another's place would be 1.4 away
+        # 16 levels per row or group: an error of at most a tenth. Another weight would differ by 1.4.
         assert float((closest - array).norm()) <= 0.15 * float(closest.norm())
         closest.data = array
     return len(held)
@@ -164,7 +169,7 @@ def take_weights(network: nn.Module, path: Path) -> int:
 
 def _decompressed(op) -> torch.Tensor:
     if op.op_type == "constexpr_lut_to_dense":
-        return torch.from_numpy(op.materialized_val_inference()).float()  # moves values, computes nothing
+        return torch.from_numpy(op.materialized_val_inference()).float()  # a lookup, without arithmetic
     assert op.op_type == "constexpr_blockwise_shift_scale" and op.offset is None
     data, scale = (
         torch.from_numpy(np.array(op.data.val).astype(np.float32)),
@@ -182,7 +187,7 @@ def network(request):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_network_that_nobody_designed_for_this(network, form, tmp_path):
+def test_a_converted_network_equals_torch(network, form, tmp_path):
     path = tmp_path / "network.mlpackage"
     convert(network, form, path)
     weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
@@ -209,14 +214,14 @@ def test_a_network_that_nobody_designed_for_this(network, form, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["int8", "int4", "palettised"])
-def test_weights_beyond_memory_are_decompressed_whenever_they_are_used(form, tmp_path, monkeypatch):
+def test_weights_above_the_memory_limit_are_decompressed_at_each_use(form, tmp_path, monkeypatch):
     torch.manual_seed(0)
     network, path = TransformerBlock().eval(), tmp_path / "network.mlpackage"
     convert(network, form, path)
     x = np.random.default_rng(0).standard_normal(network.shape, dtype=np.float32)
     held = Executor(Package(path).function())
-    monkeypatch.setattr(executor, "MOST_HELD", 0)
-    monkeypatch.setattr(executor, "LARGE", 0)
+    monkeypatch.setattr(executor, "MAX_DECOMPRESSED", 0)
+    monkeypatch.setattr(executor, "LARGE_WEIGHT", 0)
     large = Executor(Package(path).function())
     weights = {
         named.name
@@ -231,8 +236,8 @@ def test_weights_beyond_memory_are_decompressed_whenever_they_are_used(form, tmp
 
 @pytest.mark.parametrize("target", [ct.target.iOS16, ct.target.iOS17])
 @pytest.mark.parametrize("how", ["affine", "palette", "sparse"])
-def test_compressed_weights_as_they_were_held_before_ios_18(target, how, tmp_path):
-    """Their parameters are attributes there, indices and masks lie packed. Dense weights as coremltools decompresses them."""
+def test_compressed_weights_of_older_op_sets_equal_their_dense_values(target, how, tmp_path):
+    """Before iOS 18, parameters are attributes, and indices are packed. coremltools makes the reference."""
     torch.manual_seed(0)
     network = MLP().eval()
     with warnings.catch_warnings(), torch.no_grad():
@@ -271,11 +276,11 @@ def test_compressed_weights_as_they_were_held_before_ios_18(target, how, tmp_pat
     assert any(operation.type.startswith("constexpr_") for operation in held.function.operations())
     assert not any(operation.type.startswith("constexpr_") for operation in dense.function.operations())
     expected = dense.run({"x": x})["y"]
-    # the dense weights were rounded to half when they were decompressed, 2^-12 of each: sqrt(3) of that behind three layers, and a factor
+    # coremltools rounds the dense weights to half: sqrt(3) * 2^-12 = 4e-4 after three layers, times 5.
     assert np.abs(held.run({"x": x})["y"] - expected).max() <= 2e-3 * np.abs(expected).max()
 
 
-def test_states_belong_to_the_caller_and_calls_are_checked(tmp_path):
+def test_the_caller_owns_states_and_invalid_calls_raise(tmp_path):
     convert(Counter(), "fp16", tmp_path / "counter.mlpackage")
     executor = Executor(Package(tmp_path / "counter.mlpackage").function())
     first, second, one = executor.new_states(), executor.new_states(), np.ones((1, 32), np.float32)
@@ -287,7 +292,7 @@ def test_states_belong_to_the_caller_and_calls_are_checked(tmp_path):
     )
     for inputs, states, message in (
         ({}, first, "input x is missing"),
-        ({"x": one, "z": one}, first, "input z is not one of it"),
+        ({"x": one, "z": one}, first, "input z is unknown"),
         ({"x": one[:, :5]}, first, r"float32\[1, 5\], expected fp32\[1, 32\]"),
         ({"x": one.astype(np.float64)}, first, "float64"),
         ({"x": one}, {}, "state total is missing"),
@@ -295,7 +300,7 @@ def test_states_belong_to_the_caller_and_calls_are_checked(tmp_path):
     ):
         with pytest.raises(CallError, match=message):
             executor.run(inputs, states)
-    with pytest.raises(CallError, match="no function 'other'; there are main"):
+    with pytest.raises(CallError, match="no function 'other'; expected one of main"):
         Package(tmp_path / "counter.mlpackage").function("other")
     with pytest.raises(CallError, match="precision 'float8'"):
         Executor(Package(tmp_path / "counter.mlpackage").function(), "float8")

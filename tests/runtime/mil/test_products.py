@@ -1,4 +1,4 @@
-"""Products, attention, convolutions and pooling, against PyTorch."""
+"""Matrix products, attention, convolutions and pooling equal PyTorch's."""
 
 import math
 
@@ -18,7 +18,7 @@ sizes = st.integers(1, 5)
 
 
 @given(lead=hnp.array_shapes(min_dims=0, max_dims=3, min_side=1, max_side=3), data=st.data())
-def test_linear(lead, data):
+def test_linear_equals_torch(lead, data):
     columns, rows = data.draw(sizes), data.draw(sizes)
     x, w, b = (
         data.draw(floats((*lead, columns))),
@@ -50,7 +50,7 @@ def test_matmul_broadcasts_and_transposes(lead, data, flips):
     data=st.data(),
     equation=st.sampled_from(["bij,bjk->bik", "bhid,bhjd->bhij", "ij,jk->ik", "bcij,bcjk->bcik"]),
 )
-def test_einsum(data, equation):
+def test_einsum_equals_torch(data, equation):
     axes = dict(zip("bchdijk", (data.draw(sizes) for _ in range(7)), strict=True))
     left, right = (
         data.draw(floats(tuple(axes[axis] for axis in term))) for term in equation.split("->")[0].split(",")
@@ -62,7 +62,7 @@ def test_einsum(data, equation):
 
 
 def near(found, expected):
-    """Sums of at most 5 products of numbers up to 20: 5 · 400 · 2^-24 = 1.2e-4 where they cancel."""
+    """The tolerance is for sums of at most 5 products of numbers up to 20: 5 * 400 * 2^-24 = 1.2e-4."""
     assert found.shape == tuple(expected.shape) and found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1.2e-4)
 
@@ -72,7 +72,7 @@ def near(found, expected):
     data=st.data(),
     mask=st.sampled_from([None, "bool", "float"]),
 )
-def test_attention(batch, data, mask):
+def test_attention_equals_torch(batch, data, mask):
     queries, keys, width, values = (data.draw(sizes) for _ in range(4))
     q, k, v = (
         normal(*batch, queries, width),
@@ -104,7 +104,7 @@ TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3
     width=st.integers(1, 3),
     pad=st.integers(0, 2),
 )
-def test_convolutions(axes, groups, stride, dilation, width, pad):
+def test_convolutions_equal_torch(axes, groups, stride, dilation, width, pad):
     x, bias = normal(2, 4, *[6, 7, 5][:axes]), normal(6, seed=2)
     weight = normal(6, 4 // groups, *[width] * axes, seed=1)
     expected = CONV[axes](
@@ -135,7 +135,7 @@ def test_convolutions(axes, groups, stride, dilation, width, pad):
 
 @pytest.mark.parametrize("kind", ["valid", "same", "same_lower"])
 @pytest.mark.parametrize(("width", "stride"), [(3, 1), (4, 1), (4, 2), (1, 2)])
-def test_named_paddings(kind, width, stride):
+def test_padding_types_equal_explicit_padding(kind, width, stride):
     x, weight = normal(1, 2, 7), normal(3, 2, width, seed=1)
     total = max(0, (math.ceil(7 / stride) - 1) * stride + width - 7)
     before = {"valid": 0, "same": total // 2, "same_lower": total - total // 2}[kind]
@@ -153,7 +153,7 @@ def test_named_paddings(kind, width, stride):
         ("conv_transpose", {"pad_type": "circular"}),
     ],
 )
-def test_convolutions_that_are_not_defined(name, arguments):
+def test_convolutions_with_invalid_arguments_raise(name, arguments):
     with pytest.raises(MilError):
         OPS[name](normal(1, 2, 7), normal(3, 2, 3) if name == "conv" else normal(2, 3, 3), **arguments)
 
@@ -166,7 +166,7 @@ def test_convolutions_that_are_not_defined(name, arguments):
     ceil=st.booleans(),
     counted=st.booleans(),
 )
-def test_pooling(axes, width, stride, pad, ceil, counted):
+def test_pooling_equals_torch(axes, width, stride, pad, ceil, counted):
     x = normal(2, 3, *[7, 5][:axes])
     exact, arguments = torch.from_numpy(x), ([width] * axes, "custom", [stride] * axes, [pad] * 2 * axes)
     torch_max, torch_avg = (F.max_pool1d, F.avg_pool1d) if axes == 1 else (F.max_pool2d, F.avg_pool2d)
@@ -180,7 +180,7 @@ def test_pooling(axes, width, stride, pad, ceil, counted):
 
 
 @pytest.mark.parametrize("extra", [0, 1, 2])
-def test_transposed_convolutions_of_a_given_size(extra):
+def test_transposed_convolutions_have_the_requested_size(extra):
     x, weight = normal(1, 2, 5), normal(2, 3, 4, seed=1)
     expected = F.conv_transpose1d(
         torch.from_numpy(x), torch.from_numpy(weight), stride=3, padding=1, output_padding=extra
@@ -191,6 +191,6 @@ def test_transposed_convolutions_of_a_given_size(extra):
     same(OPS["conv_transpose"](x, weight, None, None, [1, 3, 15], "same", [3]), whole[..., 0:15], 1e-5)
 
 
-def test_without_padding_the_last_window_stays():
-    """As the op set has it; PyTorch drops a window that begins outside."""
+def test_ceil_mode_without_padding_keeps_the_last_window():
+    """The op set differs from PyTorch, which drops a window that starts outside the input."""
     assert OPS["max_pool"](normal(1, 1, 3), [1], "custom", [4], [0, 0], True).shape == (1, 1, 2)

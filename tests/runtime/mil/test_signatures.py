@@ -1,4 +1,4 @@
-"""Names and defaults of all operations are those of coremltools' op set, and each has a test."""
+"""Every operation has the parameter names and defaults of coremltools' op set, and a test."""
 
 import inspect
 import re
@@ -14,15 +14,15 @@ from runtime.mil.ops import OPERATIONS as OPS
 from runtime.mil.ops import SIGNATURES
 
 
-def test_no_operation_is_without_a_test():
-    """Each is called by name in a file beside this one, or stands in a table of those that are."""
+def test_every_operation_has_a_test():
+    """A test module of this folder calls the operation by name, or lists it in a table."""
     source = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
     called = set(re.findall(r'(?:op\(|OPS\[)"(\w+)"', source)) | {*UNARY, *BINARY, *LOGIC, *REDUCTIONS}
     assert sorted(OPS.keys() - called) == []
 
 
 def _defaults(definition, version):
-    """What coremltools says of an operation's inputs: name -> (optional, default). Some defaults depend on the rank of x."""
+    """Inputs of an operation in coremltools: name -> (optional, default). Some depend on the rank of x."""
     operation = object.__new__(definition)
     tensor = SimpleNamespace(rank=4, shape=(1, 2, 3, 4), dtype=version, val=None)
     operation.x, operation.weight, operation.return_indices = tensor, tensor, SimpleNamespace(val=True)
@@ -33,7 +33,7 @@ def _defaults(definition, version):
 
 
 @pytest.mark.parametrize("name", sorted(OPS))
-def test_names_and_defaults_are_those_of_the_op_set(name):
+def test_names_and_defaults_equal_the_op_set(name):
     from coremltools.converters.mil.mil import types
     from coremltools.converters.mil.mil.ops.registry import SSAOpRegistry
 
@@ -50,7 +50,7 @@ def test_names_and_defaults_are_those_of_the_op_set(name):
                 assert (
                     found == default if isinstance(found, str) else np.float32(found) == np.float32(default)
                 )
-            else:  # left out, it means what the default says: ones, no padding, all axes, nothing added
+            else:  # None stands for the default of the op set: ones, no padding, all axes, or zeros
                 assert default is None or isinstance(default, range) or np.all(np.isin(default, (0, 1))), (
                     f"{key}: {default}"
                 )

@@ -1,0 +1,143 @@
+"""Packages with damaged bytes give a result or a MilError: no other exception, no endless loop."""
+
+import contextlib
+import shutil
+import signal
+from pathlib import Path
+
+import coremltools as ct
+import numpy as np
+import pytest
+from coremltools.converters.mil import Builder as mb
+from coremltools.converters.mil.mil import types
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mil_packages import MODEL, WEIGHTS, save
+
+from runtime.mil import Executor, MilError, Package, describe, describe_text
+from runtime.mil.weights import unpack_bits
+
+
+def stateful_program():
+    rng = np.random.default_rng(0)
+
+    @mb.program(
+        input_specs=[mb.TensorSpec((2, 16)), mb.StateTensorSpec((2, 16), dtype=types.fp16)],
+        opset_version=ct.target.iOS18,
+    )
+    def program(x, total):
+        integers, scale = (
+            rng.integers(-8, 8, (24, 16)).astype(types.np_int4_dtype),
+            rng.random((24, 2), np.float32).astype(np.float16),
+        )
+        weight = mb.constexpr_blockwise_shift_scale(data=integers, scale=scale)
+        table = mb.constexpr_lut_to_dense(
+            indices=rng.integers(0, 16, (16, 24)).astype(types.np_uint4_dtype),
+            lut=rng.random((1, 1, 16, 1)).astype(np.float16),
+        )
+        now = mb.add(x=mb.read_state(input=total), y=mb.cast(x=x, dtype="fp16"))
+        mb.coreml_update_state(state=total, value=now)
+        return mb.cast(
+            x=mb.matmul(x=mb.linear(x=now, weight=weight), y=table, transpose_y=True), dtype="fp32", name="y"
+        )
+
+    return program
+
+
+@mb.program(input_specs=[mb.TensorSpec((2, 16))], opset_version=ct.target.iOS18)
+def branches(x):
+    def body(i, y):
+        return mb.add(x=i, y=1), mb.mul(x=y, y=np.float32(0.5))
+
+    last = mb.while_loop(_cond=lambda i, y: mb.less(x=i, y=3), _body=body, loop_vars=(0, x))[1]
+    positive = mb.greater(x=mb.reduce_sum(x=last), y=np.float32(0))
+    return mb.cond(
+        pred=positive, _true_fn=lambda: mb.identity(x=last), _false_fn=lambda: mb.exp(x=last), name="y"
+    )
+
+
+@pytest.fixture(scope="module")
+def varied(package, typed, tmp_path_factory) -> list[Path]:
+    """Packages with compressed weights, states, branches, loops and several functions."""
+    folder = tmp_path_factory.mktemp("varied")
+    two = ct.utils.MultiFunctionDescriptor()
+    for name in ("first", "second"):
+        two.add_function(str(package), "main", name)
+    two.default_function_name = "first"
+    ct.utils.save_multifunction(two, str(folder / "two.mlpackage"))
+    return [
+        package,
+        typed,
+        folder / "two.mlpackage",
+        save(stateful_program(), folder / "held.mlpackage", ct.precision.FLOAT16),
+        save(branches, folder / "branches.mlpackage"),
+    ]
+
+
+def describe_and_run(folder: Path) -> None:
+    """Describes the package and runs each of its functions."""
+    package = Package(folder)
+    describe_text(describe(package))
+    for name in package.function_names:
+        executor = Executor(package.function(name))
+        inputs = {
+            key: np.ones(type.fixed or (2, 16), type.scalar.dtype)
+            for key, type in executor.function.inputs.items()
+        }
+        executor.run(inputs, executor.new_states())
+
+
+def test_the_fuzzed_packages_run_without_damage(varied):
+    for path in varied:
+        describe_and_run(path)
+
+
+@contextlib.contextmanager
+def within(seconds: int):
+    """Raises TimeoutError if the block takes longer."""
+
+    def stop(*_):
+        raise TimeoutError(f"no result within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@settings(max_examples=400)
+@given(st.data())
+def test_damaged_bytes_give_a_result_or_a_mil_error(varied, tmp_path_factory, data):
+    folder = tmp_path_factory.getbasetemp() / "fuzz.mlpackage"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(data.draw(st.sampled_from(varied)), folder)
+    target = folder / data.draw(
+        st.sampled_from([MODEL, MODEL, WEIGHTS if (folder / WEIGHTS).exists() else MODEL, "Manifest.json"])
+    )
+    content = bytearray(target.read_bytes())
+    if data.draw(st.booleans()):
+        for _ in range(data.draw(st.integers(1, 4))):
+            content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    else:
+        del content[data.draw(st.integers(0, len(content) - 1)) :]
+    target.write_bytes(content)
+    try:
+        with within(20):
+            describe_and_run(folder)
+    except MilError as error:
+        assert str(error)
+
+
+@given(
+    st.integers(1, 8).flatmap(
+        lambda width: st.tuples(st.just(width), st.lists(st.integers(0, 2**width - 1), max_size=40))
+    )
+)
+def test_unpacked_bits_equal_the_packed_numbers(case):
+    width, numbers = case
+    packed = sum(number << (width * place) for place, number in enumerate(numbers))
+    content = packed.to_bytes(-(-width * len(numbers) // 8), "little")
+    np.testing.assert_array_equal(unpack_bits(content, len(numbers), width), np.array(numbers, np.uint8))
