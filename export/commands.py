@@ -101,7 +101,7 @@ def list_command(arguments: argparse.Namespace) -> int:
     content: dict[str, Any] = {
         "families": {key: row.title for key, row in FAMILIES.items()},
         "targets": list(TARGETS),
-        "recipes": {name: recipe.describe() for name, recipe in RECIPES.items()},
+        "recipes": {name: recipe.to_dict() for name, recipe in RECIPES.items()},
         "components": {
             key: {component.name: component.purpose for component in _all_components(source)}
             for key, source in sources.items()
@@ -117,11 +117,7 @@ def list_command(arguments: argparse.Namespace) -> int:
     print("models      " + ", ".join(map(public_name, FAMILIES)))
     print("targets     " + ", ".join(TARGETS))
     for name, recipe in RECIPES.items():
-        scheme = recipe.linears
-        what = "full precision" if scheme is None else f"{_held(scheme)}, tables int8"
-        print(
-            f"recipe      {name:<8} {what}{', int8 activations on every target' if scheme and scheme.activations == 'int8' else ''}"
-        )
+        print(f"recipe      {name:<8} {_described(recipe.linears)}; tables {_described(recipe.tables)}")
     for key, source in sources.items():
         print(f"\n{public_name(key)}")
         for component, purpose in content["components"][key].items():
@@ -148,10 +144,11 @@ def _full_request(source: Source) -> ExportRequest:
     )
 
 
-def _held(scheme: Scheme) -> str:
-    if scheme.channels:
-        return f"palettes of {2**scheme.bits} values for {scheme.channels} output channels (Core ML only)"
-    return f"int{scheme.bits}, {f'groups of {scheme.group}' if scheme.group else 'per output channel'}"
+def _described(scheme: Scheme | None) -> str:
+    if scheme is None:
+        return "full precision"
+    allowed = targets_of(scheme)
+    return scheme.describe() + (f" ({', '.join(sorted(allowed))} only)" if allowed else "")
 
 
 def verify_command(arguments: argparse.Namespace) -> int:

@@ -16,13 +16,13 @@ from runtime.engines.states import Arrays, check_states, copy_states, empty_stat
 
 
 class EagerEngine(Engine):
-    """Runs components as torch modules: `product` is how quantised linears multiply, `layout` how caches lie."""
+    """Runs components as torch modules: `kernel` is the arithmetic of quantised linears, `layout` that of caches."""
 
     def __init__(
         self,
         components: list[Component],
         layout: str,
-        product: Product = float_activations,
+        kernel: LinearKernel = float_activations,
         find: Callable[[str], Component] | None = None,
     ):
         """`find(name)` gives a component with its weights in place; by default those of `components`, which then need them."""
@@ -36,22 +36,19 @@ class EagerEngine(Engine):
 
     def call(self, name: str, inputs: list[torch.Tensor], states: list[torch.Tensor]) -> list[torch.Tensor]:
         module = self._find(name).module
-        use_product(
-            module, self._product
-        )  # on every call: engines of one model share its modules, and lowering spells its own
-        use_attention(module, self._attention)
-        with torch.no_grad():
+        # for each call, because engines of one model share its modules
+        with torch.no_grad(), linear_kernel(module, self._kernel), attention_kernel(module, self._attention):
             result = module(*inputs, *states)
         return list(result) if isinstance(result, tuple) else [result]
 
 
-def reordered(product: Product, dtype: torch.dtype = torch.float32) -> Product:
-    """`product` as another order of sums in `dtype` would have it: inputs moved by about a unit in the last place of their row's peak."""
+def reordered(kernel: LinearKernel, dtype: torch.dtype = torch.float32) -> LinearKernel:
+    """`kernel` as another order of sums in `dtype` would have it: inputs moved by about a unit in the last place of their row's peak."""
     generator = torch.Generator().manual_seed(0)
 
     def moved(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
         unit = x.abs().amax(-1, keepdim=True) * torch.finfo(dtype).eps
-        return product(x + unit * torch.randn(x.shape, generator=generator), linear)
+        return kernel(x + unit * torch.randn(x.shape, generator=generator), linear)
 
     return moved
 

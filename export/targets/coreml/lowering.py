@@ -95,8 +95,8 @@ PLAIN = {
 }
 
 
-def spell_product(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
-    """x [..., K] -> [..., N]: dequantised weights, and activations as the scheme asks. For reference and lowering alike."""
+def lower_linear(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
+    """x [..., K] -> [..., N]: dequantised weights, and activations as the scheme asks. For eager mode and for lowering."""
     if linear.scheme.activations == "int8":
         x = _int8_rows(x)
     if not torch.compiler.is_exporting():
@@ -195,7 +195,7 @@ class CoreMLLowering(Lowering):
 
     target = "coreml"
     layout = OneHotAttention.layout
-    product = staticmethod(spell_product)
+    linear_kernel = staticmethod(lower_linear)
     runners = (
         ("Core ML", "reference executor") if sys.platform == "darwin" else ("reference executor", "Core ML")
     )
@@ -214,7 +214,12 @@ class CoreMLLowering(Lowering):
     def lower(self, graph: Graph, folder: Path) -> None:
         path = folder / f"{graph.name}.mlpackage"
         try:
-            with quiet():
+            module = graph.widest.module
+            with (
+                quiet(),
+                linear_kernel(module, lower_linear),
+                attention_kernel(module, OneHotAttention()),
+            ):
                 _write_package(graph, path, self.compute_precision)
         except Exception as error:
             raise ExportError(
@@ -234,8 +239,6 @@ class CoreMLLowering(Lowering):
 
 
 def _write_package(graph: Graph, path: Path, compute_precision: str) -> None:
-    use_product(graph.widest.module, spell_product)
-    use_attention(graph.widest.module, OneHotAttention())
     _tell_palettes(graph.widest.module)
     parts: dict[str, Path] = {}
     with TemporaryDirectory(dir=path.parent, prefix=".coreml") as temporary:

@@ -326,13 +326,17 @@ def _calls(component: Component) -> list[tuple[str, Compressed]]:
     )
     inputs = example_inputs(component, {dim: low for dim, (low, _) in component.signature.dims.items()})
     try:
-        with torch.no_grad():
+        with torch.no_grad(), linear_kernel(component.module, _zeros):
             component.module(*inputs.values(), *zero_states(component))
     finally:
-        use_product(component.module, float_activations)
         for hook in hooks:
             hook.remove()
     return called
+
+
+def _zeros(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
+    """x [..., K] -> zeros [..., N]."""
+    return x.new_zeros(*x.shape[:-1], linear.out_features)
 
 
 def _quantized_weights(function: Any) -> list[Weight]:
