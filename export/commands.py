@@ -19,7 +19,15 @@ from export.estimate import estimate
 from export.job import describe, resolve, resolve_options, resolve_recipes
 from export.model import Model
 from export.source import Source
-from export.targets import HALVES, TARGETS, check_recipes, compute_precision, open_target, parse_targets
+from export.targets import (
+    HALVES,
+    TARGETS,
+    check_recipes,
+    compute_precision,
+    open_target,
+    parse_targets,
+    targets_of,
+)
 from export.verify.eager import EagerEngine
 from export.verify.manifest_check import check_manifest, check_source
 from export.verify.verify import failures, table
@@ -28,7 +36,8 @@ from model.component import Component
 from model.families import DEFAULT, FAMILIES, find_family, public_name, switches_of
 from model.synthetic.checkpoint import embedded_default, embedded_name
 from quantize.linear import float_activations
-from quantize.recipe import RECIPES, Scheme, find_recipe
+from quantize.recipe import RECIPES, find_recipe
+from quantize.schemes import Scheme
 from runtime.families import open_family
 from runtime.trace import read_inputs, write_outputs
 
@@ -222,8 +231,8 @@ def trace_command(arguments: argparse.Namespace) -> int:
     lowering = open_target(targets[0], arguments.compute_precision) if targets else None
     layout = lowering.layout if lowering else "BSHD"
     model = Model(source, request, layout, lowering.compute_precision if lowering else "float32")
-    product = lowering.product if lowering else float_activations
-    engine = EagerEngine(model.all_components(), layout, product)
+    kernel = lowering.linear_kernel if lowering else float_activations
+    engine = EagerEngine(model.all_components(), layout, kernel)
     family, options = open_family(source.family.name), resolve_options(source, request)
     constants = family.parse_constants(source.family.constants(source.config, options), options.model_dump())
     inputs = read_inputs(arguments.inputs, family.trace_inputs(constants))

@@ -63,7 +63,7 @@ class Lowering(Protocol):
 
     target: str
     layout: str
-    product: Product
+    linear_kernel: LinearKernel
     max_batch: int = 1
     is_slow: bool = False
     runners: tuple[str, ...]

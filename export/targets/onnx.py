@@ -18,7 +18,7 @@ from bundle.cache import ONNX_PAST, ONNX_PRESENT
 from bundle.errors import ExportError, first_line
 from export.targets.base import EntryPoint, Graph, Lowering, dynamic_shapes, quiet_logs, zero_states
 from model.component import Component
-from model.layers.attention import AttentionKernel, ReferenceAttention, held_positions, seen, use_attention
+from model.layers.attention import AttentionKernel, attention_kernel, held_positions, seen
 from model.layers.rope import Rotation
 from quantize.linear import CHANNEL_BLOCK, QuantizedLinear, int8_per_block, linear_kernel
 

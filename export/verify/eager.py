@@ -9,8 +9,8 @@ import torch
 
 from bundle.spec import Signature
 from model.component import Component
-from model.layers.attention import ReferenceAttention, use_attention
-from quantize.linear import Product, QuantizedLinear, float_activations, use_product
+from model.layers.attention import ReferenceAttention, attention_kernel
+from quantize.linear import LinearKernel, QuantizedLinear, float_activations, linear_kernel
 from runtime.engines.base import Engine, Stream
 from runtime.engines.states import Arrays, check_states, copy_states, empty_states, unique_caches
 
@@ -29,7 +29,7 @@ class EagerEngine(Engine):
         super().__init__()
         self._components = {component.name: component for component in components}
         self._find = find or self._components.__getitem__
-        self._attention, self._product, self.identity = ReferenceAttention(layout), product, "eager"
+        self._attention, self._kernel, self.identity = ReferenceAttention(layout), kernel, "eager"
 
     def stream(self) -> EagerStream:
         return EagerStream({name: component.signature for name, component in self._components.items()}, self)

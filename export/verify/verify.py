@@ -103,9 +103,9 @@ def _run(
     context = Context(
         components,
         artifact=engine.stream,
-        eager=EagerEngine(components, layout, lowering.product).stream,
+        eager=EagerEngine(components, layout, lowering.linear_kernel).stream,
         reordered=EagerEngine(
-            components, layout, reordered(lowering.product, torch.float16 if half else torch.float32)
+            components, layout, reordered(lowering.linear_kernel, torch.float16 if half else torch.float32)
         ).stream,
         full=EagerEngine(components, layout, find=plain).stream if rounded else None,
         layout=layout,

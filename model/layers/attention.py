@@ -9,6 +9,7 @@ them, and the cache rolls in one of two ways (`Layout.staged`).
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from bundle.cache import LAYOUTS, LayoutName
+from model.layers.kernels import exchanged
 from model.layers.linear import joined
 from model.layers.rope import Rotation
 

@@ -12,13 +12,15 @@ import torch
 import torch.nn.functional as F
 
 from bundle.bundle import Bundle
+from bundle.manifest import ExportRequest
 from export.__main__ import main as export
-from export.source import Model, Plan, Source
+from export.job import resolve_recipes
+from export.model import Model
+from export.source import Source
 from export.targets import open_target
-from export.verify.manifest_check import plan_of
 from quantize.module import QuantizedModule, QuantizedWeight, SquaredErrors
 from quantize.recipe import RECIPES, Recipe
-from quantize.schemes import SCHEMES, IntegerScheme, Scheme, Storage
+from quantize.schemes import SCHEMES, IntegerScheme, Scheme, Storage, scheme_from_dict
 from runtime.mil import Executor, Package
 
 pytestmark = pytest.mark.slow
@@ -79,15 +81,16 @@ def test_it_becomes_a_verified_bundle_whose_recipe_reads_back(checkpoint, tmp_pa
     bundle, source = Bundle(out), Source(checkpoint)
     assert bundle.is_verified
     backbone = bundle.component("decode_step")
-    assert backbone.recipe == "int6" and 0.001 < backbone.weight_error < 0.05
-    recipe = source.recipes(plan_of(bundle.manifest, source))["backbone"]
-    assert recipe.linears == Int6Scheme()
+    assert backbone.recipe == "int6" and 0.001 < bundle.manifest.weight_errors["backbone"].searched < 0.05
+    recipe = resolve_recipes(source, bundle.job.request)["backbone"]
+    assert recipe.linears == scheme_from_dict(bundle.job.recipes["backbone"].linears.model_dump())
 
 
 @pytest.mark.parametrize("target", ["executorch", "coreml"])
 def test_other_targets_compute_what_its_module_computes(checkpoint, target, tmp_path):
     lowering = open_target(target)
-    model = Model(Source(checkpoint), Plan("int6", cache_length=32), lowering.layout, lowering.halves)
+    request = ExportRequest(quant="int6", cache_length=32)
+    model = Model(Source(checkpoint), request, lowering.layout, lowering.compute_precision)
     graph = model.graph("acoustic_step")
     assert any(isinstance(part, Int6Linear) for part in graph.widest.module.modules())
     lowering.lower(graph, tmp_path)

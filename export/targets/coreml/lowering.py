@@ -22,8 +22,8 @@ from export.memory import free_memory
 from export.targets.base import EntryPoint, Graph, Lowering, Stateful, dynamic_shapes, quiet_logs
 from export.targets.coreml.package import OPSET, bounds_of, check_package, merge, normalise, quiet
 from model.component import Component
-from model.layers.attention import AttentionKernel, ReferenceAttention, held_positions, seen, use_attention
-from quantize.linear import QuantizedLinear, use_product
+from model.layers.attention import AttentionKernel, attention_kernel, held_positions, seen
+from quantize.linear import QuantizedLinear, linear_kernel
 from quantize.palettes import PalettizedLinear
 from quantize.scales import SMALLEST_SCALE
 
@@ -225,9 +225,6 @@ class CoreMLLowering(Lowering):
             raise ExportError(
                 f"{graph.name}: Core ML export failed: {type(error).__name__}: {first_line(error)}"
             ) from error
-        finally:
-            use_product(graph.widest.module, spell_product)
-            use_attention(graph.widest.module, ReferenceAttention(self.layout))
 
     def computes_in_half(self, precision: str | None) -> bool:
         return precision != "float32"

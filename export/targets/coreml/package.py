@@ -27,7 +27,7 @@ from bundle.spec import TensorSpec
 from export.memory import free_memory
 from export.targets.base import Graph, example_inputs, quiet_logs, zero_states
 from model.component import Component
-from quantize.linear import QuantizedEmbedding, QuantizedLinear, float_activations, use_product
+from quantize.linear import QuantizedEmbedding, QuantizedLinear, linear_kernel
 from quantize.palettes import PalettizedLinear
 from runtime.mil.weights import ENTRY, HEADER, MARK, VERSION
 
@@ -321,9 +321,6 @@ def _calls(component: Component) -> list[tuple[str, Compressed]]:
         part.register_forward_pre_hook(lambda module, _, name=name: called.append((name, module)))
         for name, part in parts.items()
     ]
-    use_product(
-        component.module, lambda x, linear: x.new_zeros(*x.shape[:-1], len(linear.get_buffer("scale")))
-    )
     inputs = example_inputs(component, {dim: low for dim, (low, _) in component.signature.dims.items()})
     try:
         with torch.no_grad(), linear_kernel(component.module, _zeros):
