@@ -89,7 +89,7 @@ def test_it_becomes_a_verified_bundle_whose_recipe_reads_back(checkpoint, tmp_pa
 @pytest.mark.parametrize("target", ["executorch", "coreml"])
 def test_other_targets_compute_what_its_module_computes(checkpoint, target, tmp_path):
     lowering = open_target(target)
-    request = ExportRequest(quant="int6", cache_length=32)
+    request = ExportRequest(quant="int6", cache_length=64)
     model = Model(Source(checkpoint), request, lowering.layout, lowering.compute_precision)
     graph = model.graph("acoustic_step")
     assert any(isinstance(part, Int6Linear) for part in graph.widest.module.modules())
