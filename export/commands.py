@@ -19,7 +19,15 @@ from export.estimate import estimate
 from export.job import describe, resolve, resolve_options, resolve_recipes
 from export.model import Model
 from export.source import Source
-from export.targets import HALVES, TARGETS, check_recipes, compute_precision, open_target, parse_targets
+from export.targets import (
+    HALVES,
+    TARGETS,
+    check_recipes,
+    compute_precision,
+    open_target,
+    parse_targets,
+    targets_of,
+)
 from export.verify.eager import EagerEngine
 from export.verify.manifest_check import check_manifest, check_source
 from export.verify.verify import failures, table
@@ -28,7 +36,8 @@ from model.component import Component
 from model.families import DEFAULT, FAMILIES, find_family, public_name, switches_of
 from model.synthetic.checkpoint import embedded_default, embedded_name
 from quantize.linear import float_activations
-from quantize.recipe import RECIPES, Scheme, find_recipe
+from quantize.recipe import RECIPES, find_recipe
+from quantize.schemes import Scheme
 from runtime.families import open_family
 from runtime.trace import read_inputs, write_outputs
 
@@ -101,7 +110,7 @@ def list_command(arguments: argparse.Namespace) -> int:
     content: dict[str, Any] = {
         "families": {key: row.title for key, row in FAMILIES.items()},
         "targets": list(TARGETS),
-        "recipes": {name: recipe.describe() for name, recipe in RECIPES.items()},
+        "recipes": {name: recipe.to_dict() for name, recipe in RECIPES.items()},
         "components": {
             key: {component.name: component.purpose for component in _all_components(source)}
             for key, source in sources.items()
@@ -117,11 +126,7 @@ def list_command(arguments: argparse.Namespace) -> int:
     print("models      " + ", ".join(map(public_name, FAMILIES)))
     print("targets     " + ", ".join(TARGETS))
     for name, recipe in RECIPES.items():
-        scheme = recipe.linears
-        what = "full precision" if scheme is None else f"{_held(scheme)}, tables int8"
-        print(
-            f"recipe      {name:<8} {what}{', int8 activations on every target' if scheme and scheme.activations == 'int8' else ''}"
-        )
+        print(f"recipe      {name:<8} {_described(recipe.linears)}; tables {_described(recipe.tables)}")
     for key, source in sources.items():
         print(f"\n{public_name(key)}")
         for component, purpose in content["components"][key].items():
@@ -148,10 +153,11 @@ def _full_request(source: Source) -> ExportRequest:
     )
 
 
-def _held(scheme: Scheme) -> str:
-    if scheme.channels:
-        return f"palettes of {2**scheme.bits} values for {scheme.channels} output channels (Core ML only)"
-    return f"int{scheme.bits}, {f'groups of {scheme.group}' if scheme.group else 'per output channel'}"
+def _described(scheme: Scheme | None) -> str:
+    if scheme is None:
+        return "full precision"
+    allowed = targets_of(scheme)
+    return scheme.describe() + (f" ({', '.join(sorted(allowed))} only)" if allowed else "")
 
 
 def verify_command(arguments: argparse.Namespace) -> int:
@@ -225,8 +231,8 @@ def trace_command(arguments: argparse.Namespace) -> int:
     lowering = open_target(targets[0], arguments.compute_precision) if targets else None
     layout = lowering.layout if lowering else "BSHD"
     model = Model(source, request, layout, lowering.compute_precision if lowering else "float32")
-    product = lowering.product if lowering else float_activations
-    engine = EagerEngine(model.all_components(), layout, product)
+    kernel = lowering.linear_kernel if lowering else float_activations
+    engine = EagerEngine(model.all_components(), layout, kernel)
     family, options = open_family(source.family.name), resolve_options(source, request)
     constants = family.parse_constants(source.family.constants(source.config, options), options.model_dump())
     inputs = read_inputs(arguments.inputs, family.trace_inputs(constants))

@@ -19,7 +19,6 @@ from export.source import Source
 from export.targets import float_bytes
 from export.weights import graph_weights
 from model.checkpoint import is_below
-from quantize.recipe import Scheme
 from quantize.scales import search_scales
 
 TOOLS_BYTES = 0.5e9  # resident after importing torch and a target's packages
@@ -105,10 +104,10 @@ def speed(seconds: float = 1.0) -> float:
     At least `SLOWEST`: where other programs take the processor, one search may wait a hundred times as long as it works.
     """
     weight = torch.randn(PROBE // 1024, 1024, generator=torch.Generator().manual_seed(0))
-    scheme, best, begun = Scheme(bits=4, group=32), float("inf"), time.perf_counter()
+    best, begun = float("inf"), time.perf_counter()
     while time.perf_counter() - begun < seconds:
         started = time.perf_counter()
-        search_scales(weight, scheme, "probe")
+        search_scales(weight, 32, (-8, 7))
         best = min(best, time.perf_counter() - started)
     return max(SLOWEST, PROBE / PROBED / best)
 

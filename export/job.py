@@ -47,7 +47,7 @@ def resolve(source: Source, request: ExportRequest, target: Lowering, name: str,
         compute_precision=target.compute_precision,
         options=options.model_dump(),
         constants=source.family.constants(source.config, options),
-        recipes={graph: RecipeEntry.model_validate(recipe.describe()) for graph, recipe in recipes.items()},
+        recipes={graph: RecipeEntry.model_validate(recipe.to_dict()) for graph, recipe in recipes.items()},
         cache_length=cache_length,
         components=tuple(
             _entry(source, target, component, recipes[component.graph]) for component in components
@@ -92,7 +92,7 @@ def resolve_recipes(source: Source, request: ExportRequest) -> dict[str, Recipe]
         graph: find_recipe(chosen.get(graph, request.quant)).with_rules(rules + protected)
         for graph in dict.fromkeys(graphs.values())
     }
-    _check_groups(source, recipes)
+    _check_shapes(source, recipes)
     return recipes
 
 
@@ -112,22 +112,23 @@ def _overrides(request: ExportRequest, graphs: dict[str, str]) -> dict[str, str]
     return chosen
 
 
-def _check_groups(source: Source, recipes: dict[str, Recipe]) -> None:
-    """Raises one RecipeError for all weights whose inputs a group does not divide, with the rules that keep them."""
+def _check_shapes(source: Source, recipes: dict[str, Recipe]) -> None:
+    """Raises one RecipeError with the rules for all weights whose shape does not fit their scheme."""
     misfits: dict[str, str] = {}
     for graph, recipe in recipes.items():
         for path, module in source.quantizable.items():
-            if not isinstance(module, nn.Linear) or not is_below(path, source.family.weights_of_graph[graph]):
+            if not is_below(path, source.family.weights_of_graph[graph]):
                 continue
-            scheme = recipe.scheme_for(path, False)
-            if scheme and scheme.group and module.in_features % scheme.group:
-                pattern = "*" + ".".join(path.split(".")[-2:])
-                reason = f"groups of {scheme.group} do not divide the {module.in_features} inputs of {path}"
-                misfits.setdefault(pattern, reason)
+            is_table = isinstance(module, nn.Embedding)
+            scheme = recipe.scheme_for(path, is_table)
+            if scheme and (reason := scheme.misfit(module.get_parameter("weight").shape, is_table)):
+                misfits.setdefault("*" + ".".join(path.split(".")[-2:]), f"{reason} of {path}")
     if misfits:
         rules = " ".join(f"--quant-rule '{pattern}=none'" for pattern in misfits)
         first = next(iter(misfits.values()))
-        raise RecipeError(f"{first}; use w8, which has no groups, or keep such weights as floats: {rules}")
+        raise RecipeError(
+            f"{first}; use w8, which takes every shape, or keep such weights as floats: {rules}"
+        )
 
 
 def describe(source: Source, request: ExportRequest, layout: str = "BSHD") -> list[Component]:

@@ -11,7 +11,7 @@ from export.source import Source
 from export.targets.base import Graph
 from model.checkpoint import materialize
 from model.component import Component
-from quantize.linear import pack_integers
+from quantize.module import pack_modules
 from quantize.quantizer import Quantizer
 
 
@@ -55,7 +55,7 @@ class Model:
     def pack(self, graph: str) -> None:
         """Packs the 4-bit integers of a graph that has been lowered, which halves their memory."""
         for component in self._loaded.get(graph, []):
-            pack_integers(component.module)
+            pack_modules(component.module)
 
     def graph(self, name: str) -> Graph:
         """One graph with its weights."""

@@ -9,8 +9,7 @@ from torch import nn
 from model.checkpoint import is_below
 from model.family import Family
 from quantize.recipe import Recipe
-
-SCALE_BYTES = 2  # bfloat16
+from quantize.schemes import Storage
 
 
 @dataclass
@@ -44,20 +43,12 @@ def graph_weights(
             continue
         scheme = recipe.scheme_for(path, tables[name]) if name in tables else None
         if scheme is None:
-            stored, loaded, packed = float(float_bytes * count), float(4 * count), float(4 * count)
+            storage = Storage(float(float_bytes * count), float(4 * count), float(4 * count))
         else:
-            row = parameter.shape[-1]
-            scales = (
-                count / row / scheme.channels * 2**scheme.bits
-                if scheme.channels
-                else count / (scheme.group or row)
-            )
-            stored = count * scheme.bits / 8 + SCALE_BYTES * scales
-            loaded = count * (5 if scheme.channels else 1) + 5 * scales
-            packed = loaded if scheme.channels else count * scheme.bits / 8 + 4 * scales
+            storage = scheme.storage(parameter.shape)
         found.count += count
-        found.stored += stored
-        found.read += 0 if tables.get(name) else stored
-        found.loaded += loaded
-        found.packed += packed
+        found.stored += storage.artifact
+        found.read += 0 if tables.get(name) else storage.artifact
+        found.loaded += storage.loaded
+        found.packed += storage.packed
     return found

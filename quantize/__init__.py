@@ -1,1 +1,1 @@
-"""Weight quantisation: recipes as data, the search for scales, the modules that hold integers. Knows modules, not targets."""
+"""Weight quantisation: recipes and schemes as data, the search for scales and palettes, quantised modules. Targets are unknown here."""

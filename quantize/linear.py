@@ -1,72 +1,70 @@
 """Modules that hold integers and scales, and the arithmetic in which they are multiplied.
 
-A product is `product(x, linear) -> y`. The three here are what a target's kernels compute, written in plain torch: they
-are the reference that an artifact is compared with, and for two targets also the spelling that is lowered.
+A linear kernel is a function `kernel(x, linear) -> y`. The three kernels here compute what the kernels of the targets
+compute, in plain torch. They are the reference for comparisons, and two targets lower them as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 import torchao.quantization.quant_primitives  # noqa: F401  registers the operators used below
 from torch import nn
 
-from quantize.recipe import Scheme
+from quantize.module import QuantizedModule
+from quantize.schemes.integer import IntegerScheme
 
-Product = Callable[[torch.Tensor, "QuantizedLinear"], torch.Tensor]
-CHUNK = 2**20  # weights that are dequantised together
+LinearKernel = Callable[[torch.Tensor, "QuantizedLinear"], torch.Tensor]
+CHUNK = 2**20  # number of weights that are dequantised together
 CHANNEL_BLOCK = (
-    128  # activation block of a per-channel weight under `int8_per_block`: what the ONNX kernel is given
+    128  # activation block of a per-channel weight in `int8_per_block`, as given to the ONNX kernel
 )
 
 
-class QuantizedLinear(nn.Module):
+class QuantizedLinear(QuantizedModule):
     """x [..., K] -> [..., N] with weight int8 [N, K], scale float32 [N, K / block], and a float32 bias [N] or none.
 
-    `pack` halves what integers of 4 bits take; then they are read through `integers`, and can no longer be lowered.
+    `pack` halves the memory of 4-bit integers. Packed integers are read with `integers` and cannot be lowered.
     """
 
-    weight: torch.Tensor
+    scheme: IntegerScheme
     scale: torch.Tensor
     zero: torch.Tensor
-    bias: nn.Parameter | None
 
-    def __init__(self, integers: torch.Tensor, scale: torch.Tensor, scheme: Scheme):
-        super().__init__()
-        self.scheme, self.is_packed = scheme, False
+    def __init__(self, integers: torch.Tensor, scale: torch.Tensor, scheme: IntegerScheme):
+        super().__init__(scheme)
+        self.is_packed = False
         self.out_features, self.in_features = integers.shape
         self.register_buffer("weight", integers)
         self.register_buffer("scale", scale)
-        self.register_buffer(
-            "zero", torch.zeros_like(scale, dtype=torch.int8), persistent=False
-        )  # lowerings match a constant
-        self.register_parameter("bias", None)
-        self.product: Product = float_activations
+        # a constant, because lowerings match one
+        self.register_buffer("zero", torch.zeros_like(scale, dtype=torch.int8), persistent=False)
+        self.kernel: LinearKernel = float_activations
 
     @property
     def block(self) -> int:
-        """Weights that share a scale."""
+        """Number of weights that share a scale."""
         return self.in_features // self.scale.shape[1]
 
     def pack(self) -> None:
-        """Two integers of 4 bits a byte: column k in the low half, k + K / 2 in the high one. For good."""
+        """Stores two 4-bit integers per byte: column k in the low half, k + K / 2 in the high half."""
         if self.scheme.bits == 4 and self.in_features % 2 == 0 and not self.is_packed:
             low, high = self.weight.chunk(2, dim=1)
             self.weight, self.zero, self.is_packed = (low & 15) | (high << 4), self.zero.new_empty(0), True
 
     @property
     def constant(self) -> torch.Tensor:
-        """`weight`, as lowerings take it. Raises RuntimeError where it is packed."""
+        """`weight` for lowering. Raises RuntimeError if it is packed."""
         if self.is_packed:
-            raise RuntimeError(
-                "the integers are packed, so they can no longer be lowered; load the graph again"
-            )
+            raise RuntimeError("packed integers cannot be lowered; load the graph again")
         return self.weight
 
     def integers(self, rows: slice = slice(None), out: torch.Tensor | None = None) -> torch.Tensor:
-        """int8 [rows, K], packed or not; written to `out`, of any dtype, where it is given."""
+        """int8 [rows, K], packed or not. Written to `out`, of any dtype, if it is given."""
         held = self.weight[rows]
         if not self.is_packed:
             return held if out is None else out.copy_(held)
@@ -76,28 +74,30 @@ class QuantizedLinear(nn.Module):
         high.copy_(held >> 4)
         return out
 
-    def can_stack(self, parts: list[QuantizedLinear]) -> bool:
-        """Rows of one scheme are quantised independently of each other, so that stacking changes no value."""
-        return all(part.scheme == self.scheme for part in parts)
+    def can_fuse(self, parts: Sequence[nn.Module]) -> bool:
+        """Rows are quantised independently of each other, so fusing parts of one scheme changes no value."""
+        return all(getattr(part, "scheme", None) == self.scheme for part in parts)
 
-    def stack(self, parts: list[QuantizedLinear]) -> QuantizedLinear:
-        """One linear with the rows of all parts, in order."""
-        return QuantizedLinear(
+    def fuse(self, parts: Sequence[Self]) -> Self:
+        return type(self)(
             torch.cat([part.constant for part in parts]),
             torch.cat([part.scale for part in parts]),
             self.scheme,
         )
 
     def dequantized(self) -> torch.Tensor:
-        """float32 [N, K], as an operator that every lowering recognises."""
+        """float32 [N, K], computed by an operator that every lowering recognises."""
         low, high = self.scheme.range
         return torch.ops.torchao.dequantize_affine(
             self.constant, [1, self.block], self.scale, self.zero, torch.int8, low, high
         )
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
-        """x [..., K] -> [..., N] with dequantised weights: in a lowering the operator that it recognises, in eager the same
-        numbers some rows at a time, which stay in the processor's cache, in memory that is asked for once."""
+        """x [..., K] -> [..., N] with dequantised weights.
+
+        While exporting, this is the operator that lowerings recognise. In eager mode it computes the same numbers for
+        a few rows at a time in one reused buffer, which stays in the processor's cache.
+        """
         if torch.compiler.is_exporting():
             return F.linear(x, self.dequantized(), self.bias)
         result = x.new_empty(*x.shape[:-1], self.out_features)
@@ -111,18 +111,17 @@ class QuantizedLinear(nn.Module):
         return result
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.product(x, self)
+        return self.kernel(x, self)
 
 
-class QuantizedEmbedding(nn.Module):
+class QuantizedEmbedding(QuantizedModule):
     """ids [...] -> [..., D] from int8 rows and one float32 scale per row."""
 
-    weight: torch.Tensor
+    is_table: ClassVar[bool] = True
     scale: torch.Tensor
 
-    def __init__(self, integers: torch.Tensor, scale: torch.Tensor, scheme: Scheme):
-        super().__init__()
-        self.scheme = scheme
+    def __init__(self, integers: torch.Tensor, scale: torch.Tensor, scheme: IntegerScheme):
+        super().__init__(scheme)
         self.register_buffer("weight", integers)
         self.register_buffer("scale", scale)
 
@@ -131,12 +130,12 @@ class QuantizedEmbedding(nn.Module):
 
 
 def float_activations(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
-    """Weights are dequantised, activations stay as they are (Core ML)."""
+    """Weights are dequantised, activations are not rounded (Core ML)."""
     return linear.multiply(x)
 
 
 def int8_per_token(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
-    """Each row of activations is quantised to 8 bits with a zero point of its own (XNNPACK's dynamic kernels)."""
+    """Each row of activations is quantised to 8 bits with its own zero point (XNNPACK's dynamic kernels)."""
     ops, block = torch.ops.torchao, [1] * (x.dim() - 1) + [x.shape[-1]]
     scale, zero = ops.choose_qparams_affine(
         x, "ASYMMETRIC", block, torch.int8, -128, 127, None, None, torch.int8
@@ -146,30 +145,30 @@ def int8_per_token(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
 
 
 def int8_per_block(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
-    """Each block of a row is quantised symmetrically, scale absmax / 127, half to even (ONNX Runtime's MatMulNBits, level 4).
+    """Each block of a row is quantised symmetrically with the scale absmax / 127, rounding half to even.
 
-    The kernel multiplies by 127 / absmax; a division by absmax / 127 rounds some ties the other way.
+    ONNX Runtime's MatMulNBits computes this at accuracy level 4. Its kernel multiplies by 127 / absmax. A division by
+    absmax / 127 rounds some ties in the other direction.
     """
     columns = linear.in_features
     size = linear.block if linear.scheme.group else CHANNEL_BLOCK
     blocks = F.pad(x, (0, -columns % size)).unflatten(-1, (-1, size))
     top = blocks.abs().amax(-1, keepdim=True)
-    inverse = torch.where(
-        top > 0, torch.full_like(top, 127.0) / top, 0.0
-    )  # torch's `127 / top` is one ulp off
+    # torch's `127 / top` differs by one unit in the last place
+    inverse = torch.where(top > 0, torch.full_like(top, 127.0) / top, 0.0)
     rounded = (torch.round(blocks * inverse) * (top / 127)).flatten(-2)[..., :columns]
     return linear.multiply(rounded)
 
 
-def pack_integers(module: nn.Module) -> None:
-    """Packs every quantised linear below `module`, which only eager and comparisons use from here on."""
-    for part in module.modules():
-        if isinstance(part, QuantizedLinear):
-            part.pack()
-
-
-def use_product(module: nn.Module, product: Product) -> None:
-    """Sets the arithmetic of every quantised linear below `module`."""
-    for part in module.modules():
-        if isinstance(part, QuantizedLinear):
-            part.product = product
+@contextmanager
+def linear_kernel(module: nn.Module, kernel: LinearKernel) -> Iterator[None]:
+    """Sets the kernel of every quantised linear below `module`, and restores the previous kernels on exit."""
+    linears = [part for part in module.modules() if isinstance(part, QuantizedLinear)]
+    previous = [linear.kernel for linear in linears]
+    try:
+        for linear in linears:
+            linear.kernel = kernel
+        yield
+    finally:
+        for linear, before in zip(linears, previous, strict=True):
+            linear.kernel = before

@@ -1,70 +1,63 @@
-"""Palettes: a weight as places in a small table of values, one table per group of output channels (Core ML's own form)."""
+"""Palettes: a weight as indices into a small table of values, with one table per group of output channels (Core ML)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bundle.errors import RecipeError
-from quantize.recipe import Scheme
+from quantize.module import QuantizedModule, SquaredErrors
+from quantize.schemes.palette import PaletteScheme
 
-ROUNDS = 20  # of Lloyd's algorithm; the error moves by less than 1 % after ten on normal weights
+ROUNDS = 20  # of Lloyd's algorithm; after ten rounds the error of normal weights changes by less than 1 %
 
 
 @dataclass(frozen=True)
 class PalettizedWeight:
-    """indices uint8 [N, K]; palette float32 [N / channels, 2^bits], values of half precision; squared errors as for scales."""
+    """indices uint8 [N, K]; palette float32 [N / channels, 2^bits] with values that float16 holds."""
 
     indices: torch.Tensor
     palette: torch.Tensor
-    squared_error: float
-    min_max_squared_error: float
-    squared_norm: float
+    errors: SquaredErrors
 
 
-class PalettizedLinear(nn.Module):
-    """x [..., K] -> [..., N]; `weight` float32 [N, K] is what the indices say."""
+class PalettizedLinear(QuantizedModule):
+    """x [..., K] -> [..., N]. `weight` float32 [N, K] holds the palette values that the indices select."""
 
-    bias: nn.Parameter | None
-
-    def __init__(self, indices: torch.Tensor, palette: torch.Tensor, scheme: Scheme):
-        super().__init__()
-        self.scheme = scheme
-        self.register_parameter("bias", None)
+    def __init__(self, indices: torch.Tensor, palette: torch.Tensor, scheme: PaletteScheme):
+        super().__init__(scheme)
         self.register_buffer("indices", indices, persistent=False)
         self.register_buffer("palette", palette, persistent=False)
         rows, columns = indices.shape
         values = palette.gather(1, indices.reshape(len(palette), -1).long())
         self.weight = nn.Parameter(values.reshape(rows, columns), requires_grad=False)
 
-    def can_stack(self, parts: list[PalettizedLinear]) -> bool:
-        return all(part.scheme == self.scheme for part in parts)
+    def can_fuse(self, parts: Sequence[nn.Module]) -> bool:
+        """Each palette belongs to rows of one part, so fusing parts of one scheme changes no value."""
+        return all(getattr(part, "scheme", None) == self.scheme for part in parts)
 
-    def stack(self, parts: list[PalettizedLinear]) -> PalettizedLinear:
-        """One linear with the rows of all parts, in order."""
+    def fuse(self, parts: Sequence[Self]) -> Self:
         indices, palettes = (
             torch.cat([part.get_buffer(name) for part in parts]) for name in ("indices", "palette")
         )
-        return PalettizedLinear(indices, palettes, self.scheme)
+        return type(self)(indices, palettes, self.scheme)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.linear(x, self.weight, self.bias)
 
 
-def search_palette(weight: torch.Tensor, scheme: Scheme, path: str) -> PalettizedWeight:
-    """weight [N, K] of any float dtype, finite. Per group the better of evenly spaced values and those that Lloyd's algorithm
-    finds. Raises RecipeError where N is no multiple of the channels that share a palette."""
-    channels = scheme.channels or len(weight)
+def search_palette(weight: torch.Tensor, bits: int, channels: int) -> PalettizedWeight:
+    """weight [N, K] of any float dtype, finite; `channels` divides N.
+
+    Each group of rows takes the better of two palettes: evenly spaced values, and those that Lloyd's algorithm finds.
+    """
     weight = weight.float()
-    if len(weight) % channels:
-        raise RecipeError(
-            f"{path}: {len(weight)} outputs are no multiple of the {channels} that share a palette; add a rule: --quant-rule '{path}=none'"
-        )
     groups = weight.reshape(-1, channels * weight.shape[1])
-    count = 2**scheme.bits
+    count = 2**bits
     even = torch.linspace(0, 1, count)
     low, high = groups.amin(1, keepdim=True), groups.amax(1, keepdim=True)
     spread = (low + (high - low) * even).half().float()
@@ -82,12 +75,14 @@ def search_palette(weight: torch.Tensor, scheme: Scheme, path: str) -> Palettize
     return PalettizedWeight(
         indices=_nearest(groups, palette).to(torch.uint8).reshape(weight.shape),
         palette=palette,
-        squared_error=float(torch.minimum(*errors).sum(dtype=torch.float64)),
-        min_max_squared_error=float(errors[0].sum(dtype=torch.float64)),
-        squared_norm=float(weight.square().sum(dtype=torch.float64)),
+        errors=SquaredErrors(
+            searched=float(torch.minimum(*errors).sum(dtype=torch.float64)),
+            min_max=float(errors[0].sum(dtype=torch.float64)),
+            norm=float(weight.square().sum(dtype=torch.float64)),
+        ),
     )
 
 
 def _nearest(values: torch.Tensor, palette: torch.Tensor) -> torch.Tensor:
-    """Place [G, M] of the nearest of ascending palette values [G, P]."""
+    """For values [G, M], the index [G, M] of the nearest of the ascending palette values [G, P]."""
     return torch.searchsorted((palette[:, 1:] + palette[:, :-1]) / 2, values)

@@ -1,4 +1,4 @@
-"""Recipes: which weight is held in how many bits. Data only; how a target multiplies such weights is not decided here."""
+"""Recipes: the scheme of each weight of a model, as data. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -7,117 +7,96 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from bundle.errors import RecipeError
+from quantize.schemes import IntegerScheme, PaletteScheme, Scheme
 
-GROUP = 32  # weights per scale of a 4-bit scheme: the smallest block that all three targets' kernels take
+GROUP = (
+    32  # weights per scale of a 4-bit scheme: the smallest block that the kernels of all three targets take
+)
 WIDE_GROUP = 128  # a quarter of the scales
 PALETTE_CHANNELS = (
-    16  # rows per palette: a fair of Core ML's sizes (4 to 32); 16 values of 16 bits cost nothing beside them
+    16  # rows per palette; Core ML takes 4 to 32; the palettes are small compared with the indices
 )
-# What an output must keep of its correlation with full precision, by the bits of the coarsest weight on its way. A floor for
-# sanity, not a promise of quality: rounding to 8 bits moves a weight by 0.7 %, to 4 by 9 %, and some ten products follow each other.
-LEAST_CORRELATION = {8: 0.99, 4: 0.9}
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """Symmetric integers with one scale per row (`group=None`) or per `group` weights along a row.
-
-    activations: `kernel` leaves them to the target (integer on ONNX and XNNPACK, float on Core ML);
-        `int8` asks for dynamic 8-bit activations everywhere, spelled out where a target has no such kernel.
-    channels: not integers and scales but a palette of 2^bits values per so many rows, which Core ML alone has.
-    """
-
-    bits: int
-    group: int | None = None
-    activations: str = "kernel"
-    channels: int | None = None
-
-    @property
-    def range(self) -> tuple[int, int]:
-        """Smallest and largest integer; 8 bits leave out -128, so that a negated weight is a weight."""
-        return (-127, 127) if self.bits == 8 else (-(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Schemes for every linear and table whose path matches the shell pattern; None keeps it in floating point."""
+    """Schemes for every linear and table whose path matches the shell pattern. None keeps floating point."""
 
     pattern: str
     linears: Scheme | None
     tables: Scheme | None
 
+    def to_dict(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {"pattern": self.pattern, "linears": _to_dict(self.linears), "tables": _to_dict(self.tables)}
+
 
 @dataclass(frozen=True)
 class Recipe:
-    """Ordered rules over module paths; the first that matches decides. `tables` is for embeddings, `linears` for the rest."""
+    """Ordered rules over module paths. The first match decides. Otherwise `tables` is for embeddings, `linears` for linears."""
 
     name: str
     linears: Scheme | None
     tables: Scheme | None
     rules: tuple[Rule, ...] = ()
 
+    @property
+    def schemes(self) -> tuple[Scheme, ...]:
+        """All schemes that the recipe and its rules name, each once."""
+        named = (self.linears, self.tables, *(s for rule in self.rules for s in (rule.linears, rule.tables)))
+        return tuple(dict.fromkeys(scheme for scheme in named if scheme is not None))
+
     def scheme_for(self, path: str, is_table: bool) -> Scheme | None:
-        """What holds the weight of the module at `path`; None means floating point."""
+        """The scheme of the weight of the module at `path`. None means floating point."""
         for rule in self.rules:
             if fnmatchcase(path, rule.pattern):
                 return rule.tables if is_table else rule.linears
         return self.tables if is_table else self.linears
 
     def with_rules(self, rules: tuple[Rule, ...]) -> Recipe:
-        """The same recipe with `rules` asked first."""
+        """The same recipe with `rules` before its own."""
         return replace(self, rules=rules + self.rules)
 
-    def describe(self) -> dict[str, Any]:
-        """For the manifest: all that decides, in order."""
+    def to_dict(self) -> dict[str, Any]:
+        """For the manifest: everything that decides, in order."""
         return {
             "name": self.name,
-            "linears": _describe(self.linears),
-            "tables": _describe(self.tables),
-            "rules": [
-                {
-                    "pattern": rule.pattern,
-                    "linears": _describe(rule.linears),
-                    "tables": _describe(rule.tables),
-                }
-                for rule in self.rules
-            ],
+            "linears": _to_dict(self.linears),
+            "tables": _to_dict(self.tables),
+            "rules": [rule.to_dict() for rule in self.rules],
         }
 
 
-def _describe(scheme: Scheme | None) -> dict[str, Any] | None:
-    if scheme is None:
-        return None
-    if scheme.channels:
-        return {"type": "palette", "bits": scheme.bits, "channels": scheme.channels}
-    return {"type": "integer", "bits": scheme.bits, "group": scheme.group, "activations": scheme.activations}
+def _to_dict(scheme: Scheme | None) -> dict[str, Any] | None:
+    return None if scheme is None else scheme.to_dict()
 
 
-_INT8 = Scheme(bits=8)
-_INT4 = Scheme(bits=4, group=GROUP)
+_INT8 = IntegerScheme(bits=8)
+_INT4 = IntegerScheme(bits=4, group=GROUP)
 RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe("none", linears=None, tables=None),
         Recipe("w8", linears=_INT8, tables=_INT8),
         Recipe("w4", linears=_INT4, tables=_INT8),
-        Recipe("w4g128", linears=Scheme(bits=4, group=WIDE_GROUP), tables=_INT8),
-        Recipe("lut4", linears=Scheme(bits=4, channels=PALETTE_CHANNELS), tables=_INT8),
-        Recipe("8da4w", linears=Scheme(bits=4, group=GROUP, activations="int8"), tables=_INT8),
+        Recipe("w4g128", linears=IntegerScheme(bits=4, group=WIDE_GROUP), tables=_INT8),
+        Recipe("lut4", linears=PaletteScheme(bits=4, channels=PALETTE_CHANNELS), tables=_INT8),
+        Recipe("8da4w", linears=IntegerScheme(bits=4, group=GROUP, activations="int8"), tables=_INT8),
     )
 }
 
 
 def find_recipe(name: str) -> Recipe:
-    """Raises RecipeError that lists the recipes there are."""
+    """Raises RecipeError that lists the known recipes."""
     if name not in RECIPES:
-        raise RecipeError(f"recipe {name!r} is unknown; there are {', '.join(RECIPES)}")
+        raise RecipeError(f"recipe {name!r} is unknown; known recipes: {', '.join(RECIPES)}")
     return RECIPES[name]
 
 
 def parse_rule(text: str) -> Rule:
-    """`PATTERN=RECIPE`, as in `layers.0.*=none`: that recipe for every path that matches."""
+    """Parses `PATTERN=RECIPE`, such as `layers.0.*=none`: that recipe for every path that matches."""
     pattern, separator, name = text.rpartition("=")
     if not separator or not pattern:
-        raise RecipeError(f"--quant-rule {text!r}: expected PATTERN=RECIPE, as in 'layers.0.*=none'")
+        raise RecipeError(f"quantisation rule {text!r}: expected PATTERN=RECIPE, such as 'layers.0.*=none'")
     recipe = find_recipe(name)
     return Rule(pattern, recipe.linears, recipe.tables)

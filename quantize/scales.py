@@ -1,7 +1,7 @@
-"""The search for scales: integers and scales that lie closer to the weight than plain min-max gives.
+"""The search for scales: integers and scales that are closer to the weight than plain min-max gives.
 
-Scales are rounded to bfloat16 before anything is measured with them, because XNNPACK stores them so; then every target
-holds the same weights. They are kept at or above the smallest normal half, so that Core ML's float16 holds them exactly.
+Candidate scales are rounded to bfloat16 before their error is measured, because XNNPACK stores them in bfloat16. All
+targets then hold the same weights. Scales are at least the smallest normal float16, so that Core ML holds them exactly.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 from torchao.quantization.quant_primitives import MappingType, choose_qparams_affine
 
-from bundle.errors import RecipeError
-from quantize.recipe import Scheme
+from quantize.module import SquaredErrors
 
 SHRINK = (
     0.95,
@@ -21,48 +20,42 @@ SHRINK = (
     0.8,
     0.75,
     0.7,
-)  # clipping tried against min-max; below 0.7 nothing won on normal weights
+)  # factors tried on min-max scales; below 0.7 none won on normal weights
 SMALLEST_SCALE = 2.0**-14
-CHUNK = 2**18  # weights that are searched together
+CHUNK = 2**18  # number of weights that are searched together
 
 
 @dataclass(frozen=True)
-class QuantizedWeight:
-    """integers int8 [N, K]; scale float32 [N, K / block], values of bfloat16; squared errors summed over the weight."""
+class ScaledWeight:
+    """integers int8 [N, K]; scale float32 [N, K / block] with values of bfloat16."""
 
     integers: torch.Tensor
     scale: torch.Tensor
-    squared_error: float
-    min_max_squared_error: float
-    squared_norm: float
+    errors: SquaredErrors
 
 
-def search_scales(weight: torch.Tensor, scheme: Scheme, path: str) -> QuantizedWeight:
-    """weight [N, K] of any float dtype, finite. Raises RecipeError when K is no multiple of the group.
+def search_scales(weight: torch.Tensor, group: int | None, limits: tuple[int, int]) -> ScaledWeight:
+    """weight [N, K] of any float dtype, finite; `group` divides K, None is a whole row; `limits` of the integers.
 
-    Rows are searched some at a time: each pass over them then finds them in the cache.
+    Rows are searched in chunks that fit the processor's cache.
     """
     rows, columns = weight.shape
-    block = scheme.group or columns
-    if columns % block:
-        raise RecipeError(
-            f"{path}: {columns} inputs are no multiple of the group of {block}; add a rule that keeps it: --quant-rule '{path}=none'"
-        )
+    block = group or columns
     integers = torch.empty(rows, columns, dtype=torch.int8)
     scale = torch.empty(rows, columns // block)
-    errors = torch.zeros(3, dtype=torch.float64)  # searched, min-max, and the square of the weight
+    errors = torch.zeros(3, dtype=torch.float64)  # as in SquaredErrors
     step = max(1, CHUNK // columns)
     for start in range(0, rows, step):
         part = slice(start, start + step)
-        integers[part], scale[part], found = _search(weight[part].float(), block, scheme.range)
+        integers[part], scale[part], found = _search(weight[part].float(), block, limits)
         errors += found
-    return QuantizedWeight(integers, scale, *errors.tolist())
+    return ScaledWeight(integers, scale, SquaredErrors(*errors.tolist()))
 
 
 def _search(
     weight: torch.Tensor, block: int, limits: tuple[int, int]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """weight float32 [n, K] -> integers [n, K], scales [n, K / block], squared errors and norm float64 [3]."""
+    """weight float32 [n, K] -> integers [n, K], scales [n, K / block], float64 [3] as in SquaredErrors."""
     low, high = limits
     rows, columns = weight.shape
     start, _ = choose_qparams_affine(
@@ -73,9 +66,8 @@ def _search(
 
     def attempt(scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         scale = scale.clamp_min(SMALLEST_SCALE).bfloat16().float()
-        integers = (
-            (groups * (1 / scale)[..., None]).round_().clamp_(low, high)
-        )  # as torchao's quantize_affine, in fewer passes
+        # as torchao's quantize_affine, in fewer passes
+        integers = (groups * (1 / scale)[..., None]).round_().clamp_(low, high)
         return integers, scale, torch.addcmul(groups, integers, scale[..., None], value=-1).square_().sum(-1)
 
     best_integers, best_scale, best_error = attempt(start)
@@ -94,9 +86,8 @@ def _search(
     for factor in SHRINK:
         keep_better(start * factor)
     power = best_integers.square().sum(-1)
-    keep_better(
-        torch.where(power > 0, (groups * best_integers).sum(-1) / power.clamp_min(1), best_scale).abs()
-    )  # least squares
+    fitted = (groups * best_integers).sum(-1) / power.clamp_min(1)  # least squares
+    keep_better(torch.where(power > 0, fitted, best_scale).abs())
     errors = torch.stack(
         (best_error.sum(dtype=torch.float64), min_max_error, weight.square().sum(dtype=torch.float64))
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bundle.errors import ExportError, RecipeError
 from quantize.recipe import Recipe
+from quantize.schemes import Scheme
 
 if TYPE_CHECKING:
     from export.targets.base import Lowering
@@ -19,7 +20,7 @@ TARGETS = {
     "coreml": ("export.targets.coreml.lowering", "CoreMLLowering", ("coremltools",)),
 }
 
-PALETTES = ("coreml",)  # hold weights as tables of values
+SCHEME_TARGETS = {"palette": frozenset({"coreml"})}  # scheme types that only some targets can store
 HALVES = ("coreml",)  # hold what stays in floating point in half precision, unless asked for more
 
 
@@ -42,17 +43,20 @@ def compute_precision(target: str, asked: str | None = None) -> str:
 
 
 def check_recipes(target: str, recipes: Iterable[Recipe]) -> None:
-    """Raises RecipeError (usage) where a target cannot hold weights as a recipe says."""
+    """Raises RecipeError (usage) if a target cannot store the weights of a recipe."""
     for recipe in recipes:
-        schemes = [
-            recipe.linears,
-            recipe.tables,
-            *(scheme for rule in recipe.rules for scheme in (rule.linears, rule.tables)),
-        ]
-        if target not in PALETTES and any(scheme and scheme.channels for scheme in schemes):
-            raise RecipeError(
-                f"recipe {recipe.name}: palettes are {', '.join(PALETTES)}'s own; for {target} take w4"
-            )
+        for scheme in recipe.schemes:
+            allowed = targets_of(scheme)
+            if allowed is not None and target not in allowed:
+                raise RecipeError(
+                    f"recipe {recipe.name}: {target} cannot store {scheme.type} weights, only"
+                    f" {', '.join(sorted(allowed))} can; use w4 for {target}"
+                )
+
+
+def targets_of(scheme: Scheme) -> frozenset[str] | None:
+    """Names of the targets that can store weights in `scheme`. None means every target."""
+    return SCHEME_TARGETS.get(scheme.type, scheme.targets)
 
 
 def float_bytes(target: str, asked: str | None = None) -> int:

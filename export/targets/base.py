@@ -16,7 +16,7 @@ from bundle.cache import coreml_state_name
 from bundle.manifest import Precision
 from bundle.spec import Signature
 from model.component import Component
-from quantize.linear import Product
+from quantize.linear import LinearKernel
 
 TRACE_ROWS = 5  # size of a dynamic dimension while tracing: neither 0 nor 1, which torch.export would take as constants
 
@@ -53,7 +53,7 @@ class EntryPoint:
 
 
 class Lowering(Protocol):
-    """One target. `layout` and `product` say what its artifacts compute, for the eager reference to do the same.
+    """One target. `layout` and `linear_kernel` say what its artifacts compute, for the eager reference to do the same.
 
     `max_batch`: how many one call of a batched component may serve. `is_slow`: large artifacts run here at seconds a call.
     `integer_kernels`: quantised products round their activations whatever the scheme asks.
@@ -63,7 +63,7 @@ class Lowering(Protocol):
 
     target: str
     layout: str
-    product: Product
+    linear_kernel: LinearKernel
     max_batch: int = 1
     is_slow: bool = False
     runners: tuple[str, ...]

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from executorch.backends.xnnpack.partition.config.gemm_configs import AddmmConfig, LinearConfig, MMConfig
 from executorch.backends.xnnpack.partition.config.generic_node_configs import SigmoidConfig
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -30,9 +29,9 @@ from bundle.errors import ExportError, first_line
 from bundle.spec import Signature
 from export.targets.base import TRACE_ROWS, EntryPoint, Graph, Lowering, Stateful, dynamic_shapes, quiet_logs
 from model.component import Component
-from model.layers.attention import AttentionKernel, ReferenceAttention, held_positions, seen, use_attention
-from model.layers.norm import use_norm
-from quantize.linear import int8_per_token, use_product
+from model.layers.attention import AttentionKernel, attention_kernel, held_positions, seen
+from model.layers.norm import norm_kernel
+from quantize.linear import int8_per_token, linear_kernel
 
 # Products with weights only, of every precision: with everything that XNNPACK takes, slices and reshapes cut the codec of the
 # golden checkpoint into 157 delegates, and lowering takes twice as long.
@@ -135,7 +134,7 @@ class ExecuTorchLowering(Lowering):
 
     target = "executorch"
     layout = LlamaAttention.layout
-    product = staticmethod(int8_per_token)
+    linear_kernel = staticmethod(int8_per_token)
     runners = ("ExecuTorch",)
     integer_kernels = True
     packages = ("torch", "torchao", "executorch")
@@ -177,11 +176,13 @@ class ExecuTorchLowering(Lowering):
 
     def _trace(self, graph: Graph) -> dict[str, torch.export.ExportedProgram]:
         component = graph.widest
-        use_product(component.module, int8_per_token)
-        use_attention(component.module, LlamaAttention())
-        use_norm(component.module, _rms_norm)
         try:
-            with _quiet():
+            with (
+                _quiet(),
+                linear_kernel(component.module, int8_per_token),
+                attention_kernel(component.module, LlamaAttention()),
+                norm_kernel(component.module, _rms_norm),
+            ):
                 inputs = tuple(graph.trace_inputs().values())
                 dynamic = (tuple(shapes or None for shapes in dynamic_shapes(component)),)
                 methods = {
@@ -194,9 +195,6 @@ class ExecuTorchLowering(Lowering):
             raise ExportError(
                 f"{graph.name}: ExecuTorch export failed: {type(error).__name__}: {first_line(error)}"
             ) from error
-        finally:
-            use_attention(component.module, ReferenceAttention(self.layout))
-            use_norm(component.module, F.rms_norm)
         return methods
 
 

@@ -18,9 +18,9 @@ from bundle.cache import ONNX_PAST, ONNX_PRESENT
 from bundle.errors import ExportError, first_line
 from export.targets.base import EntryPoint, Graph, Lowering, dynamic_shapes, quiet_logs, zero_states
 from model.component import Component
-from model.layers.attention import AttentionKernel, ReferenceAttention, held_positions, seen, use_attention
+from model.layers.attention import AttentionKernel, attention_kernel, held_positions, seen
 from model.layers.rope import Rotation
-from quantize.linear import CHANNEL_BLOCK, QuantizedLinear, int8_per_block, use_product
+from quantize.linear import CHANNEL_BLOCK, QuantizedLinear, int8_per_block, linear_kernel
 
 OPSET = 23
 INLINE_BELOW = 1024  # bytes; smaller constants stay in the graph
@@ -87,8 +87,8 @@ def _(q, k, v, k_cache, v_cache, last, total, cos, sin, heads, kv_heads):
     return torch.empty_like(q), torch.empty_like(k_cache), torch.empty_like(v_cache)
 
 
-def spell_product(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
-    """The same weights as `linear`, spelled as `MatMulNBits`; a per-channel scale is repeated for each block."""
+def lower_linear(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
+    """x [..., K] -> [..., N] as `MatMulNBits` with the weights of `linear`. A per-channel scale is repeated for each block."""
     block = linear.block if linear.scheme.group else CHANNEL_BLOCK
     blocks = -(-linear.in_features // block)
     scale = linear.scale if linear.scheme.group else linear.scale.repeat(1, blocks)
@@ -201,7 +201,7 @@ class OnnxLowering(Lowering):
 
     target = "onnx"
     layout = SharedBufferAttention.layout
-    product = staticmethod(int8_per_block)
+    linear_kernel = staticmethod(int8_per_block)
     runners = ("ONNX Runtime",)
     max_batch = 4
     integer_kernels = True
@@ -219,8 +219,6 @@ class OnnxLowering(Lowering):
 
     def _convert(self, graph: Graph) -> ir.Model:
         component = graph.widest
-        use_product(component.module, spell_product)
-        use_attention(component.module, SharedBufferAttention())
         inputs, states = [*graph.trace_inputs().values()], zero_states(component)
         dynamic = dynamic_shapes(component)
         if graph.batched:
@@ -233,7 +231,12 @@ class OnnxLowering(Lowering):
         else:
             dynamic += [{}] * len(states)
         try:
-            with warnings.catch_warnings(), quiet_logs("torch.onnx", "onnxscript"):
+            with (
+                warnings.catch_warnings(),
+                quiet_logs("torch.onnx", "onnxscript"),
+                linear_kernel(component.module, lower_linear),
+                attention_kernel(component.module, SharedBufferAttention()),
+            ):
                 warnings.simplefilter("ignore")
                 arguments = (*inputs, *states)
                 # strict: no; the graphs take their states as *args, which strict tracing renames
@@ -262,9 +265,6 @@ class OnnxLowering(Lowering):
             raise ExportError(
                 f"{graph.name}: ONNX export failed: {type(error).__name__}: {first_line(error)}"
             ) from error
-        finally:
-            use_product(component.module, int8_per_block)
-            use_attention(component.module, ReferenceAttention(self.layout))
         model = onnx_program.model
         _pack_weights(model)
         _name_dimensions(model, dynamic)

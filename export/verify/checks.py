@@ -383,10 +383,7 @@ def _calls(context: Context, steps: list[Component], seed: int) -> list[tuple[st
             cache = step.signature.states[-1]
             first = LONG // 2 if step.name == "decode_step" else 0
             if cache.window:
-                first = (
-                    cache.positions
-                    - context.extent.replayed // 2
-                )
+                first = cache.positions - context.extent.replayed // 2
             calls.append((step.name, _at(step.example(seed + index), first + index)))
     return calls
 

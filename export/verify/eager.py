@@ -9,49 +9,46 @@ import torch
 
 from bundle.spec import Signature
 from model.component import Component
-from model.layers.attention import ReferenceAttention, use_attention
-from quantize.linear import Product, QuantizedLinear, float_activations, use_product
+from model.layers.attention import ReferenceAttention, attention_kernel
+from quantize.linear import LinearKernel, QuantizedLinear, float_activations, linear_kernel
 from runtime.engines.base import Engine, Stream
 from runtime.engines.states import Arrays, check_states, copy_states, empty_states, unique_caches
 
 
 class EagerEngine(Engine):
-    """Runs components as torch modules: `product` is how quantised linears multiply, `layout` how caches lie."""
+    """Runs components as torch modules: `kernel` is the arithmetic of quantised linears, `layout` that of caches."""
 
     def __init__(
         self,
         components: list[Component],
         layout: str,
-        product: Product = float_activations,
+        kernel: LinearKernel = float_activations,
         find: Callable[[str], Component] | None = None,
     ):
         """`find(name)` gives a component with its weights in place; by default those of `components`, which then need them."""
         super().__init__()
         self._components = {component.name: component for component in components}
         self._find = find or self._components.__getitem__
-        self._attention, self._product, self.identity = ReferenceAttention(layout), product, "eager"
+        self._attention, self._kernel, self.identity = ReferenceAttention(layout), kernel, "eager"
 
     def stream(self) -> EagerStream:
         return EagerStream({name: component.signature for name, component in self._components.items()}, self)
 
     def call(self, name: str, inputs: list[torch.Tensor], states: list[torch.Tensor]) -> list[torch.Tensor]:
         module = self._find(name).module
-        use_product(
-            module, self._product
-        )  # on every call: engines of one model share its modules, and lowering spells its own
-        use_attention(module, self._attention)
-        with torch.no_grad():
+        # for each call, because engines of one model share its modules
+        with torch.no_grad(), linear_kernel(module, self._kernel), attention_kernel(module, self._attention):
             result = module(*inputs, *states)
         return list(result) if isinstance(result, tuple) else [result]
 
 
-def reordered(product: Product, dtype: torch.dtype = torch.float32) -> Product:
-    """`product` as another order of sums in `dtype` would have it: inputs moved by about a unit in the last place of their row's peak."""
+def reordered(kernel: LinearKernel, dtype: torch.dtype = torch.float32) -> LinearKernel:
+    """`kernel` as another order of sums in `dtype` would have it: inputs moved by about a unit in the last place of their row's peak."""
     generator = torch.Generator().manual_seed(0)
 
     def moved(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
         unit = x.abs().amax(-1, keepdim=True) * torch.finfo(dtype).eps
-        return product(x + unit * torch.randn(x.shape, generator=generator), linear)
+        return kernel(x + unit * torch.randn(x.shape, generator=generator), linear)
 
     return moved
 

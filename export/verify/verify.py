@@ -22,9 +22,7 @@ from export.verify.context import SAMPLE, SKETCH, WHOLE, Context
 from export.verify.eager import EagerEngine, reordered
 from export.verify.teacher_forcing import Reports, agreement, end_to_end
 from model.component import Component
-from quantize.linear import QuantizedEmbedding, QuantizedLinear
-from quantize.palettes import PalettizedLinear
-from quantize.recipe import LEAST_CORRELATION
+from quantize.module import QuantizedModule
 from runtime.engines import open_engine
 from runtime.engines.base import EngineOptions
 from runtime.families import open_family, read_constants
@@ -105,9 +103,9 @@ def _run(
     context = Context(
         components,
         artifact=engine.stream,
-        eager=EagerEngine(components, layout, lowering.product).stream,
+        eager=EagerEngine(components, layout, lowering.linear_kernel).stream,
         reordered=EagerEngine(
-            components, layout, reordered(lowering.product, torch.float16 if half else torch.float32)
+            components, layout, reordered(lowering.linear_kernel, torch.float16 if half else torch.float32)
         ).stream,
         full=EagerEngine(components, layout, find=plain).stream if rounded else None,
         layout=layout,
@@ -148,21 +146,21 @@ def _run(
 
 
 def _rounds_activations(component: Component, lowering: Lowering) -> bool:
-    linears = [part for part in component.module.modules() if isinstance(part, QuantizedLinear)]
-    return any(lowering.integer_kernels or part.scheme.activations == "int8" for part in linears)
+    linears = (part for part in _quantized_modules(component) if not part.is_table)
+    return any(linear.scheme.integer_activations(lowering.integer_kernels) for linear in linears)
 
 
 def _quantisation_bars(components: list[Component]) -> dict[str, float]:
-    """Per graph, by its coarsest weight."""
-    bits = {
-        component.graph: [
-            part.scheme.bits
-            for part in component.module.modules()
-            if isinstance(part, QuantizedLinear | QuantizedEmbedding | PalettizedLinear)
-        ]
+    """The largest distance from full precision of each graph, by the scheme with the lowest correlation limit."""
+    limits = {
+        component.graph: [part.scheme.min_correlation for part in _quantized_modules(component)]
         for component in components
     }
-    return {graph: distance_at(LEAST_CORRELATION[min(found)]) for graph, found in bits.items() if found}
+    return {graph: distance_at(min(found)) for graph, found in limits.items() if found}
+
+
+def _quantized_modules(component: Component) -> list[QuantizedModule]:
+    return [part for part in component.module.modules() if isinstance(part, QuantizedModule)]
 
 
 def table(result: dict[str, Any]) -> str:

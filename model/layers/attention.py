@@ -1,7 +1,7 @@
 """Grouped-query attention with a KV cache that each target keeps in its own way.
 
 `Attention` projects; an `AttentionKernel` rotates, writes the new rows into the cache and attends. The reference one
-stands here; a target's own (a fused operator, a one-hot write) is put in its place by `use_attention`.
+stands here; a target's own (a fused operator, a one-hot write) is put in its place by `attention_kernel`.
 
 A cache holds all rows up to its end, or the last of an endless stream: then a query sees the `window` last keys, itself among
 them, and the cache rolls in one of two ways (`Layout.staged`).
@@ -9,6 +9,7 @@ them, and the cache rolls in one of two ways (`Layout.staged`).
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from bundle.cache import LAYOUTS, LayoutName
+from model.layers.kernels import exchanged
 from model.layers.linear import joined
 from model.layers.rope import Rotation
 
@@ -201,8 +203,6 @@ def join_products(module: nn.Module) -> None:
             part.join()
 
 
-def use_attention(module: nn.Module, kernel: AttentionKernel) -> None:
-    """Puts a target's way of attending into every `Attention` below `module`."""
-    for part in module.modules():
-        if isinstance(part, Attention):
-            part.kernel = kernel
+def attention_kernel(module: nn.Module, kernel: AttentionKernel) -> AbstractContextManager[None]:
+    """Sets the kernel of every `Attention` below `module`, and restores the previous kernels on exit."""
+    return exchanged(module, Attention, "kernel", kernel)

@@ -22,7 +22,7 @@ class SideBySide(nn.Module):
 def joined(parts: list[Any]) -> nn.Module:
     """One module that gives the outputs of all parts, concatenated: their rows stacked where they are of one kind.
 
-    A quantised linear says by `can_stack(parts)` and `stack(parts)` how its rows go together.
+    A quantised linear says by `can_fuse(parts)` and `fuse(parts)` how its rows go together.
     """
     first: Any = parts[0]
     whole: Any
@@ -31,8 +31,8 @@ def joined(parts: list[Any]) -> nn.Module:
             first.in_features, sum(part.out_features for part in parts), bias=False, device="meta"
         )
         whole.weight = nn.Parameter(torch.cat([part.weight for part in parts]), requires_grad=False)
-    elif all(type(part) is type(first) for part in parts) and first.can_stack(parts):
-        whole = first.stack(parts)
+    elif all(type(part) is type(first) for part in parts) and first.can_fuse(parts):
+        whole = first.fuse(parts)
     else:
         return SideBySide(parts)
     whole.bias = _joined_bias(parts)

@@ -1,10 +1,15 @@
 """Root-mean-square normalisation."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from model.layers.kernels import exchanged
+
+NormKernel = Callable[..., torch.Tensor]  # (x, widths, weight, eps) -> x normalised
 
 
 class RMSNorm(nn.Module):
@@ -15,14 +20,12 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(width))
         self.width = width
         self.eps = eps
-        self.normalise: Callable[..., torch.Tensor] = F.rms_norm  # (x, widths, weight, eps)
+        self.kernel: NormKernel = F.rms_norm
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.normalise(x, (self.width,), self.weight, self.eps)
+        return self.kernel(x, (self.width,), self.weight, self.eps)
 
 
-def use_norm(module: nn.Module, normalise: Callable[..., torch.Tensor]) -> None:
-    """Puts a target's spelling into every `RMSNorm` below `module`."""
-    for part in module.modules():
-        if isinstance(part, RMSNorm):
-            part.normalise = normalise
+def norm_kernel(module: nn.Module, kernel: NormKernel) -> AbstractContextManager[None]:
+    """Sets the kernel of every `RMSNorm` below `module`, and restores the previous kernels on exit."""
+    return exchanged(module, RMSNorm, "kernel", kernel)

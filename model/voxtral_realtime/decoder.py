@@ -34,7 +34,7 @@ class DelayNorm(nn.Module):
     def forward(self, x: torch.Tensor, delay: torch.Tensor) -> torch.Tensor:
         """`delay` int64 [1] is a row."""
         norm = self.norm
-        return norm.normalise(x, (norm.width,), self.weights[delay].flatten(), norm.eps)
+        return norm.kernel(x, (norm.width,), self.weights[delay].flatten(), norm.eps)
 
 
 class DecoderBlock(nn.Module):

@@ -274,7 +274,7 @@ def test_no_engine_installed(bundles, tmp_path):
     ("arguments", "code", "says"),
     [
         (["--target", "tflite"], 2, "onnx, executorch, coreml"),
-        (["--target", "coreml,onnx", "--quant", "lut4"], 2, "palettes are coreml's own"),
+        (["--target", "coreml,onnx", "--quant", "lut4"], 2, "onnx cannot store palette weights"),
         (["--target", "executorch", "--compute-precision", "float32"], 2, "executorch computes in float32"),
         (["--target", "onnx", "--quant", "w3"], 2, "none, w8, w4, w4g128, lut4, 8da4w"),
         (["--target", "onnx", "--quant-for", "voice=w8"], 2, "embed_text"),

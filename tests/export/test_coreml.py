@@ -20,15 +20,14 @@ from export.targets.coreml.lowering import (
     CoreMLLowering,
     OneHotAttention,
     _rms_norm,
-    spell_product,
+    lower_linear,
 )
 from export.targets.coreml.package import WEIGHTS, _read, check_package, merge, read_quantized_weights
 from model.layers.attention import ReferenceAttention
 from model.layers.rope import RotaryTable
 from model.synthetic.checkpoint import embedded_default
-from quantize.linear import QuantizedLinear, float_activations, int8_per_token
+from quantize.linear import QuantizedLinear, float_activations, int8_per_token, linear_kernel
 from quantize.recipe import find_recipe
-from quantize.scales import search_scales
 from runtime.mil import Executor, Package
 
 pytestmark = pytest.mark.slow
@@ -315,10 +314,9 @@ def test_products_are_the_shared_arithmetic():
     weight, x = torch.randn(48, 64), torch.randn(2, 3, 64)
     for recipe, same in (("w8", float_activations), ("w4", float_activations), ("8da4w", int8_per_token)):
         scheme = find_recipe(recipe).linears
-        held = search_scales(weight, scheme, "weight")
-        linear = QuantizedLinear(held.integers, held.scale, scheme)
-        torch.testing.assert_close(spell_product(x, linear), same(x, linear))
-        assert spell_product(torch.zeros_like(x), linear).eq(0).all()
+        linear = scheme.quantize(weight, "weight", is_table=False).module
+        torch.testing.assert_close(lower_linear(x, linear), same(x, linear))
+        assert lower_linear(torch.zeros_like(x), linear).eq(0).all()
 
 
 def test_dynamic_activations_are_spelled_out_in_the_graph(checkpoint, tmp_path):
@@ -347,7 +345,7 @@ def test_one_graph_in_the_other_recipes_computes_what_the_module_does(checkpoint
     kinds = {op.type for op in function.operations()}
     assert ("constexpr_lut_to_dense" in kinds) == (recipe == "lut4")
     inputs = graph.widest.example(0)
-    with torch.no_grad():
+    with torch.no_grad(), linear_kernel(graph.widest.module, lower_linear):
         expected = graph.widest.module(*(torch.from_numpy(array) for array in inputs.values()))
     found = Executor(function, "float32").run(
         {name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in inputs.items()}

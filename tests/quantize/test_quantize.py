@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from bundle.errors import RecipeError
 from export.__main__ import main as export
-from quantize.linear import QuantizedLinear, float_activations, int8_per_block, int8_per_token
+from quantize.linear import QuantizedLinear, float_activations, int8_per_block, int8_per_token, linear_kernel
 from quantize.palettes import PalettizedLinear, search_palette
-from quantize.recipe import RECIPES, Recipe, Rule, Scheme, find_recipe
+from quantize.recipe import RECIPES, Recipe, Rule, find_recipe
 from quantize.scales import search_scales
+from quantize.schemes import IntegerScheme, PaletteScheme, scheme_from_dict
 
-INT8, INT4 = Scheme(8), Scheme(4, 32)
+INT8, INT4 = IntegerScheme(8), IntegerScheme(4, 32)
 
 
 def weight(rows=24, columns=96, seed=0):
@@ -25,21 +26,21 @@ def weight(rows=24, columns=96, seed=0):
 @pytest.mark.parametrize("scheme", [INT8, INT4])
 @pytest.mark.parametrize("seed", range(5))
 def test_searched_scales_are_never_worse_than_min_max(scheme, seed):
-    found = search_scales(weight(seed=seed), scheme, "w")
-    assert found.squared_error <= found.min_max_squared_error
+    found = search_scales(weight(seed=seed), scheme.group, scheme.range)
+    assert found.errors.searched <= found.errors.min_max
     low, high = scheme.range
     assert low <= found.integers.min() and found.integers.max() <= high
 
 
 def test_the_search_lowers_the_error_of_4_bits_by_5_percent():
-    found = search_scales(weight(256, 256), INT4, "w")
-    assert found.squared_error < 0.95 * found.min_max_squared_error
+    found = search_scales(weight(256, 256), INT4.group, INT4.range)
+    assert found.errors.searched < 0.95 * found.errors.min_max
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 1000), st.sampled_from([1e-12, 1e-6, 1.0, 1e4]))
 def test_scales_are_exact_in_bfloat16_and_half_for_any_magnitude(seed, size):
-    found = search_scales(weight(seed=seed) * size, INT4, "w").scale
+    found = search_scales(weight(seed=seed) * size, INT4.group, INT4.range).scale
     assert torch.equal(found, found.bfloat16().float()) and torch.equal(found, found.half().float())
 
 
@@ -59,27 +60,27 @@ def test_unknown_recipe_lists_those_there_are():
 @pytest.mark.parametrize(("scheme", "columns"), [(INT4, 100)])
 def test_a_group_must_divide(scheme, columns):
     with pytest.raises(RecipeError, match="100 inputs"):
-        search_scales(weight(columns=columns), scheme, "layers.0.wq")
+        scheme.quantize(weight(columns=columns), "layers.0.wq", is_table=False)
 
 
 @pytest.mark.parametrize("scheme", [INT8, INT4])
 def test_integer_activations_come_near_float_ones(scheme):
     """Half a step of 1/127 of the largest activation, over 96 inputs in random directions: under 2 % of the output."""
-    found = search_scales(weight(), scheme, "w")
+    found = search_scales(weight(), scheme.group, scheme.range)
     linear, x = QuantizedLinear(found.integers, found.scale, scheme), torch.randn(7, 96)
     exact = float_activations(x, linear)
     torch.testing.assert_close(
         exact, F.linear(x, found.integers.float() * found.scale.repeat_interleave(linear.block, 1))
     )
-    for product in (int8_per_token, int8_per_block):
-        distance = (product(x, linear) - exact).norm() / exact.norm()
+    for kernel in (int8_per_token, int8_per_block):
+        distance = (kernel(x, linear) - exact).norm() / exact.norm()
         assert 1e-4 < distance < 2e-2
 
 
 @pytest.mark.parametrize(("bits", "columns", "bytes_a_row"), [(4, 96, 48), (8, 96, 96), (4, 9, 9)])
 def test_packed_integers_take_half_and_multiply_to_the_same_bits(bits, columns, bytes_a_row):
     """Of 4 bits and an even number of columns; others stay as they are. Every integer from the smallest to the largest is there."""
-    scheme = Scheme(bits)
+    scheme = IntegerScheme(bits)
     low, high = scheme.range
     integers = torch.arange(low, high + 1, dtype=torch.int8).repeat(columns).reshape(-1, columns)
     linear, x = (
@@ -95,46 +96,40 @@ def test_packed_integers_take_half_and_multiply_to_the_same_bits(bits, columns, 
     )
     if bytes_a_row < columns:
         with pytest.raises(RuntimeError, match="packed"):
-            linear.stack([linear])
+            linear.fuse([linear])
     assert torch.equal(linear(x), before) and torch.equal(
         int8_per_block(x, linear), int8_per_block(x, QuantizedLinear(integers, linear.scale, scheme))
     )
 
 
-def test_stacked_rows_are_the_rows():
-    parts = [
-        QuantizedLinear(f.integers, f.scale, INT4)
-        for f in (search_scales(weight(seed=s), INT4, "w") for s in (1, 2))
-    ]
+def test_fused_rows_are_the_rows():
+    parts = [INT4.quantize(weight(seed=seed), "w", is_table=False).module for seed in (1, 2)]
     x = torch.randn(3, 96)
-    torch.testing.assert_close(parts[0].stack(parts)(x), torch.cat([part(x) for part in parts], -1))
+    torch.testing.assert_close(parts[0].fuse(parts)(x), torch.cat([part(x) for part in parts], -1))
 
 
-LUT4 = Scheme(4, channels=8)
+LUT4 = PaletteScheme(4, channels=8)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 1000), st.sampled_from([1e-3, 1.0, 1e3]))
 def test_palettes_hold_the_nearest_of_values_that_half_precision_holds(seed, size):
     w = weight(seed=seed) * size
-    found = search_palette(w, LUT4, "w")
+    found = search_palette(w, LUT4.bits, LUT4.channels)
     assert found.palette.shape == (3, 16) and torch.equal(found.palette, found.palette.half().float())
-    assert found.squared_error <= found.min_max_squared_error
+    assert found.errors.searched <= found.errors.min_max
     held = PalettizedLinear(found.indices, found.palette, LUT4).weight
     distances = (w.reshape(3, -1, 1) - found.palette[:, None, :]).abs()
     torch.testing.assert_close((w - held).abs().reshape(3, -1), distances.amin(-1), rtol=0, atol=1e-6 * size)
-    assert found.squared_error == pytest.approx(float((w - held).square().sum()), rel=1e-4)
+    assert found.errors.searched == pytest.approx(float((w - held).square().sum()), rel=1e-4)
 
 
-def test_palettes_lower_the_error_of_evenly_spaced_values_by_a_third_and_stack():
-    found = search_palette(weight(256, 256), Scheme(4, channels=16), "w")
-    assert found.squared_error < 0.67 * found.min_max_squared_error
-    parts = [
-        PalettizedLinear(f.indices, f.palette, LUT4)
-        for f in (search_palette(weight(seed=s), LUT4, "w") for s in (1, 2))
-    ]
+def test_palettes_lower_the_error_of_evenly_spaced_values_by_a_third_and_fuse():
+    found = search_palette(weight(256, 256), bits=4, channels=16)
+    assert found.errors.searched < 0.67 * found.errors.min_max
+    parts = [LUT4.quantize(weight(seed=seed), "w", is_table=False).module for seed in (1, 2)]
     x = weight(3, 96, seed=3)
-    assert torch.equal(parts[0].stack(parts)(x), torch.cat([part(x) for part in parts], -1))
+    assert torch.equal(parts[0].fuse(parts)(x), torch.cat([part(x) for part in parts], -1))
 
 
 def test_groups_that_do_not_divide_are_told_at_once_and_the_advice_works(capsys):
@@ -147,5 +142,62 @@ def test_groups_that_do_not_divide_are_told_at_once_and_the_advice_works(capsys)
 
 
 def test_rows_that_share_a_palette_must_divide():
-    with pytest.raises(RecipeError, match="20 outputs are no multiple of the 8"):
-        search_palette(weight(rows=20), LUT4, "layers.0.wq")
+    with pytest.raises(RecipeError, match=r"8 channels do not divide the 20 outputs of layers\.0\.wq"):
+        LUT4.quantize(weight(rows=20), "layers.0.wq", is_table=False)
+
+
+@pytest.mark.parametrize("scheme", [INT4, PaletteScheme(4, channels=8)])
+def test_tables_take_neither_groups_nor_palettes(scheme):
+    with pytest.raises(RecipeError, match="the table of embed"):
+        scheme.quantize(weight(), "embed", is_table=True)
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=str)
+def test_a_scheme_is_the_same_after_the_manifest(recipe):
+    for scheme in recipe.schemes:
+        assert scheme_from_dict(scheme.to_dict()) == scheme
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"type": "ternary"}, "'ternary' is unknown; known types: integer, palette"),
+        ({"type": "integer", "bits": 5}, "expected bits 4 or 8"),
+        ({"type": "integer", "bits": 4, "group": "wide"}, "a group of at least 1 or None"),
+        ({"type": "integer", "bits": 4, "channels": 8}, "unexpected keyword argument 'channels'"),
+        ({"type": "palette", "bits": 9, "channels": 8}, "expected 1 to 8 bits"),
+    ],
+)
+def test_a_wrong_scheme_in_a_manifest_is_named(fields, message):
+    with pytest.raises(RecipeError, match=message):
+        scheme_from_dict(fields)
+
+
+def test_fewer_bits_may_lose_more():
+    limits = [PaletteScheme(bits, channels=8).min_correlation for bits in range(1, 9)]
+    assert limits == sorted(limits) and (limits[3], limits[7]) == (0.9, 0.99)
+
+
+def test_storage_is_the_bytes_of_the_module():
+    """All buffers of the module, before and after packing. An artifact has no zero points, and scales of 2 bytes."""
+    for scheme in (INT4, INT8, LUT4):
+        module = scheme.quantize(weight(), "w", is_table=False).module
+        storage = scheme.storage((24, 96))
+        assert held_bytes(module) == pytest.approx(storage.loaded, rel=0.01)
+        module.pack()
+        assert held_bytes(module) == pytest.approx(storage.packed, rel=0.01)
+    assert INT4.storage((24, 96)).artifact == 24 * (96 / 2 + 3 * 2)
+
+
+def held_bytes(module: torch.nn.Module) -> int:
+    return sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
+
+
+def test_a_kernel_is_set_for_a_block_only():
+    linear = INT8.quantize(weight(), "w", is_table=False).module
+    with linear_kernel(linear, int8_per_token):
+        with pytest.raises(ZeroDivisionError), linear_kernel(linear, int8_per_block):
+            assert linear.kernel is int8_per_block
+            raise ZeroDivisionError
+        assert linear.kernel is int8_per_token
+    assert linear.kernel is float_activations

@@ -22,8 +22,8 @@ from export.memory import free_memory
 from export.targets.base import EntryPoint, Graph, Lowering, Stateful, dynamic_shapes, quiet_logs
 from export.targets.coreml.package import OPSET, bounds_of, check_package, merge, normalise, quiet
 from model.component import Component
-from model.layers.attention import AttentionKernel, ReferenceAttention, held_positions, seen, use_attention
-from quantize.linear import QuantizedLinear, use_product
+from model.layers.attention import AttentionKernel, attention_kernel, held_positions, seen
+from quantize.linear import QuantizedLinear, linear_kernel
 from quantize.palettes import PalettizedLinear
 from quantize.scales import SMALLEST_SCALE
 
@@ -95,8 +95,8 @@ PLAIN = {
 }
 
 
-def spell_product(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
-    """x [..., K] -> [..., N]: dequantised weights, and activations as the scheme asks. For reference and lowering alike."""
+def lower_linear(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
+    """x [..., K] -> [..., N]: dequantised weights, and activations as the scheme asks. For eager mode and for lowering."""
     if linear.scheme.activations == "int8":
         x = _int8_rows(x)
     if not torch.compiler.is_exporting():
@@ -195,7 +195,7 @@ class CoreMLLowering(Lowering):
 
     target = "coreml"
     layout = OneHotAttention.layout
-    product = staticmethod(spell_product)
+    linear_kernel = staticmethod(lower_linear)
     runners = (
         ("Core ML", "reference executor") if sys.platform == "darwin" else ("reference executor", "Core ML")
     )
@@ -214,15 +214,17 @@ class CoreMLLowering(Lowering):
     def lower(self, graph: Graph, folder: Path) -> None:
         path = folder / f"{graph.name}.mlpackage"
         try:
-            with quiet():
+            module = graph.widest.module
+            with (
+                quiet(),
+                linear_kernel(module, lower_linear),
+                attention_kernel(module, OneHotAttention()),
+            ):
                 _write_package(graph, path, self.compute_precision)
         except Exception as error:
             raise ExportError(
                 f"{graph.name}: Core ML export failed: {type(error).__name__}: {first_line(error)}"
             ) from error
-        finally:
-            use_product(graph.widest.module, spell_product)
-            use_attention(graph.widest.module, ReferenceAttention(self.layout))
 
     def computes_in_half(self, precision: str | None) -> bool:
         return precision != "float32"
@@ -234,8 +236,6 @@ class CoreMLLowering(Lowering):
 
 
 def _write_package(graph: Graph, path: Path, compute_precision: str) -> None:
-    use_product(graph.widest.module, spell_product)
-    use_attention(graph.widest.module, OneHotAttention())
     _tell_palettes(graph.widest.module)
     parts: dict[str, Path] = {}
     with TemporaryDirectory(dir=path.parent, prefix=".coreml") as temporary:

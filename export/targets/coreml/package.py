@@ -27,7 +27,7 @@ from bundle.spec import TensorSpec
 from export.memory import free_memory
 from export.targets.base import Graph, example_inputs, quiet_logs, zero_states
 from model.component import Component
-from quantize.linear import QuantizedEmbedding, QuantizedLinear, float_activations, use_product
+from quantize.linear import QuantizedEmbedding, QuantizedLinear, linear_kernel
 from quantize.palettes import PalettizedLinear
 from runtime.mil.weights import ENTRY, HEADER, MARK, VERSION
 
@@ -321,18 +321,19 @@ def _calls(component: Component) -> list[tuple[str, Compressed]]:
         part.register_forward_pre_hook(lambda module, _, name=name: called.append((name, module)))
         for name, part in parts.items()
     ]
-    use_product(
-        component.module, lambda x, linear: x.new_zeros(*x.shape[:-1], len(linear.get_buffer("scale")))
-    )
     inputs = example_inputs(component, {dim: low for dim, (low, _) in component.signature.dims.items()})
     try:
-        with torch.no_grad():
+        with torch.no_grad(), linear_kernel(component.module, _zeros):
             component.module(*inputs.values(), *zero_states(component))
     finally:
-        use_product(component.module, float_activations)
         for hook in hooks:
             hook.remove()
     return called
+
+
+def _zeros(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
+    """x [..., K] -> zeros [..., N]."""
+    return x.new_zeros(*x.shape[:-1], linear.out_features)
 
 
 def _quantized_weights(function: Any) -> list[Weight]:

@@ -1,0 +1,111 @@
+"""The interface of a scheme, and the table of scheme types."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+
+from bundle.errors import RecipeError
+
+if TYPE_CHECKING:
+    import torch
+
+    from quantize.module import QuantizedWeight
+
+SCALE_BYTES = 2  # a scale (bfloat16) or a palette value (float16) in an artifact
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Bytes of one weight: in an artifact, in memory as loaded, and in memory after `QuantizedModule.pack`."""
+
+    artifact: float
+    loaded: float
+    packed: float
+
+
+@dataclass(frozen=True)
+class Scheme(ABC):
+    """How one weight is stored. A subclass is a frozen dataclass of scalar fields, registered by `register_scheme`.
+
+    type: name of the subclass in manifests.
+    targets: the targets that can store weights in this scheme. None means every target. That is right for a scheme
+        whose module computes with plain torch operators. `export.targets.SCHEME_TARGETS` takes precedence.
+    bits: bits of one stored weight, without scales.
+    """
+
+    type: ClassVar[str]
+    targets: ClassVar[frozenset[str] | None] = None
+
+    bits: int
+
+    @abstractmethod
+    def quantize(self, weight: torch.Tensor, path: str, is_table: bool) -> QuantizedWeight:
+        """Returns the module that replaces the linear or the table at `path`, and the squared errors of its weight.
+
+        `weight` [N, K] is finite and of any float dtype. Raises RecipeError if the shape does not fit the scheme.
+        """
+
+    @abstractmethod
+    def storage(self, shape: Sequence[int]) -> Storage:
+        """Bytes of a weight of this shape."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """A few words for `export list`."""
+
+    def misfit(self, shape: Sequence[int], is_table: bool) -> str | None:
+        """Why a weight of this shape cannot be stored, or None. The name of the weight is appended with "of"."""
+        return None
+
+    def check_shape(self, path: str, shape: Sequence[int], is_table: bool) -> None:
+        """Raises RecipeError that names the weight if its shape does not fit."""
+        if reason := self.misfit(shape, is_table):
+            raise RecipeError(f"{reason} of {path}; add a rule that keeps this weight in floating point")
+
+    def integer_activations(self, kernel_is_integer: bool) -> bool:
+        """Whether a linear rounds its activations to integers on a target whose own kernel does or does not."""
+        return False
+
+    @property
+    def min_correlation(self) -> float:
+        """Least correlation of an output with full precision: 0.99 for 8 bits, 0.9 for 4 bits.
+
+        This is a sanity limit, not a quality claim. Rounding changes a weight by about 0.7 % at 8 bits and 9 % at
+        4 bits, which is a factor of 13, and about ten linears follow each other. The lost correlation grows by a
+        factor of 10 over the same 4 bits. Other widths are on the same exponential: 0.97 for 6 bits, 0.68 for 2.
+        """
+        return float(1 - 10 ** (-self.bits / 4))
+
+    def to_dict(self) -> dict[str, Any]:
+        """`type` and the fields, as in the manifest."""
+        return {"type": self.type, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`, without `type`. Raises RecipeError if the fields are not those of this scheme."""
+        try:
+            return cls(**fields)
+        except TypeError as error:
+            raise RecipeError(f"scheme {cls.type}: {error}") from None
+
+
+SCHEMES: dict[str, type[Scheme]] = {}
+S = TypeVar("S", bound=type[Scheme])
+
+
+def register_scheme(scheme: S) -> S:
+    """Class decorator that adds a scheme to `SCHEMES`. Raises ValueError if the type name is taken by another class."""
+    if SCHEMES.setdefault(scheme.type, scheme) is not scheme:
+        raise ValueError(f"scheme type {scheme.type!r} is registered twice")
+    return scheme
+
+
+def scheme_from_dict(fields: Mapping[str, Any]) -> Scheme:
+    """The scheme with this `type` and these fields. Raises RecipeError if the type is unknown or a field is wrong."""
+    kind = fields.get("type")
+    if kind not in SCHEMES:
+        raise RecipeError(f"scheme type {kind!r} is unknown; known types: {', '.join(SCHEMES)}")
+    return SCHEMES[kind].from_dict({name: value for name, value in fields.items() if name != "type"})
