@@ -19,7 +19,7 @@ from export.staging import staging
 from runtime.__main__ import main as runtime
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def say(bundle, text="Hello.", *more, out="out.wav") -> int:
