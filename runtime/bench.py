@@ -1,65 +1,43 @@
-"""How fast a bundle speaks on this machine: per component, per frame, and against what its memory could deliver at best."""
+"""Speed of a bundle on this machine: time per component and per frame, and model bandwidth utilisation (MBU).
+
+MBU is the time to read the weights of a frame at the measured memory bandwidth, over the time of the frame.
+"""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-import subprocess
-import sys
 import time
 from array import array
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bundle.bundle import Bundle
-from bundle.errors import UsageError, VoxportError
-from runtime.engines import open_engine
+from bundle.errors import UsageError
+from runtime.engines import PACKAGES, open_engine
 from runtime.engines.base import Engine, EngineOptions, Stream
 from runtime.engines.states import Arrays
 from runtime.families import open_family, read_constants
-from runtime.families.base import BenchSettings, RuntimeFamily
-from runtime.families.voxtral_tts.voices import choose_voice
+from runtime.families.base import BenchSettings, Figures, RuntimeFamily, StartSteps
+from runtime.machine import describe_machine, measure_bandwidth, resident_bytes
 
 FRAME_MS = 80.0
-PROBE_BYTES = 2**29  # far beyond any cache
-WARM_UP = 3  # frames that are not counted
-PROMPT_TOKENS = 20
-SAMPLED = 10  # times that memory is looked at while steps are timed
-PACKAGES = {"onnx": "onnxruntime", "executorch": "executorch", "coreml": "coremltools"}
-
-
-class TimedStream:
-    """Passes calls on to a stream and keeps how long each took, in seconds, by component."""
-
-    def __init__(self, stream: Stream):
-        self._stream = stream
-        self.signatures, self.batch, self.capacity = stream.signatures, stream.batch, stream.capacity
-        self.load_rows, self.save_rows = stream.load_rows, stream.save_rows
-        self.seconds: dict[str, array[float]] = {}
-        self.total = 0.0  # of all calls
-
-    def run(self, component: str, inputs: Arrays) -> Arrays:
-        started = time.perf_counter()
-        outputs = self._stream.run(component, inputs)
-        took = time.perf_counter() - started
-        self.seconds.setdefault(component, array("d")).append(took)
-        self.total += took
-        return outputs
+WARM_UP_STEPS = 3  # not counted
+MEMORY_SAMPLES = 10  # readings of resident memory while steps are timed
+FIRST_OUTPUT_RUNS = 3
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What is measured: `open` gives an engine, `weight_bytes` what a call of each component reads."""
+class BenchTarget:
+    """What is measured. `open` returns a new engine; `weight_bytes` are those that a call of each component
+    reads.
 
-    family: RuntimeFamily
+    `cache_length` is in rows of the decoder's cache.
+    """
+
+    family: RuntimeFamily[Any]  # Any: see `open_family`
     open: Callable[[], Engine]
     constants: Any
     cache_length: int
@@ -68,293 +46,227 @@ class Subject:
 
 
 def bench(
-    folder: Path,
-    options: EngineOptions,
-    frames: int,
-    prompt_tokens: int = PROMPT_TOKENS,
-    at_once: tuple[int, ...] = (),
-) -> dict[str, Any]:
-    """`measure` of a bundle, and what it was measured on. Times in ms, sizes in bytes. `at_once` is what the family makes of it: numbers
-    of callers that speak at once, or of steps that are encoded at once.
+    folder: Path, options: EngineOptions, frames: int, prompt_tokens: int, counts: tuple[int, ...] = ()
+) -> Figures:
+    """`measure` of a bundle, with the machine and the bundle. Times in ms, sizes in bytes.
 
-    Raises UsageError where prompt and frames do not fit the bundle's cache, or not so many can be timed at once.
+    `counts` are batch sizes to time as well: see `BenchSettings`. Raises UsageError where prompt and frames
+    do not fit the cache, or where the bundle cannot run a batch size.
     """
     bundle = Bundle(folder)
-    manifest, family = bundle.manifest, open_family(bundle.job.family)
-    constants = read_constants(bundle.job)
-    family.check_at_once({entry.name: entry for entry in bundle.components}, at_once)
-    voice = (
-        choose_voice(bundle, None, constants.dim)
-        if manifest.voices
-        else np.zeros((0, constants.dim), np.float32)
-    )
-    weights = {entry.name: entry.weight_bytes for entry in bundle.components}
-    settings = BenchSettings(voice, prompt_tokens, at_once)
-    subject = Subject(
-        family, lambda: open_engine(bundle, options), constants, bundle.job.cache_length, weights, settings
+    job, family = bundle.job, open_family(bundle.job.family)
+    constants = read_constants(job)
+    family.bench.check_counts({entry.name: entry for entry in bundle.components}, counts)
+    target = BenchTarget(
+        family,
+        lambda: open_engine(bundle, options),
+        constants,
+        job.cache_length,
+        {entry.name: entry.weight_bytes for entry in bundle.components},
+        BenchSettings(family.bench.voice(bundle, constants), prompt_tokens, counts),
     )
     return {
         "bundle": {
-            "name": bundle.job.source.name,
-            "family": bundle.job.family,
-            "target": bundle.job.target,
-            "recipe": bundle.job.request.quant,
-            "bytes": _size(bundle),
+            "name": job.source.name,
+            "family": job.family,
+            "target": job.target,
+            "recipe": job.request.quant,
+            "bytes": bundle.size,
         },
-        "machine": machine(options.threads, PACKAGES[bundle.job.target]),
-        **measure(subject, options.threads, frames),
+        "machine": describe_machine(options.threads, PACKAGES[job.target][0]),
+        **measure(target, options.threads, frames),
     }
 
 
-def measure(subject: Subject, threads: int | None, frames: int) -> dict[str, Any]:
-    """An exercise of `frames` steps of 80 ms, then what is timed at once."""
-    family, settings = subject.family, subject.settings
-    rows = family.rows_needed(subject.constants, settings, frames + WARM_UP)
-    if rows > subject.cache_length:
-        raise UsageError(
-            f"bench: a voice, {settings.prompt_tokens} ids and {frames} frames need {rows} rows, the cache has {subject.cache_length}"
-        )
+def measure(target: BenchTarget, threads: int | None, frames: int) -> Figures:
+    """Times a workload of `frames` steps of 80 ms, then the batch sizes of the settings.
+
+    Raises UsageError.
+    """
+    _check_room(target, frames)
     bandwidth = measure_bandwidth(threads)
-    started = time.perf_counter()
-    engine = subject.open()
-    known = _first_calls(engine, subject)
-    first = time.perf_counter() - started
-    started = time.perf_counter()
-    _first_calls(engine, subject)
-    load = first - (time.perf_counter() - started)  # what the same calls take longer at first
-    first_output = _first_output(engine, subject, known)
-    timed = TimedStream(engine.stream())
-    exercise = family.exercise(timed, subject.constants, settings, known)  # type: ignore[arg-type]  # all that it asks of a stream
-    found = _time(timed, exercise.step, frames)
+    engine, prepared, load = _open(target)
+    workloads = target.family.bench
+    first_output = _first_output(engine, target, prepared)
+    stream = TimedStream(engine.stream())
+    workload = workloads.start(stream, target.constants, target.settings, prepared)
+    times = _time_steps(stream, workload.step, frames)
     components = {
-        name: _component(seconds, subject.weight_bytes[name], name in found.once)
-        for name, seconds in timed.seconds.items()
+        name: _component(seconds, target.weight_bytes[name], name not in times.before)
+        for name, seconds in stream.seconds.items()
     }
-    read = (
-        sum(row["weight_bytes"] * row["calls"] for row in components.values() if row["per_frame"]) // frames
-    )
-    frame, floor = float(np.median(found.whole)) * 1e3, read / bandwidth * 1e3
 
-    def time_together(
-        stream: Stream, start: Callable[[Stream], Callable[[], None]]
-    ) -> tuple[float, dict[str, float]]:
-        timed = TimedStream(stream)
-        whole = _time(timed, start(timed), frames).whole  # type: ignore[arg-type]
-        return float(np.median(whole)), {
-            name: float(np.median(seconds)) * 1e3 for name, seconds in timed.seconds.items()
-        }
+    def time_batch(batch: Stream, start: StartSteps) -> tuple[float, dict[str, float]]:
+        timed = TimedStream(batch)
+        steps = _time_steps(timed, start(timed), frames).steps
+        return _median_ms(steps) / 1e3, {name: _median_ms(calls) for name, calls in timed.seconds.items()}
 
     return {
         "bandwidth_gb_s": bandwidth / 1e9,
         "load_s": load,
-        "resident_bytes": found.resident[-1],
-        "resident_over_time": found.resident,
+        "resident_bytes": times.resident[-1],
+        "resident_over_time": times.resident,
         "components": components,
-        "frame": {
-            "frames": frames,
-            "median_ms": frame,
-            "p90_ms": float(np.percentile(found.whole, 90)) * 1e3,
-            "outside_ms": float(np.median(found.outside)) * 1e3,
-            "weight_bytes": read,
-            "floor_ms": floor,
-            "share_of_floor": floor / frame,
-        },
-        "rtf": frame / FRAME_MS,
-        family.FIRST: first_output,
-        "streams": family.together(engine, subject.constants, settings, known, time_together),
-        "prompt_tokens": settings.prompt_tokens,
-        "voice_rows": len(settings.voice),
+        "frame": _frame(times, components, bandwidth),
+        "rtf": _median_ms(times.steps) / FRAME_MS,
+        workloads.first_output: first_output,
+        "streams": workloads.batched(engine, target.constants, target.settings, prepared, time_batch),
+        "prompt_tokens": target.settings.prompt_tokens,
+        "voice_rows": len(target.settings.voice),
     }
 
 
-@dataclass(frozen=True)
-class _Found:
-    """Seconds of every step and of what of it was spent outside the graphs; resident bytes from first to last; components that were
-    called before the first step only."""
+class TimedStream(Stream):
+    """Passes calls on to a stream.
 
-    whole: array[float]
-    outside: array[float]
-    resident: list[int | None]
-    once: set[str]
+    `seconds` are the times of the calls by component, `total` is their sum.
+    """
 
+    def __init__(self, stream: Stream):
+        super().__init__(stream.signatures, stream.lock)
+        self._stream, self.batch = stream, stream.batch
+        self.seconds: dict[str, array[float]] = {}  # 8 bytes per call: the record of an hour stays small
+        self.total = 0.0
 
-def _time(stream: TimedStream, step: Callable[[], None], steps: int) -> _Found:
-    """`stream.seconds` are then those of the timed steps, and of the last call before them of what they do not call."""
-    for _ in range(WARM_UP):
-        step()
-    before, stream.seconds = (
-        stream.seconds,
-        {},
-    )  # arrays, 8 bytes a figure: an hour of steps shall not look like memory that grows
-    whole, outside, resident = array("d"), array("d"), [resident_bytes()]
-    for index in range(steps):
-        inside, started = stream.total, time.perf_counter()
-        step()
-        whole.append(time.perf_counter() - started)
-        outside.append(whole[-1] - (stream.total - inside))
-        if (index + 1) * SAMPLED // steps > index * SAMPLED // steps:
-            resident.append(resident_bytes())
-    once = before.keys() - stream.seconds.keys()
-    stream.seconds = {name: before[name][-1:] for name in before if name in once} | stream.seconds
-    return _Found(whole, outside, resident, once)
-
-
-def check_eager(checkpoint: Path | None) -> None:
-    """Raises UsageError where eager cannot be timed, before the bundle is."""
-    if find_spec("torch") is None or find_spec("export") is None:
-        raise UsageError(
-            "bench: --compare eager needs torch and voxport's exporter; install the extra [export]"
-        )
-    if checkpoint and not checkpoint.is_dir():
-        raise UsageError(f"bench: --checkpoint {checkpoint}: no such folder")
-
-
-def bench_eager(checkpoint: Path | None, beside: dict[str, Any], threads: int | None) -> dict[str, Any]:
-    """The same measurement of the model in eager torch, by the exporter and in a process of its own, because a runtime has no model."""
-    sizes = {
-        "frames": beside["frame"]["frames"],
-        "prompt-tokens": beside["prompt_tokens"],
-        "voice-rows": beside["voice_rows"],
-        "threads": threads,
-    }
-    options = [text for name, value in sizes.items() if value for text in (f"--{name}", str(value))]
-    command = [
-        sys.executable,
-        "-m",
-        "export",
-        "bench",
-        "--model",
-        beside["bundle"]["family"],
-        *(["--checkpoint", str(checkpoint)] if checkpoint else []),
-        *options,
-    ]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise VoxportError("bench: eager could not be timed; what went wrong stands above")
-    return dict(json.loads(done.stdout))
-
-
-def _first_calls(engine: Engine, subject: Subject) -> Any:
-    """Calls every component, and returns what later exercises need not compute."""
-    exercise = subject.family.exercise(engine.stream(), subject.constants, subject.settings, None)
-    exercise.step()
-    exercise.step()
-    return exercise.known
-
-
-def _first_output(engine: Engine, subject: Subject, known: Any, runs: int = 3) -> float:
-    """Seconds until a new stream gives what a person waits for; median of `runs`."""
-    seconds = []
-    for _ in range(runs):
+    def run(self, component: str, inputs: Arrays) -> Arrays:
         started = time.perf_counter()
-        subject.family.exercise(engine.stream(), subject.constants, subject.settings, known).step()
+        outputs = self._run(component, inputs)
+        seconds = time.perf_counter() - started
+        self.seconds.setdefault(component, array("d")).append(seconds)
+        self.total += seconds
+        return outputs
+
+    def _run(self, component: str, inputs: Arrays) -> Arrays:
+        return self._stream.run(component, inputs)
+
+    def slot(self, index: int) -> Stream:
+        return self._stream.slot(index)
+
+    def reset(self) -> None:
+        self._stream.reset()
+
+    def snapshot(self) -> Arrays:
+        return self._stream.snapshot()
+
+    def restore(self, states: Arrays) -> None:
+        self._stream.restore(states)
+
+    def save_rows(self, count: int) -> Arrays:
+        return self._stream.save_rows(count)
+
+    def load_rows(self, rows: Arrays) -> None:
+        self._stream.load_rows(rows)
+
+
+def _check_room(target: BenchTarget, frames: int) -> None:
+    rows = target.family.bench.rows_needed(target.settings, frames + WARM_UP_STEPS)
+    if rows > target.cache_length:
+        raise UsageError(
+            f"bench: a voice, {target.settings.prompt_tokens} ids and {frames} frames need {rows} rows, "
+            f"the cache has {target.cache_length}; time fewer frames"
+        )
+
+
+def _open(target: BenchTarget) -> tuple[Engine, Arrays | None, float]:
+    """An engine whose components were all called, the values that later workloads reuse, and seconds of
+    loading.
+
+    Loading is the time that the first calls take beyond the same calls later.
+    """
+    started = time.perf_counter()
+    engine = target.open()
+    prepared = _first_calls(engine, target)
+    first = time.perf_counter() - started
+    started = time.perf_counter()
+    _first_calls(engine, target)
+    return engine, prepared, first - (time.perf_counter() - started)
+
+
+def _first_calls(engine: Engine, target: BenchTarget) -> Arrays | None:
+    workload = target.family.bench.start(engine.stream(), target.constants, target.settings, None)
+    workload.step()
+    workload.step()
+    return workload.prepared
+
+
+def _first_output(engine: Engine, target: BenchTarget, prepared: Arrays | None) -> float:
+    """Median seconds until a new stream gives its first output."""
+    seconds = []
+    for _ in range(FIRST_OUTPUT_RUNS):
+        started = time.perf_counter()
+        target.family.bench.start(engine.stream(), target.constants, target.settings, prepared).step()
         seconds.append(time.perf_counter() - started)
     return float(np.median(seconds))
 
 
-def _component(seconds: array[float], weight_bytes: int, once: bool) -> dict[str, Any]:
-    median = float(np.median(seconds))
-    figures = {
-        "calls": len(seconds),
-        "median_ms": median * 1e3,
-        "p90_ms": float(np.percentile(seconds, 90)) * 1e3,
-        "weight_bytes": weight_bytes,
-    }
-    return figures | {"gb_s": weight_bytes / median / 1e9, "per_frame": not once}
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of each step, and of each step outside the calls; resident bytes from the first step to the
+    last.
+
+    `before` are the components that were called before the first step only.
+    """
+
+    steps: array[float]
+    outside: array[float]
+    resident: list[int | None]
+    before: set[str]
 
 
-def measure_bandwidth(threads: int | None = None, rounds: int = 5) -> float:
-    """Bytes a second that all threads read together from memory: the best of `rounds` over half a gigabyte."""
-    count = threads or os.cpu_count() or 1
-    parts = np.array_split(np.ones(PROBE_BYTES // 4, np.float32), count)
+def _time_steps(stream: TimedStream, step: Callable[[], None], count: int) -> StepTimes:
+    """Times `count` steps after a warm-up.
 
-    def read(part: np.ndarray) -> None:
-        part.max()  # vectorised, and so bound by memory
-
-    best = float("inf")
-    with ThreadPoolExecutor(count) as pool:
-        for _ in range(rounds):
-            started = time.perf_counter()
-            list(pool.map(read, parts))
-            best = min(best, time.perf_counter() - started)
-    return PROBE_BYTES / best
-
-
-def resident_bytes() -> int | None:
-    """Of this process, as the system counts them (Linux); None elsewhere."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    `stream.seconds` then holds the calls of these steps, and for each component called before them only, its
+    last call.
+    """
+    for _ in range(WARM_UP_STEPS):
+        step()
+    earlier, stream.seconds = stream.seconds, {}
+    steps, outside, resident = array("d"), array("d"), [resident_bytes()]
+    for index in range(count):
+        calls, started = stream.total, time.perf_counter()
+        step()
+        steps.append(time.perf_counter() - started)
+        outside.append(steps[-1] - (stream.total - calls))
+        if (index + 1) * MEMORY_SAMPLES // count > index * MEMORY_SAMPLES // count:
+            resident.append(resident_bytes())
+    before = earlier.keys() - stream.seconds.keys()
+    stream.seconds = {name: earlier[name][-1:] for name in earlier if name in before} | stream.seconds
+    return StepTimes(steps, outside, resident, before)
 
 
-def machine(threads: int | None, package: str) -> dict[str, Any]:
-    """What the figures depend on; `package` is the engine's."""
-    try:
-        engine = version(package)
-    except PackageNotFoundError:
-        engine = "?"
+def _frame(times: StepTimes, components: dict[str, Figures], bandwidth: float) -> Figures:
+    """Figures of a step. `read_ms` is the time to read its weights at `bandwidth` in bytes per second."""
+    frames, frame = len(times.steps), _median_ms(times.steps)
+    rows = [row for row in components.values() if row["per_frame"]]
+    weight_bytes = sum(row["weight_bytes"] * row["calls"] for row in rows) // frames
+    read = weight_bytes / bandwidth * 1e3
     return {
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "threads": threads or os.cpu_count(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        package: engine,
+        "frames": frames,
+        "median_ms": frame,
+        "p90_ms": _percentile_ms(times.steps, 90),
+        "outside_ms": _median_ms(times.outside),
+        "weight_bytes": weight_bytes,
+        "read_ms": read,
+        "mbu": read / frame,
     }
 
 
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or "?"
+def _component(seconds: array[float], weight_bytes: int, per_frame: bool) -> Figures:
+    median = _median_ms(seconds)
+    return {
+        "calls": len(seconds),
+        "median_ms": median,
+        "p90_ms": _percentile_ms(seconds, 90),
+        "weight_bytes": weight_bytes,
+        "gb_s": weight_bytes / median / 1e6,
+        "per_frame": per_frame,
+    }
 
 
-def _size(bundle: Bundle) -> int:
-    return bundle.size
+def _median_ms(seconds: array[float]) -> float:
+    return _percentile_ms(seconds, 50)
 
 
-def bench_text(result: dict[str, Any]) -> str:
-    """Tables for a person: of the bundle, and of eager where it was timed too."""
-    texts = [_text_of(result)]
-    if "eager" in result:
-        texts += [
-            _text_of(result["eager"]),
-            f"the bundle takes {result['frame']['median_ms'] / result['eager']['frame']['median_ms']:.0%} of eager's time",
-        ]
-    return "\n\n".join(texts)
-
-
-def _text_of(result: dict[str, Any]) -> str:
-    what, machine_, frame = result["bundle"], result["machine"], result["frame"]
-    lines = [
-        f"{what['name']} for {what['target']}, {what['recipe']}, {_size_text(what['bytes'])}; {machine_['processor']}, {machine_['threads']} threads,"
-        f" {result['bandwidth_gb_s']:.0f} GB/s",
-        f"{'component':<16} {'calls':>6} {'median':>10} {'90 %':>10} {'weights':>10} {'rate':>10}",
-    ]
-    for name, row in result["components"].items():
-        rate = f"{row['gb_s']:.1f} GB/s" if row["weight_bytes"] else "-"
-        lines.append(
-            f"{name:<16} {row['calls']:>6} {row['median_ms']:>7.2f} ms {row['p90_ms']:>7.2f} ms {row['weight_bytes'] / 1e6:>7.0f} MB {rate:>10}"
-        )
-    over_time = [_size_text(size) for size in result["resident_over_time"] if size is not None]
-    resident = (
-        f", resident {over_time[0]} before the first of these frames and {over_time[-1]} after the last"
-        if over_time
-        else ""
-    )
-    said = open_family(what["family"]).bench_lines(result)
-    lines += [
-        *said[1:],
-        f"frame {frame['median_ms']:.1f} ms (90 %: {frame['p90_ms']:.1f}), outside the graphs {frame['outside_ms']:.2f} ms, RTF {result['rtf']:.2f}",
-        f"floor {frame['floor_ms']:.1f} ms for {_size_text(frame['weight_bytes'])}: {frame['share_of_floor']:.0%} of what memory allows",
-        f"{said[0]}; loaded in {result['load_s']:.1f} s{resident}",
-    ]
-    return "\n".join(lines)
-
-
-def _size_text(size: int) -> str:
-    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+def _percentile_ms(seconds: array[float], percent: int) -> float:
+    return float(np.percentile(seconds, percent)) * 1e3

@@ -1,6 +1,6 @@
-"""Traces: arrays in, every intermediate value out, for whoever writes or debugs a runner. What a family takes and gives, it says itself.
+"""Reads the inputs and writes the outputs of a trace: every intermediate value of one run, as `.npz`.
 
-Inputs and outputs bear the names that BUNDLE.md lists.
+A trace helps to write or debug a runner. FORMAT.md lists the names of the arrays of each family.
 """
 
 from __future__ import annotations
@@ -9,82 +9,102 @@ import io
 import logging
 import zipfile
 import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from bundle.errors import UsageError, first_line
 from bundle.files import write_whole
-from runtime.families.base import Wanted
+from runtime.engines.states import Arrays
 
 log = logging.getLogger(__name__)
-Arrays = dict[str, np.ndarray]
 
 
-def read_inputs(path: Path, wanted: dict[str, Wanted]) -> Arrays:
-    """The wanted arrays of an .npz, floats as float32 and integers as int64. Raises UsageError that names the array."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        zipfile.BadZipFile,
-        zlib.error,
-        TypeError,
-        AttributeError,
-    ) as error:  # the last two: an .npy
-        raise UsageError(f"{path}: not a readable .npz of arrays ({first_line(error)})") from None
-    optional = [name for name, want in wanted.items() if want.is_optional]
-    listed = ", ".join(name for name in wanted if name not in optional) + (
-        f", optionally {', '.join(optional)}" if optional else ""
-    )
-    missing = next((name for name in wanted if name not in arrays and name not in optional), None)
+@dataclass(frozen=True)
+class ArraySpec:
+    """An input of a trace.
+
+    `shape`: None is any size; a string is a size that all arrays with this string share, at least 1. `limits`
+    are for integers: values are 0 to limit - 1, with one limit for all values or one for each index of the
+    last axis.
+    """
+
+    shape: tuple[int | str | None, ...]
+    limits: tuple[int, ...] = ()
+    is_optional: bool = False
+
+
+def read_inputs(path: Path, specs: Mapping[str, ArraySpec]) -> Arrays:
+    """Reads the arrays of an `.npz`: floats as float32, integers as int64.
+
+    Raises UsageError that names the array.
+    """
+    arrays = _load(path)
+    optional = [name for name, spec in specs.items() if spec.is_optional]
+    listed = ", ".join(name for name in specs if name not in optional)
+    listed += f", optionally {', '.join(optional)}" if optional else ""
+    missing = next((name for name in specs if name not in arrays and name not in optional), None)
     if missing:
         raise UsageError(f"{path}: array {missing} is missing; expected {listed}")
-    unknown = sorted(arrays.keys() - wanted.keys())
+    unknown = sorted(arrays.keys() - specs.keys())
     if unknown:
         log.warning("%s: not used: %s; expected %s", path, ", ".join(unknown), listed)
-    sizes: dict[str, tuple[int, str]] = {}
-    return {
-        name: _checked(f"{path}: array {name}", arrays[name], want, sizes)
-        for name, want in wanted.items()
-        if name in arrays
-    }
+    checked, sizes = {}, dict[str, tuple[int, str]]()
+    for name, spec in specs.items():
+        if name in arrays:
+            what = f"{path}: array {name}"
+            _check_shape(what, arrays[name], spec, sizes)
+            checked[name] = _checked_values(what, arrays[name], spec)
+    return checked
 
 
-def _checked(what: str, array: np.ndarray, want: Wanted, sizes: dict[str, tuple[int, str]]) -> np.ndarray:
-    if array.ndim != len(want.shape) or any(
-        isinstance(size, int) and size != found for found, size in zip(array.shape, want.shape, strict=True)
-    ):
-        raise UsageError(
-            f"{what} has shape {list(array.shape)}, expected {['any' if s is None else s for s in want.shape]}"
-        )
-    for found, size in zip(array.shape, want.shape, strict=True):
+def _load(path: Path) -> Arrays:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise UsageError(f"{path}: not a readable .npz of arrays ({first_line(error)})") from None
+    except (TypeError, AttributeError) as error:  # np.load of an .npy returns an array
+        raise UsageError(f"{path}: not an .npz of arrays ({first_line(error)})") from None
+
+
+def _check_shape(what: str, array: np.ndarray, spec: ArraySpec, sizes: dict[str, tuple[int, str]]) -> None:
+    """`sizes` collects the shared sizes, and the array in which each was found first."""
+    sized = list(zip(array.shape, spec.shape, strict=False))
+    if array.ndim != len(spec.shape) or any(isinstance(size, int) and size != found for found, size in sized):
+        expected = ["any" if size is None else size for size in spec.shape]
+        raise UsageError(f"{what} has shape {list(array.shape)}, expected {expected}")
+    for found, size in sized:
         if isinstance(size, str):
             before, where = sizes.setdefault(size, (found, what.rpartition(" ")[2]))
             if found != before:
-                raise UsageError(f"{what} has {found} {size}, {where} has {before} {size}; expected as many")
+                raise UsageError(
+                    f"{what} has {found} {size}, {where} has {before} {size}; expected equal numbers"
+                )
             if not found:
                 raise UsageError(f"{what} has no {size}; expected at least one")
-    kind = np.integer if want.ends else np.floating
+
+
+def _checked_values(what: str, array: np.ndarray, spec: ArraySpec) -> np.ndarray:
+    kind = np.integer if spec.limits else np.floating
     if not np.issubdtype(array.dtype, kind):
         raise UsageError(f"{what} is {array.dtype}, expected {kind.__name__}")
     if not np.isfinite(array).all():
         raise UsageError(f"{what} holds values that are not finite")
-    for column, end in enumerate(want.ends):
-        values = array if len(want.ends) == 1 else array[..., column]
-        place = "" if len(want.ends) == 1 else f"[..., {column}]"
-        if values.size and not 0 <= values.min() <= values.max() < end:
+    for column, limit in enumerate(spec.limits):
+        values = array if len(spec.limits) == 1 else array[..., column]
+        place = "" if len(spec.limits) == 1 else f"[..., {column}]"
+        if values.size and not 0 <= values.min() <= values.max() < limit:
             raise UsageError(
-                f"{what}{place} has values from {values.min()} to {values.max()}, expected 0 to {end - 1}"
+                f"{what}{place} has values from {values.min()} to {values.max()}, expected 0 to {limit - 1}"
             )
-    return array.astype(np.int64 if want.ends else np.float32)
+    return array.astype(np.int64 if spec.limits else np.float32)
 
 
 def write_outputs(path: Path, outputs: Arrays) -> None:
-    """As .npz. Raises VoxportError where that is not possible."""
+    """Writes arrays as `.npz`. Raises VoxportError where the file cannot be written."""
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, **outputs)
     write_whole(path, content.getvalue())

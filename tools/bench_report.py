@@ -104,7 +104,7 @@ def parts_of(run: Run) -> dict[str, float]:
 def table(groups: dict[str, list[Run]]) -> str:
     """Markdown: a row for each target and recipe, and below it what it was measured on."""
     family = shown(groups)
-    head = ["", family.frame, "RTF", *family.columns, "of the floor", family.first[0], "resident / bundle"]
+    head = ["", family.frame, "RTF", *family.columns, "MBU", family.first[0], "resident / bundle"]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for name, runs in groups.items():
         cells = [
@@ -112,7 +112,7 @@ def table(groups: dict[str, list[Run]]) -> str:
             _spread([run["frame"]["median_ms"] for run in runs], "{:.0f} ms"),
             _spread([run["rtf"] for run in runs], "{:.2f}"),
             *(_spread([parts_of(run)[label] for run in runs], "{:.0f} ms") for label in family.columns),
-            _spread([100 * run["frame"]["share_of_floor"] for run in runs], "{:.0f} %"),
+            _spread([100 * run["frame"]["mbu"] for run in runs], "{:.0f} %"),
             _spread([run[family.first[1]] for run in runs], "{:.2f} s"),
             _spread([run["resident_bytes"] / run["bundle"]["bytes"] for run in runs], "{:.2f}"),
         ]

@@ -1,47 +1,51 @@
-"""The table of model families that run here. A family's module is imported when a bundle asks for it."""
+"""The table of model families that the runtime can run. A family is imported when a bundle needs it."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any, cast
 
-from bundle.errors import IntegrityError, UsageError
+from bundle.errors import IntegrityError, UnknownFamily
 from bundle.manifest import ExportJob
 from runtime.families.base import RuntimeFamily
 
-FAMILIES = {
-    "voxtral_tts": "runtime.families.voxtral_tts.model",
-    "voxtral_realtime": "runtime.families.voxtral_realtime.model",
+FAMILIES = {  # name: the module that defines the object FAMILY
+    "voxtral_tts": "runtime.families.voxtral_tts.family",
+    "voxtral_realtime": "runtime.families.voxtral_realtime.family",
 }
 
 
-def open_family(name: str) -> RuntimeFamily:
-    """Raises UsageError that lists what there is."""
+def open_family(name: str) -> RuntimeFamily[Any]:  # Any: each family has constants of its own type
+    """Raises UnknownFamily that lists the families."""
     if name not in FAMILIES:
-        raise UsageError(
-            f"manifest.json: a bundle of family {name!r}; this runtime knows {', '.join(FAMILIES)}"
+        raise UnknownFamily(
+            f"manifest.json: family {name!r} is unknown; this runtime knows {', '.join(FAMILIES)}"
         )
-    return cast(RuntimeFamily, import_module(FAMILIES[name]))
+    return cast(RuntimeFamily[Any], import_module(FAMILIES[name]).FAMILY)
 
 
-def read_constants(job: ExportJob, expected: str | None = None) -> Any:
-    """The family's constants, of a bundle with all that its runtime calls. Raises UsageError where the bundle is not of the `expected`
-    family, or IntegrityError."""
-    if expected not in (None, job.family):
-        raise UsageError(
-            f"manifest.json: a bundle of family {job.family!r}; this command is for {expected} (say speaks, transcribe listens)"
-        )
-    family = open_family(job.family)
-    entries = {entry.name: entry for entry in job.components}
-    for name, (inputs, outputs) in family.CALLS.items():
-        if name not in entries:
+def check_calls(job: ExportJob) -> None:
+    """Checks that a job has every component, input and output that its family calls.
+
+    Raises IntegrityError.
+    """
+    signatures = {entry.name: entry.signature for entry in job.components}
+    for name, call in open_family(job.family).calls.items():
+        if name not in signatures:
             raise IntegrityError(f"manifest.json: components: {name} is missing; export the bundle again")
+        signature = signatures[name]
         for what, needed, found in (
-            ("input", inputs, entries[name].signature.inputs),
-            ("output", outputs, entries[name].signature.outputs),
+            ("input", call.inputs, signature.inputs),
+            ("output", call.outputs, signature.outputs),
         ):
-            if needed - {tensor.name for tensor in found}:
+            missing = needed - {spec.name for spec in found}
+            if missing:
                 raise IntegrityError(
-                    f"manifest.json: component {name} has no {what} {min(needed - {t.name for t in found})}; export the bundle again"
+                    f"manifest.json: component {name} has no {what} {min(missing)}; export the bundle again"
                 )
-    return family.parse_constants(job.constants, job.options)
+
+
+def read_constants(job: ExportJob) -> Any:  # Any: the type is that of the family
+    """The constants of a job whose calls were checked. Raises UnknownFamily or IntegrityError."""
+    check_calls(job)
+    return open_family(job.family).parse_constants(job)

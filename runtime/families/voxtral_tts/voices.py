@@ -1,4 +1,4 @@
-"""Voices of a bundle: rows of input embeddings that take the place of the [AUDIO] ids of a prompt."""
+"""Voices of a bundle: rows of input embeddings that replace the [AUDIO] ids of a prompt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from bundle.bundle import Bundle
-from bundle.errors import IntegrityError, UsageError
+from bundle.errors import IntegrityError, UsageError, VoxportError
 
 KEY = "embedding"
 DEFAULT = "neutral_female"
@@ -17,7 +17,7 @@ AUDIO = {".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus", ".aac", ".pcm"}
 
 
 def choose_voice(bundle: Bundle, asked: str | None, dim: int) -> np.ndarray:
-    """Rows float32 [N, dim] of a voice by name or file. Raises UsageError that lists the voices there are."""
+    """Rows float32 [N, dim] of a voice by name or file. Raises UsageError that lists the voices."""
     names = list(bundle.manifest.voices)
     if asked is None:
         if not names:
@@ -30,7 +30,8 @@ def choose_voice(bundle: Bundle, asked: str | None, dim: int) -> np.ndarray:
     path = Path(asked)
     if path.suffix.lower() in AUDIO:
         raise UsageError(
-            f"voice {asked}: a voice cannot be cloned from audio: published checkpoints hold no codec encoder; there are {', '.join(names)}"
+            f"voice {asked}: a voice cannot be cloned from audio, because the published checkpoint has no codec "
+            f"encoder; give one of {', '.join(names)}"
         )
     if path.suffix == ".safetensors":
         return _read(path, dim, UsageError)
@@ -42,14 +43,14 @@ def load_voice(bundle: Bundle, name: str, dim: int) -> np.ndarray:
     return _read(bundle.folder / bundle.manifest.voices[name], dim, IntegrityError)
 
 
-def _read(path: Path, dim: int, fault: type[Exception]) -> np.ndarray:
+def _read(path: Path, dim: int, error_type: type[VoxportError]) -> np.ndarray:
     try:
         rows = load_file(path).get(KEY)
     except (OSError, SafetensorError, ValueError) as error:
-        raise fault(f"{path}: not a readable safetensors file ({error})") from None
+        raise error_type(f"{path}: not a readable safetensors file ({error})") from None
     if rows is None or rows.ndim != 2 or rows.shape[1] != dim or rows.dtype != np.float32 or not len(rows):
         found = "no such key" if rows is None else f"{rows.dtype} {list(rows.shape)}"
-        raise fault(f"{path}: key {KEY!r}: {found}; expected float32 [N, {dim}]")
+        raise error_type(f"{path}: key {KEY!r}: {found}; expected float32 [N, {dim}]")
     if not np.isfinite(rows).all():
-        raise fault(f"{path}: key {KEY!r} holds values that are not finite")
+        raise error_type(f"{path}: key {KEY!r} holds values that are not finite")
     return rows

@@ -1,0 +1,138 @@
+"""What the benchmark times for Voxtral-TTS: frames of one utterance, and of several utterances in one
+batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from bundle.bundle import Bundle
+from bundle.errors import UsageError
+from bundle.manifest import ComponentEntry
+from runtime.engines.base import Engine, Stream
+from runtime.engines.states import Arrays
+from runtime.families.base import BenchSettings, Figures, TimeSteps
+from runtime.families.voxtral_tts.batched import BATCHED, batched_frame, batched_step
+from runtime.families.voxtral_tts.constants import FIRST_CODE, Constants
+from runtime.families.voxtral_tts.decoder import SpeechDecoder
+from runtime.families.voxtral_tts.prompt import Prompt
+from runtime.families.voxtral_tts.voices import choose_voice
+
+MARKERS = 6  # rows of a prompt besides voice and text
+
+
+class SpeechWorkload:
+    """Frames of an utterance with every code fed back. END_AUDIO does not stop it."""
+
+    def __init__(
+        self, stream: Stream, constants: Constants, settings: BenchSettings, prepared: Arrays | None
+    ):
+        """`prepared` are the cache rows of the voice's prefix."""
+        self.decoder, self._constants = SpeechDecoder(stream, constants), constants
+        self._noise, self._codes = np.random.default_rng(1), np.zeros((0, constants.n_codebooks), np.int64)
+        self.prepared = self.decoder.start(_prompt(constants, settings), prepared)
+
+    def step(self) -> None:
+        if len(self._codes):
+            self.decoder.step(self.decoder.embed(self._codes))
+        self._codes = self.decoder.frame(self.noise())
+        self._codes[0, 0] = max(self._codes[0, 0], FIRST_CODE)
+        self.decoder.decode(self._codes)
+
+    def noise(self) -> np.ndarray:
+        """Noise of the next frame: float32 [1, K - 1]."""
+        return self._noise.standard_normal((1, self._constants.n_codebooks - 1), dtype=np.float32)
+
+
+def _prompt(constants: Constants, settings: BenchSettings) -> Prompt:
+    """The voice, and random text ids; [BEGIN_AUDIO] stands for every marker."""
+    audio, marker = constants.audio_id, constants.begin_audio_id
+    ids = np.random.default_rng(0).integers(0, constants.vocab_size, settings.prompt_tokens)
+    return Prompt(
+        np.array([constants.bos_id, marker, *[audio] * len(settings.voice), marker]),
+        settings.voice,
+        np.array([*np.where(ids == audio, marker, ids), marker, marker]),
+    )
+
+
+class SpeechBench:
+    """Implements `BenchWorkload`."""
+
+    first_output = "first_sound_s"
+    options = ("streams", "prompt_tokens")
+
+    def voice(self, bundle: Bundle, constants: Constants) -> np.ndarray:
+        """The default voice float32 [rows, dim]; no rows where the bundle has no voice."""
+        if not bundle.manifest.voices:
+            return np.zeros((0, constants.dim), np.float32)
+        return choose_voice(bundle, None, constants.dim)
+
+    def rows_needed(self, settings: BenchSettings, steps: int) -> int:
+        return len(settings.voice) + settings.prompt_tokens + steps + MARKERS
+
+    def check_counts(self, components: Mapping[str, ComponentEntry], counts: tuple[int, ...]) -> None:
+        limit = min(components[name].max_batch for name in BATCHED)
+        if not all(1 <= count <= limit for count in counts):
+            listed = ",".join(map(str, counts))
+            raise UsageError(f"bench: streams {listed}: one call of this bundle serves 1 to {limit} streams")
+
+    def start(
+        self, stream: Stream, constants: Constants, settings: BenchSettings, prepared: Arrays | None
+    ) -> SpeechWorkload:
+        return SpeechWorkload(stream, constants, settings, prepared)
+
+    def batched(
+        self,
+        engine: Engine,
+        constants: Constants,
+        settings: BenchSettings,
+        prepared: Arrays | None,
+        time: TimeSteps,
+    ) -> list[Figures]:
+        """Frames per second of all slots together.
+
+        One pass runs one frame of each slot; the codec runs slot by slot.
+        """
+
+        def start(stream: Stream) -> Callable[[], None]:
+            return _batched_step(stream, constants, settings, prepared)
+
+        rows: list[Figures] = []
+        for count in settings.counts:
+            seconds, calls = time(engine.batched(count), start)
+            figures = {"frames_per_s": count / seconds, "pass_ms": seconds * 1e3, "median_ms": calls}
+            rows.append({"streams": count, **figures})
+        return rows
+
+    def lines(self, result: Figures) -> list[str]:
+        first = result[self.first_output]
+        return [
+            f"first sound {first:.2f} s after {result['prompt_tokens']} ids, with the voice's prefix cached",
+            *(
+                f"{row['streams']} streams: {row['frames_per_s']:.1f} frames/s, "
+                f"{row['pass_ms']:.0f} ms for a frame of each"
+                for row in result["streams"]
+            ),
+        ]
+
+
+def _batched_step(
+    stream: Stream, constants: Constants, settings: BenchSettings, prepared: Arrays | None
+) -> Callable[[], None]:
+    """The function that computes one frame for each slot of the stream."""
+    workloads = [
+        SpeechWorkload(stream.slot(slot), constants, settings, prepared) for slot in range(stream.batch)
+    ]
+    decoders = {slot: workload.decoder for slot, workload in enumerate(workloads)}
+
+    def step() -> None:
+        noise = np.concatenate([workload.noise() for workload in workloads])
+        codes = batched_frame(stream, constants, decoders, noise)
+        codes[:, 0] = np.maximum(codes[:, 0], FIRST_CODE)
+        for slot, decoder in decoders.items():
+            decoder.decode(codes[slot : slot + 1])
+        batched_step(stream, decoders, codes)
+
+    return step

@@ -1,0 +1,151 @@
+"""`SpeechDecoder`: one utterance on one stream, from prompt to codes and samples.
+
+Works on the streams of any engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from runtime.engines.base import Stream
+from runtime.engines.states import Arrays
+from runtime.families.voxtral_tts.constants import EMPTY_AUDIO, FIRST_CODE, Constants
+from runtime.families.voxtral_tts.prompt import Prompt, check_room
+from runtime.sampler import Sampler
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """Output of the backbone for the next frame."""
+
+    hidden: np.ndarray  # float32 [dim]
+    semantic_logits: np.ndarray  # float32 [1, rows]
+    condition: np.ndarray  # float32 [1, acoustic dim]
+
+
+class SpeechDecoder:
+    """Holds the positions of one utterance in the backbone and the codec, and the output of the last step."""
+
+    output: StepOutput
+
+    def __init__(self, stream: Stream, constants: Constants):
+        self.stream, self.constants = stream, constants
+        self.position = 0
+        self._decoded = 0  # frames
+
+    def start(self, prompt: Prompt, prefix_rows: Arrays | None) -> Arrays:
+        """Reads a prompt and returns the cache rows of its prefix.
+
+        `prefix_rows` are those rows from an earlier utterance of the voice; they replace the prefill of the
+        prefix. Raises UsageError where the prompt does not fit the cache.
+        """
+        if prefix_rows is None:
+            self._prefill(prompt.prefix, prompt.voice, prompt.voice_positions)
+            prefix_rows = self.stream.save_rows(len(prompt.prefix))
+        else:
+            self.stream.load_rows(prefix_rows)
+            self.position = len(prompt.prefix)
+        self.prefill(prompt.text)
+        return prefix_rows
+
+    def prefill(
+        self, ids: np.ndarray, voice: np.ndarray | None = None, voice_positions: np.ndarray | None = None
+    ) -> np.ndarray:
+        """ids int64 [P] -> hidden float32 [1, P, dim]. These ids end the prompt, so the next frame follows
+        them.
+
+        `voice` float32 [N, dim] replaces the embeddings at `voice_positions` int64 [N]. Raises UsageError
+        where the prompt does not fit the cache.
+        """
+        # Frame 0 from [AUDIO] is one more row of the prompt: the arithmetic of a separate step.
+        extended = np.concatenate((ids, np.array(self.constants.extra_ids, np.int64)))
+        outputs = self._prefill(extended, voice, voice_positions)
+        self._keep(outputs)
+        return outputs["hidden"][:, : len(ids)]
+
+    def _prefill(self, ids: np.ndarray, voice: np.ndarray | None, positions: np.ndarray | None) -> Arrays:
+        rows = self.position + len(ids)
+        check_room(rows, self.stream.capacity("prefill"))
+        embeddings = self.stream.run("embed_text", {"ids": ids[None]})["embeddings"].copy()
+        if voice is not None:
+            embeddings[0, positions] = voice
+        inputs = {"embeddings": embeddings, "position": np.array([self.position])}
+        self.position = rows
+        return self.stream.run("prefill", inputs)
+
+    def frame(self, noise: np.ndarray, output: StepOutput | None = None) -> np.ndarray:
+        """noise float32 [1, K - 1] -> codes int64 [1, K] from `output` (default: the last); column 0 may be
+        END_AUDIO.
+        """
+        output = output or self.output
+        semantic = semantic_codes(output.semantic_logits, self.constants)
+        acoustic = acoustic_codes(self.stream, self.constants, noise, output.condition)
+        return np.concatenate((semantic, acoustic), axis=1)
+
+    def embed(self, codes: np.ndarray) -> np.ndarray:
+        """codes int64 [1, K] of a frame -> float32 [1, 1, dim], the next input of the backbone."""
+        return self.stream.run("embed_codes", {"codes": codes})["embeddings"]
+
+    def step(self, embeddings: np.ndarray) -> None:
+        """Runs one decode step on a frame's embedding float32 [1, 1, dim]."""
+        inputs = {"embeddings": embeddings, "position": np.array([self.position])}
+        self.advance(self.stream.run("decode_step", inputs))
+
+    def advance(self, outputs: Arrays) -> None:
+        """Takes the outputs of `decode_step` for this utterance."""
+        self._keep(outputs)
+        self.position += 1
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the cache holds another step."""
+        return self.position < self.stream.capacity("decode_step")
+
+    def velocity(self, x: np.ndarray, step: int, condition: np.ndarray) -> np.ndarray:
+        """x float32 [1, K - 1], condition [1, acoustic dim] -> float32 [2, K - 1]: guided and unguided
+        velocity.
+        """
+        inputs = {"x": x, "step": np.array([step]), "condition": condition}
+        return self.stream.run("acoustic_step", inputs)["velocity"][0]
+
+    def decode(self, codes: np.ndarray) -> np.ndarray:
+        """codes int64 [T, K] of the next frames -> samples float32 [T * samples_per_frame]."""
+        max_frames = self.stream.signatures["codec_step"].dims.get("T", (1, 1))[1]
+        pieces = []
+        for start in range(0, len(codes), max_frames):
+            part = codes[None, start : start + max_frames]
+            inputs = {"codes": part, "position": np.array([self._decoded])}
+            pieces.append(self.stream.run("codec_step", inputs)["audio"][0])
+            self._decoded += part.shape[1]
+        return np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
+
+    def _keep(self, outputs: Arrays) -> None:
+        self.output = StepOutput(outputs["hidden"][0, -1], outputs["semantic_logits"], outputs["condition"])
+
+
+def semantic_codes(logits: np.ndarray, constants: Constants) -> np.ndarray:
+    """logits float32 [B, rows] -> codes int64 [B, 1], greedily; a code may be END_AUDIO.
+
+    Rows beyond the codes are padding.
+    """
+    masked = logits[:, : FIRST_CODE + constants.semantic_codes].copy()
+    masked[:, EMPTY_AUDIO] = -np.inf
+    return Sampler().choose(masked)[:, None]
+
+
+def acoustic_codes(
+    stream: Stream, constants: Constants, noise: np.ndarray, condition: np.ndarray
+) -> np.ndarray:
+    """noise float32 [B, K - 1], condition [B, acoustic dim] -> codes int64 [B, K - 1], in all Euler steps."""
+    x = noise
+    for step in range(constants.euler_steps):
+        inputs = {"x": x, "step": np.full(len(x), step), "condition": condition}
+        x = stream.run("acoustic_step", inputs)["next_x"]
+    return quantize_levels(x, constants.acoustic_levels) + FIRST_CODE
+
+
+def quantize_levels(x: np.ndarray, levels: int) -> np.ndarray:
+    """round((clamp(x, -1, 1) + 1) / 2 * (levels - 1)), half to even: int64 in 0 ... levels - 1."""
+    return np.round((np.clip(x, -1, 1) + 1) / 2 * (levels - 1)).astype(np.int64)

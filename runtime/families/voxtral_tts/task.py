@@ -1,0 +1,43 @@
+"""`VoxtralTextToSpeech`: the text-to-speech task on a Voxtral-TTS bundle."""
+
+from __future__ import annotations
+
+from bundle.bundle import Bundle
+from runtime.batching import BatchedDecoder
+from runtime.engines.base import Engine
+from runtime.families.voxtral_tts.batched import BATCHED, SpeechSlots
+from runtime.families.voxtral_tts.constants import parse_constants
+from runtime.families.voxtral_tts.prefix_cache import PrefixCache
+from runtime.families.voxtral_tts.prompt import PromptBuilder
+from runtime.families.voxtral_tts.tokenizer import open_tokenizer
+from runtime.families.voxtral_tts.voices import load_voice
+from runtime.text_to_speech import SpeechRequest, TextToSpeech
+
+
+class VoxtralTextToSpeech(TextToSpeech):
+    """Each `batched` decoder has an engine stream of its own; prompts and prefix rows are shared."""
+
+    def __init__(self, bundle: Bundle, engine: Engine):
+        """Raises IntegrityError on a broken tokenizer."""
+        self.bundle, self.engine, self._constants = bundle, engine, parse_constants(bundle.job)
+        tokenizer = open_tokenizer([bundle.folder / name for name in bundle.manifest.tokenizer])
+        self._prompts = PromptBuilder(bundle, tokenizer, self._constants)
+        self._prefixes = PrefixCache(bundle, engine.identity)
+
+    @property
+    def sample_rate(self) -> int:
+        return self._constants.sample_rate
+
+    @property
+    def max_slots(self) -> int:
+        return min(self.bundle.component(name).max_batch for name in BATCHED)
+
+    def voices(self) -> dict[str, int]:
+        return {
+            name: len(load_voice(self.bundle, name, self._constants.dim))
+            for name in self.bundle.manifest.voices
+        }
+
+    def batched(self, slots: int) -> BatchedDecoder[SpeechRequest]:
+        stream = self.engine.batched(slots)
+        return BatchedDecoder(SpeechSlots(stream, self._constants, self._prompts, self._prefixes))

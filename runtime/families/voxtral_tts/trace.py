@@ -1,0 +1,75 @@
+"""The trace of an utterance: every intermediate value from given ids, voice and noise."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bundle.errors import UsageError
+from runtime.engines.base import Engine
+from runtime.engines.states import Arrays
+from runtime.families.voxtral_tts.constants import FIRST_CODE, Constants
+from runtime.families.voxtral_tts.decoder import SpeechDecoder
+from runtime.trace import ArraySpec
+
+TRACED_FRAME = 3  # the frame whose condition is used for the traced velocities
+
+
+class SpeechTrace:
+    """Implements `TraceWorkload`."""
+
+    def inputs(self, constants: Constants) -> dict[str, ArraySpec]:
+        """A prompt and noise; optionally codes to feed back, codes for the codec alone, the point of the
+        velocities.
+        """
+        books = constants.n_codebooks
+        acoustic = constants.acoustic_levels + FIRST_CODE
+        limits = (constants.semantic_codes + FIRST_CODE, *[acoustic] * (books - 1))
+        return {
+            "ids": ArraySpec((None,), (constants.vocab_size,)),
+            "voice": ArraySpec((None, constants.dim)),
+            "noise": ArraySpec(("frames", books - 1)),
+            "codes": ArraySpec(("frames", books), limits, is_optional=True),
+            "codec_codes": ArraySpec((1, None, books), limits, is_optional=True),
+            "vel_x": ArraySpec((1, books - 1), is_optional=True),
+        }
+
+    def run(self, engine: Engine, constants: Constants, inputs: Arrays, live: bool) -> Arrays:
+        """Given `codes` replace the fed-back codes (teacher forcing).
+
+        `live` has no effect: a frame is always one step.
+        """
+        decoder = SpeechDecoder(engine.stream(), constants)
+        places = np.flatnonzero(inputs["ids"] == constants.audio_id)
+        rows = len(inputs["voice"])
+        if len(places) != rows:
+            raise UsageError(
+                f"prompt: {len(places)} [AUDIO] ids for a voice of {rows} rows; expected equal numbers"
+            )
+        results = {"prefill_hidden": decoder.prefill(inputs["ids"], inputs["voice"], places)}
+        results |= _frames(decoder, inputs["noise"], inputs.get("codes"))
+        traced = min(TRACED_FRAME, len(inputs["noise"]) - 1)
+        condition = results.pop("condition")[traced]
+        results["vel_x"] = inputs.get("vel_x", inputs["noise"][traced : traced + 1])
+        for step in range(constants.euler_steps):
+            velocity = decoder.velocity(results["vel_x"], step, condition)
+            results[f"velocity_{step / constants.euler_steps:.4f}"] = velocity
+        if "codec_codes" in inputs:
+            codec = SpeechDecoder(engine.stream(), constants)
+            results["audio"] = codec.decode(inputs["codec_codes"][0])[None]
+        return results
+
+
+def _frames(decoder: SpeechDecoder, noise: np.ndarray, forced: np.ndarray | None) -> Arrays:
+    """Frames with noise float32 [frames, K - 1]: codes, and the output of the backbone for each frame."""
+    chosen, outputs = [], []
+    for index in range(len(noise)):
+        outputs.append(decoder.output)
+        chosen.append(decoder.frame(noise[index : index + 1]))
+        if index + 1 < len(noise):
+            decoder.step(decoder.embed(chosen[-1] if forced is None else forced[index : index + 1]))
+    return {
+        "hidden": np.stack([output.hidden for output in outputs]),
+        "semantic_logits": np.concatenate([output.semantic_logits for output in outputs]),
+        "codes": np.concatenate(chosen),
+        "condition": np.stack([output.condition for output in outputs]),
+    }

@@ -1,0 +1,66 @@
+"""What the figures of a benchmark depend on: the machine, its memory bandwidth, this process's memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+
+PROBE_BYTES = 2**29  # far larger than any processor cache
+
+
+def describe_machine(threads: int | None, package: str) -> dict[str, str | int | None]:
+    """Processor, threads and versions as JSON values; `package` is that of the engine."""
+    try:
+        engine = version(package)
+    except PackageNotFoundError:
+        engine = "?"
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": threads or os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        package: engine,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or "?"
+
+
+def measure_bandwidth(threads: int | None = None, rounds: int = 5) -> float:
+    """Bytes per second that all threads read together from memory: the best of `rounds` over half a
+    gigabyte.
+    """
+    count = threads or os.cpu_count() or 1
+    parts = np.array_split(np.ones(PROBE_BYTES // 4, np.float32), count)
+
+    def read(part: np.ndarray) -> None:
+        part.max()  # vectorised, and so bound by memory
+
+    best = float("inf")
+    with ThreadPoolExecutor(count) as pool:
+        for _ in range(rounds):
+            started = time.perf_counter()
+            list(pool.map(read, parts))
+            best = min(best, time.perf_counter() - started)
+    return PROBE_BYTES / best
+
+
+def resident_bytes() -> int | None:
+    """Resident memory of this process as Linux counts it; None on other systems."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")

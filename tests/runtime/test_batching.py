@@ -1,0 +1,209 @@
+"""Requests in the slots of one batch: each gives what it gives alone, whenever slots are filled and freed."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from toy_speech import CONSTANTS, DIM, ROWS, Fault, ToyEngine
+
+from bundle.errors import UsageError, VoxportError
+from bundle.manifest import MANIFEST
+from runtime.batching import BatchedDecoder, Status, Ticket
+from runtime.families.voxtral_tts.batched import SpeechSlots
+from runtime.families.voxtral_tts.prefix_cache import PrefixCache
+from runtime.families.voxtral_tts.prompt import Prompt
+from runtime.text_to_speech import SpeechRequest
+
+
+class Prompts:
+    """A prompt of two voice rows and as many text ids as the text has letters, in place of a tokenizer's."""
+
+    def build(self, request: SpeechRequest) -> Prompt:
+        if request.text == "refused":
+            raise UsageError("refused")
+        generator = np.random.default_rng(len(request.text))
+        voice = generator.standard_normal((2, DIM), dtype=np.float32)
+        return Prompt(np.array([1, 25, 24, 24, 26]), voice, generator.integers(0, 20, len(request.text)))
+
+
+def no_fault(component, inputs) -> None: ...
+
+
+@pytest.fixture
+def decoder(tmp_path):
+    """Makes decoders of so many slots on a new toy engine, with one folder for prefixes."""
+    (tmp_path / MANIFEST).write_text("{}")
+    prefixes = PrefixCache(SimpleNamespace(folder=Path(tmp_path)), "toy")
+
+    def make(slots: int, fault: Fault = no_fault) -> BatchedDecoder[SpeechRequest]:
+        stream = ToyEngine(fault).batched(slots)
+        return BatchedDecoder(SpeechSlots(stream, CONSTANTS, Prompts(), prefixes))
+
+    return make
+
+
+def requests(*frames: int) -> list[SpeechRequest]:
+    """Texts of different lengths and seeds, each of so many frames."""
+    return [
+        SpeechRequest("a" * (3 + index), seed=index, max_frames=count, chunk_frames=2)
+        for index, count in enumerate(frames)
+    ]
+
+
+def run(decoder: BatchedDecoder[SpeechRequest], *tickets: Ticket) -> list[list[np.ndarray]]:
+    """Pieces of each ticket, until nothing is left to do."""
+    pieces: dict[Ticket, list[np.ndarray]] = {ticket: [] for ticket in tickets}
+    for ticket, samples in decoder.run():
+        pieces[ticket].append(samples)
+    return list(pieces.values())
+
+
+def alone(decoder, request: SpeechRequest) -> list[np.ndarray]:
+    one = decoder(1)
+    return run(one, one.submit(request))[0]
+
+
+def assert_same(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    assert [len(piece) for piece in found] == [len(piece) for piece in expected]
+    np.testing.assert_array_equal(np.concatenate(found), np.concatenate(expected))
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 7])
+def test_more_requests_than_slots_each_give_what_they_give_alone(decoder, slots):
+    texts, many = requests(3, 1, 5, 2, 4), decoder(slots)
+    found = run(many, *[many.submit(text) for text in texts])
+    assert not many.unfinished()
+    for text, pieces in zip(texts, found, strict=True):
+        assert_same(pieces, alone(decoder, text))
+
+
+def test_a_slot_is_filled_while_others_run(decoder):
+    texts, many = requests(6, 4), decoder(2)
+    first = many.submit(texts[0])
+    pieces = {first: [samples for _ in range(3) for _, samples in many.step()]}
+    second = many.submit(texts[1])
+    assert second.status is Status.QUEUED and first.status is Status.RUNNING
+    pieces[second] = []
+    for ticket, samples in many.run():
+        pieces[ticket].append(samples)
+    for text, found in zip(texts, pieces.values(), strict=True):
+        assert_same(found, alone(decoder, text))
+
+
+def test_cancelling_frees_the_slot_at_the_next_step_and_leaves_the_others(decoder):
+    texts, many = requests(8, 6, 3), decoder(2)
+    first, second, third = (many.submit(text) for text in texts)
+    pieces = {first: [], second: [], third: []}
+    for _ in range(2):
+        for ticket, samples in many.step():
+            pieces[ticket].append(samples)
+    first.cancel()
+    assert third.status is Status.QUEUED
+    for ticket, samples in many.run():
+        pieces[ticket].append(samples)
+    assert first.status is Status.CANCELLED and len(pieces[first]) == 1
+    assert_same(pieces[second], alone(decoder, texts[1]))
+    assert_same(pieces[third], alone(decoder, texts[2]))
+
+
+def test_a_request_that_is_cancelled_in_the_queue_never_runs(decoder):
+    many = decoder(1)
+    first, second = (many.submit(text) for text in requests(3, 3))
+    second.cancel()
+    found = run(many, first, second)
+    assert second.status is Status.CANCELLED and second.is_done and not found[1] and found[0]
+
+
+def test_nothing_is_computed_for_requests_that_were_all_cancelled(decoder):
+    calls = []
+    many = decoder(2, lambda component, inputs: calls.append(component))
+    ticket = many.submit(requests(5)[0])
+    many.step()
+    ticket.cancel()
+    calls.clear()
+    assert many.step() == [] and not calls and not many.unfinished()
+
+
+def test_a_request_that_cannot_be_served_is_refused_when_it_is_submitted(decoder):
+    many = decoder(1)
+    with pytest.raises(UsageError, match="refused"):
+        many.submit(SpeechRequest("refused"))
+    assert not many.unfinished()
+
+
+def test_a_prompt_that_fails_frees_its_slot_for_the_next_request(decoder):
+    texts, many = requests(3, 3, 3), decoder(1)
+    too_long = many.submit(SpeechRequest("a" * (ROWS + 5)))
+    tickets = [many.submit(text) for text in texts]
+    pieces = [pair for _ in range(20) for pair in many.step()]
+    assert too_long.status is Status.FAILED and "leaves no room" in str(too_long.error)
+    for ticket, text in zip(tickets, texts, strict=True):
+        assert_same([samples for each, samples in pieces if each is ticket], alone(decoder, text))
+
+
+def test_a_codec_that_fails_ends_one_request_and_frees_its_slot(decoder):
+    count = 0
+
+    def third_call_fails(component, inputs) -> None:
+        nonlocal count
+        count += component == "codec_step"
+        if component == "codec_step" and count == 3:
+            raise VoxportError("codec")
+
+    texts, many = requests(6, 6, 2), decoder(2, third_call_fails)
+    tickets = [many.submit(text) for text in texts]
+    pieces = [pair for _ in range(20) for pair in many.step()]
+    assert [ticket.status for ticket in tickets].count(Status.FAILED) == 1
+    for ticket, text in zip(tickets, texts, strict=True):
+        if ticket.status is not Status.FAILED:
+            assert_same([samples for each, samples in pieces if each is ticket], alone(decoder, text))
+
+
+def test_a_call_for_all_slots_that_fails_ends_what_runs_and_the_queue_goes_on(decoder):
+    failures = iter([False, False, True])
+
+    def fault(component, inputs) -> None:
+        if component == "decode_step" and next(failures, False):
+            raise VoxportError("engine")
+
+    texts, many = requests(6, 6, 2), decoder(2, fault)
+    tickets = [many.submit(text) for text in texts]
+    with pytest.raises(VoxportError, match="engine"):
+        list(many.run())
+    pieces = [samples for _, samples in many.run()]
+    assert [ticket.status for ticket in tickets] == [Status.FAILED, Status.FAILED, Status.CUT_OFF]
+    assert_same(pieces, alone(decoder, texts[2]))
+
+
+def test_positions_of_another_slot_would_be_noticed(decoder):
+    """The fault that the comparisons above must detect: two slots whose positions are exchanged."""
+
+    def fault(component, inputs) -> None:
+        if component == "decode_step" and len(inputs["position"]) == 2:
+            inputs["position"][:] = inputs["position"][::-1].copy()
+
+    texts, many = requests(4, 4), decoder(2, fault)
+    found = run(many, *[many.submit(text) for text in texts])
+    expected = alone(decoder, texts[0])
+    assert not np.array_equal(np.concatenate(found[0]), np.concatenate(expected))
+
+
+def test_the_model_ends_an_utterance_or_the_cache_cuts_it_off(decoder, caplog):
+    texts = [SpeechRequest("a" * (seed % 12), seed=seed, chunk_frames=50) for seed in range(30)]
+    many = decoder(4)
+    tickets = [many.submit(text) for text in texts]
+    found = run(many, *tickets)
+    assert {ticket.status for ticket in tickets} == {Status.ENDED, Status.CUT_OFF}
+    assert "the cache of 24 rows is full" in caplog.text
+    for text, pieces in zip(texts, found, strict=True):
+        assert [len(piece) for piece in pieces] == [len(piece) for piece in alone(decoder, text)]
+
+
+def test_requests_of_several_threads_are_all_served(decoder):
+    texts, many = requests(*[2] * 12), decoder(3)
+    with ThreadPoolExecutor(4) as pool:
+        tickets = list(pool.map(many.submit, texts))
+    for text, pieces in zip(texts, run(many, *tickets), strict=True):
+        assert_same(pieces, alone(decoder, text))

@@ -1,0 +1,95 @@
+"""Sampled ids: greedy, deterministic for given noise, and distributed as a plain formulation says."""
+
+import numpy as np
+import pytest
+
+from bundle.errors import UsageError
+from runtime.sampler import Sampler, SamplerSettings, gumbel_noise
+
+DRAWS, IDS = 40_000, 9
+SETTINGS = [
+    SamplerSettings(temperature=1.0),
+    SamplerSettings(temperature=0.6, top_k=4),
+    SamplerSettings(temperature=1.3, top_p=0.7),
+    SamplerSettings(temperature=0.9, top_k=5, top_p=0.8, repetition_penalty=1.4),
+]
+
+
+def logits(seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(IDS).astype(np.float32) * 2
+
+
+def expected(row: np.ndarray, settings: SamplerSettings, previous: list[int]) -> np.ndarray:
+    """Probabilities of the ids, one id at a time in Python floats."""
+    values = [float(value) for value in row]
+    for index in set(previous):
+        penalty = settings.repetition_penalty
+        values[index] = values[index] / penalty if values[index] > 0 else values[index] * penalty
+    weights = {index: np.exp(value / settings.temperature) for index, value in enumerate(values)}
+    ranked = sorted(weights, key=lambda index: -weights[index])
+    if settings.top_k:
+        ranked = ranked[: settings.top_k]
+    total, kept = sum(weights[index] for index in ranked), []
+    for index in ranked:
+        if sum(weights[each] for each in kept) / total >= settings.top_p:
+            break
+        kept.append(index)
+    total = sum(weights[index] for index in kept)
+    return np.array([weights[index] / total if index in kept else 0.0 for index in range(IDS)])
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_frequencies_are_those_of_the_plain_formulation(settings, seed):
+    row, previous = logits(seed), [1, 4, 4]
+    noise = gumbel_noise(np.random.default_rng(seed), (DRAWS, IDS))
+    found = Sampler(settings).choose(np.tile(row, (DRAWS, 1)), noise, [np.array(previous)] * DRAWS)
+    frequencies = np.bincount(found, minlength=IDS) / DRAWS
+    probabilities = expected(row, settings, previous)
+    np.testing.assert_allclose(frequencies, probabilities, atol=5 / np.sqrt(DRAWS) / 2)
+    assert not frequencies[probabilities == 0].any()
+
+
+def test_greedy_is_the_argmax_whatever_the_noise():
+    rows = np.stack([logits(seed) for seed in range(50)])
+    noise = gumbel_noise(np.random.default_rng(0), rows.shape)
+    found = Sampler().choose(rows, noise)
+    np.testing.assert_array_equal(found, rows.argmax(axis=1))
+    assert found.dtype == np.int64
+    ties = np.array([[0.0, 3.0, 3.0]], np.float32)
+    assert Sampler().choose(ties) == [1]
+
+
+def test_given_noise_gives_the_same_ids_row_by_row():
+    settings = SamplerSettings(temperature=0.8, top_k=6, top_p=0.9, repetition_penalty=1.2)
+    rows = np.stack([logits(seed) for seed in range(20)])
+    noise = gumbel_noise(np.random.default_rng(3), rows.shape)
+    previous = [np.arange(index % 4) for index in range(20)]
+    found = Sampler(settings).choose(rows, noise, previous)
+    single = [
+        Sampler(settings).choose(rows[i : i + 1], noise[i : i + 1], previous[i : i + 1])[0] for i in range(20)
+    ]
+    np.testing.assert_array_equal(found, single)
+
+
+def test_masked_ids_are_never_chosen():
+    rows = np.tile(logits(), (2000, 1))
+    rows[:, :6] = -np.inf
+    noise = gumbel_noise(np.random.default_rng(0), rows.shape)
+    for settings in SETTINGS:
+        assert Sampler(settings).choose(rows, noise, [np.array([2])] * 2000).min() >= 6
+
+
+def test_previous_ids_become_less_probable_also_greedily():
+    row = np.array([[2.0, 1.9, -1.0]], np.float32)
+    sampler = Sampler(SamplerSettings(repetition_penalty=1.2))
+    assert sampler.choose(row) == [0] and sampler.choose(row, None, [np.array([0])]) == [1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"temperature": -1.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}, {"repetition_penalty": 0.0}],
+)
+def test_wrong_settings_are_named(wrong):
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        SamplerSettings(**wrong)

@@ -1,0 +1,155 @@
+"""A speech engine in NumPy with random weights. It computes slot by slot, so a batch equals its slots bit for bit."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
+from runtime.engines.base import Engine, Stream
+from runtime.engines.states import Arrays
+from runtime.families.voxtral_tts.constants import Constants
+
+DIM, BOOKS, ACOUSTIC, ROWS, FRAME, VOCAB = 8, 4, 6, 24, 5, 40
+Fault = Callable[[str, Arrays], None]
+
+CONSTANTS = Constants(
+    sample_rate=100,
+    samples_per_frame=FRAME,
+    dim=DIM,
+    vocab_size=VOCAB,
+    n_codebooks=BOOKS,
+    semantic_codes=12,
+    acoustic_levels=2001,
+    euler_steps=3,
+    bos_id=1,
+    audio_id=24,
+    begin_audio_id=25,
+    first_frame="audio_token",
+)
+
+
+def floats(name: str, *shape: int | str) -> TensorSpec:
+    return TensorSpec(name, "float32", shape, Kind.HIDDEN)
+
+
+def ids(name: str, *shape: int | str) -> TensorSpec:
+    return TensorSpec(name, "int64", shape, Kind.INDEX)
+
+
+CACHE = StateSpec("cache", "float32", (1, ROWS, 1, DIM), CacheSpec("BSHD"))
+TAIL = StateSpec("tail", "float32", (1, FRAME))
+LENGTH = {"S": (1, ROWS)}
+BACKBONE = (floats("hidden", 1, "S", DIM), floats("semantic_logits", 1, 20), floats("condition", 1, ACOUSTIC))
+POINT = floats("x", 1, BOOKS - 1)
+SIGNATURES = {
+    "embed_text": Signature((ids("ids", 1, "S"),), (floats("embeddings", 1, "S", DIM),), dims=LENGTH),
+    "embed_codes": Signature((ids("codes", 1, BOOKS),), (floats("embeddings", 1, 1, DIM),)),
+    "prefill": Signature((floats("embeddings", 1, "S", DIM), ids("position", 1)), BACKBONE, (CACHE,), LENGTH),
+    "decode_step": Signature((floats("embeddings", 1, 1, DIM), ids("position", 1)), BACKBONE, (CACHE,)),
+    "acoustic_step": Signature(
+        (POINT, ids("step", 1), floats("condition", 1, ACOUSTIC)),
+        (floats("next_x", 1, BOOKS - 1), floats("velocity", 1, 2, BOOKS - 1)),
+    ),
+    "codec_step": Signature(
+        (ids("codes", 1, "T", BOOKS), ids("position", 1)),
+        (floats("audio", 1, f"{FRAME}*T"),),
+        (TAIL,),
+        {"T": (1, 3)},
+    ),
+}
+
+
+class ToyEngine(Engine):
+    """`fault(component, inputs)` may raise or change the inputs of every call. `calls` counts by component."""
+
+    identity = "toy"
+
+    def __init__(self, fault: Fault = lambda component, inputs: None):
+        super().__init__()
+        self.fault, self.calls = fault, dict.fromkeys(SIGNATURES, 0)
+        generator = np.random.default_rng(7)
+        shapes = {
+            "text": (VOCAB, DIM),
+            "codes": (BOOKS, 2003, DIM),
+            "hidden": (DIM, DIM),
+            "logits": (DIM, 20),
+        }
+        shapes |= {"condition": (DIM, ACOUSTIC), "x": (BOOKS - 1, BOOKS - 1), "guide": (ACOUSTIC, BOOKS - 1)}
+        shapes |= {"audio": (BOOKS, FRAME)}
+        self.weights = {
+            name: generator.standard_normal(shape, dtype=np.float32) / np.float32(4)
+            for name, shape in shapes.items()
+        }
+
+    def stream(self) -> "ToyStream":
+        return self.batched(1)
+
+    def batched(self, size: int) -> "ToyStream":
+        states = {state.name: np.zeros((size, *state.shape[1:]), np.float32) for state in (CACHE, TAIL)}
+        return ToyStream(self, states)
+
+
+class ToyStream(Stream):
+    def __init__(self, engine: ToyEngine, states: Arrays):
+        super().__init__(SIGNATURES, engine.lock)
+        self.engine, self.states, self.batch = engine, states, len(states["tail"])
+
+    def slot(self, index: int) -> "ToyStream":
+        return ToyStream(self.engine, {name: array[index : index + 1] for name, array in self.states.items()})
+
+    def reset(self) -> None:
+        for array in self.states.values():
+            array[:] = 0
+
+    def snapshot(self) -> Arrays:
+        return {name: array.copy() for name, array in self.states.items()}
+
+    def restore(self, states: Arrays) -> None:
+        for name, array in states.items():
+            self.states[name][:] = array
+
+    def _run(self, component: str, inputs: Arrays) -> Arrays:
+        self.engine.calls[component] += 1
+        self.engine.fault(component, inputs)
+        compute = getattr(self, f"_{component}")
+        rows = [
+            compute(slot, {name: array[slot] for name, array in inputs.items()}) for slot in range(self.batch)
+        ]
+        return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+    def _embed_text(self, slot: int, inputs: Arrays) -> Arrays:
+        return {"embeddings": self.engine.weights["text"][inputs["ids"]]}
+
+    def _embed_codes(self, slot: int, inputs: Arrays) -> Arrays:
+        table = self.engine.weights["codes"]
+        return {"embeddings": table[np.arange(BOOKS), inputs["codes"]].sum(axis=0, keepdims=True)}
+
+    def _prefill(self, slot: int, inputs: Arrays) -> Arrays:
+        weights, cache = self.engine.weights, self.states["cache"][slot, :, 0]
+        position, hidden = int(inputs["position"]), []
+        for row in inputs["embeddings"]:
+            cache[position] = row
+            position += 1
+            hidden.append(np.tanh(cache[:position].mean(axis=0) @ weights["hidden"] + row))
+        return {
+            "hidden": np.stack(hidden),
+            "semantic_logits": hidden[-1] @ weights["logits"],
+            "condition": hidden[-1] @ weights["condition"],
+        }
+
+    _decode_step = _prefill
+
+    def _acoustic_step(self, slot: int, inputs: Arrays) -> Arrays:
+        weights = self.engine.weights
+        own = np.tanh(inputs["x"] @ weights["x"])
+        velocity = np.stack((own + np.tanh(inputs["condition"] @ weights["guide"]), own))
+        return {"next_x": inputs["x"] + velocity[0] / 3, "velocity": velocity}
+
+    def _codec_step(self, slot: int, inputs: Arrays) -> Arrays:
+        tail, audio = self.states["tail"][slot], []
+        if inputs["position"] == 0:
+            tail[:] = 0
+        for codes in inputs["codes"].astype(np.float32):
+            tail[:] = tail / 2 + np.sin(codes @ self.engine.weights["audio"])
+            audio.append(tail.copy())
+        return {"audio": np.concatenate(audio)}
