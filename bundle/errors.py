@@ -18,9 +18,17 @@ MAX_MESSAGE = 500  # characters; a message may quote a damaged file
 
 
 class VoxportError(Exception):
-    """Base of all. Exit code 3: the work failed. Its text is one printable line, whatever it quotes."""
+    """Base of all. Exit code 3: the work failed. Its text is one printable line, whatever it quotes.
+
+    `field` is the option or argument at fault, by its Python name. The message contains that name, and a command line
+    replaces it by its flag.
+    """
 
     exit_code = 3
+
+    def __init__(self, message: object = "", *, field: str | None = None):
+        super().__init__(message)
+        self.field = field
 
     def __str__(self) -> str:
         return one_line(super().__str__())
