@@ -43,7 +43,7 @@ class Engine(ABC):
         """A new stream with empty states."""
 
     def batched(self, size: int) -> Stream:
-        """A stream with `size` slots. Its batchable components serve all slots in one call: see `Stream.slot`.
+        """A stream with `size` slots. Its batchable components serve all slots in one call.
 
         Raises UsageError if a call serves only one slot.
         """
