@@ -20,14 +20,14 @@ MAX_MESSAGE = 500  # characters; a message may quote a damaged file
 class VoxportError(Exception):
     """Base of all. Exit code 3: the work failed. Its text is one printable line, whatever it quotes.
 
-    `field` is the option or argument at fault, by its Python name. The message contains that name, and a command line
-    replaces it by its flag.
+    `field` names the parameter or option that was wrong, as in `max_frames`; the message starts with it. A command line
+    shows its flag instead.
     """
 
     exit_code = 3
 
-    def __init__(self, message: object = "", *, field: str | None = None):
-        super().__init__(message)
+    def __init__(self, *args: object, field: str | None = None):
+        super().__init__(*args)
         self.field = field
 
     def __str__(self) -> str:

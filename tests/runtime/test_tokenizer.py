@@ -14,7 +14,7 @@ from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from tekken_fixture import MARKERS, MERGES, SPECIALS, VOICES, tekken, write_tekken
 
 from bundle.errors import IntegrityError, UsageError, VoxportError
-from runtime.text.tokenizer import LONGEST_TEXT, SpeechTokenizer
+from runtime.text.tokenizer import MAX_TEXT, SpeechTokenizer
 
 TEXTS = (
     "hello",
@@ -110,9 +110,9 @@ def test_a_voice_without_rows_is_an_error(tokenizer):
 
 
 def test_a_text_too_long_to_be_split_is_a_usage_error(tokenizer):
-    assert count(tokenizer, " " * LONGEST_TEXT)
-    with pytest.raises(UsageError, match=str(LONGEST_TEXT + 1)):
-        count(tokenizer, " " * (LONGEST_TEXT + 1))
+    assert count(tokenizer, " " * MAX_TEXT)
+    with pytest.raises(UsageError, match=str(MAX_TEXT + 1)):
+        count(tokenizer, " " * (MAX_TEXT + 1))
 
 
 def test_loading_says_nothing_even_where_logs_are_shown(path, caplog):
