@@ -60,8 +60,9 @@ class LogMel:
             return np.zeros((0, self._settings.n_mels), np.float32)
         windows = np.lib.stride_tricks.sliding_window_view(joined, size)[: count * hop : hop]
         power = np.square(np.abs(np.fft.rfft(windows * self._window)))  # [frames, bins]
-        logarithm: np.ndarray = np.log10(np.maximum(power @ self._filters, MIN_POWER))  # [frames, mels]
-        return ((np.maximum(logarithm, self._settings.min_log) + 4) / 4).astype(np.float32)
+        logarithm = np.log10(np.maximum(power @ self._filters, MIN_POWER))  # [frames, mels]
+        frames: np.ndarray = ((np.maximum(logarithm, self._settings.min_log) + 4) / 4).astype(np.float32)
+        return frames
 
     def finish(self) -> np.ndarray:
         """The frames that reach beyond the last sample, except the frame centred after it: float32 [frames,

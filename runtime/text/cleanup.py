@@ -9,10 +9,20 @@ from collections.abc import Callable
 
 from bundle.errors import UsageError
 
-ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-    "seventeen eighteen nineteen"
-).split()
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+TEENS = (
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+)
+ONES = DIGITS + TEENS
 TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 SCALES = ("", " thousand", " million", " billion", " trillion", " quadrillion")
 NUMBER_LIMIT = 1000 ** len(SCALES)
@@ -38,8 +48,8 @@ SYMBOLS = {
 
 SIGN = r"(?P<sign>(?<![\w)])[-\u2212])?"
 AMOUNT = re.compile(
-    SIGN
-    + r"(?P<symbol>[$€£¥])[ ]?(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.(?P<decimals>[0-9]+))?(?![0-9]|[.,][0-9])"
+    SIGN + r"(?P<symbol>[$€£¥])[ ]?(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
+    r"(?:\.(?P<decimals>[0-9]+))?(?![0-9]|[.,][0-9])"
     r"(?:(?P<magnitude>[ ]?(?:thousand|million|billion|trillion)|[kKmMbB]|bn)\b)?"
 )
 BIG_NUMBER = re.compile(SIGN + r"(?<![\w.,$€£¥])(?P<whole>[0-9]{1,3}(?:,[0-9]{3}){2,5})(?!\w|[.,][0-9])")
@@ -102,7 +112,7 @@ def check_text(text: str) -> str:
 
 
 def clean_text(text: str) -> str:
-    """`text` as one line without markup, with currency and large numbers as words, and with a final punctuation mark.
+    """`text` as one line without markup, with currency and large numbers as words, and with a final mark.
 
     The words are English for text in any language, so the clean-up is optional.
     Raises UsageError if nothing is left.

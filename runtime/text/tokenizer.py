@@ -113,7 +113,7 @@ def _load(path: Path) -> Any:
 
 
 def _check_form(path: Path) -> None:
-    """Raises an IntegrityError that explains a form on which the library raises a bare TypeError or KeyError."""
+    """Raises an IntegrityError that explains a form on which the library raises TypeError or KeyError."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
