@@ -2,7 +2,7 @@
 
 A program keeps states in mutable buffers that its methods share, so it holds the states of one stream at a
 time. When another stream calls, the engine reads out the states of the previous one (`GRAPH.read`) and writes
-those of the caller (`GRAPH.write`). Of a cache, only the written rows are moved.
+those of the caller (`GRAPH.write`). Only the written rows of a cache are moved.
 """
 
 from __future__ import annotations

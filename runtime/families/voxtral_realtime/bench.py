@@ -1,4 +1,4 @@
-"""What `bench` times: a live stream, and encoder calls of several chunks."""
+"""Benchmark of a live stream, and of encoder calls with several chunks."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Id = Annotated[int, Field(ge=0, lt=2**31)]
 class Constants(Record):
     """`constants` of the manifest.
 
-    A token stands for `samples_per_token` samples (80 ms). The prompt covers `left_pad_tokens` of silence and
+    A token covers `samples_per_token` samples (80 ms). The prompt covers `left_pad_tokens` of silence and
     the delay; `flush_tokens` of silence follow the audio. `delays` in tokens belong to `delays_ms`. Text
     begins at `first_text_id`.
     """
@@ -45,7 +45,7 @@ class Constants(Record):
     def _check_consistency(self) -> Constants:
         if self.samples_per_token % self.hop_length:
             raise ValueError(
-                f"samples_per_token {self.samples_per_token} is not a multiple of hop_length ({self.hop_length})"
+                f"samples_per_token {self.samples_per_token}, hop_length {self.hop_length}: expected a multiple of it"
             )
         if len(self.delays) != len(self.delays_ms):
             raise ValueError(f"{len(self.delays)} delays in tokens, expected {len(self.delays_ms)} as in ms")
