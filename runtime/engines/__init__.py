@@ -42,7 +42,8 @@ ENGINES: dict[str, EngineEntry] = {
 
 def open_engine(bundle: Bundle, options: EngineOptions = DEFAULT) -> Engine:
     """The engine of the bundle's target. Raises EngineUnavailable or UsageError."""
-    entry = find_engine(bundle.job.target, str(bundle.folder))
+    check_installed(bundle.job.target, str(bundle.folder))
+    entry = ENGINES[bundle.job.target]
     if options.threads is not None and options.threads < 1:
         raise UsageError(f"threads {options.threads}: expected at least 1", field="threads")
     for name in ("compute_precision", "compute_units"):
@@ -56,8 +57,8 @@ def open_engine(bundle: Bundle, options: EngineOptions = DEFAULT) -> Engine:
     return engine
 
 
-def find_engine(target: str, path: str) -> EngineEntry:
-    """The row of `target`, whose packages are installed. `path` is named in errors.
+def check_installed(target: str, path: str) -> None:
+    """Checks that the packages of an engine are installed. `path` is named in errors.
 
     Raises UsageError for a target without an engine, EngineUnavailable that names the extra to install.
     """
@@ -70,4 +71,3 @@ def find_engine(target: str, path: str) -> EngineEntry:
             f"{path}: {', '.join(missing)} not installed; "
             f"in the folder of voxport, run pip install '.[{target}]'"
         )
-    return ENGINES[target]

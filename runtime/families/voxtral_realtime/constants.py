@@ -45,7 +45,8 @@ class Constants(Record):
     def _check_consistency(self) -> Constants:
         if self.samples_per_token % self.hop_length:
             raise ValueError(
-                f"samples_per_token {self.samples_per_token}: expected a multiple of {self.hop_length}, hop_length"
+                f"samples_per_token {self.samples_per_token} is not a multiple of hop_length, "
+                f"{self.hop_length}"
             )
         if len(self.delays) != len(self.delays_ms):
             raise ValueError(f"{len(self.delays)} delays in tokens, expected {len(self.delays_ms)} as in ms")

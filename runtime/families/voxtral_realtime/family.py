@@ -16,7 +16,7 @@ from runtime.families.voxtral_realtime.task import VoxtralSpeechToText
 from runtime.families.voxtral_realtime.trace import Trace
 from runtime.families.voxtral_realtime.verification import Verification
 from runtime.speech_to_text import SpeechToText
-from runtime.text.tokenizer import find_tekken, load_token_bytes
+from runtime.text.tokenizer import load_pieces, tekken_path
 
 STEP = Call(frozenset({"embeddings", "position", "delay"}), frozenset({"hidden", "logits"}))
 
@@ -42,7 +42,7 @@ class VoxtralRealtime:
 
     def open_tokenizer(self, paths: Sequence[Path]) -> Callable[[int], bytes]:
         """A function from token ids to bytes. Raises IntegrityError that names the file."""
-        return load_token_bytes(find_tekken(paths))
+        return load_pieces(tekken_path(paths))
 
     def open(self, bundle: Bundle, engine: Engine) -> VoxtralSpeechToText:
         token_bytes = self.open_tokenizer([bundle.folder / name for name in bundle.manifest.tokenizer])
