@@ -14,7 +14,7 @@ from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from tekken_fixture import MARKERS, MERGES, SPECIALS, VOICES, tekken, write_tekken
 
 from bundle.errors import IntegrityError, UsageError, VoxportError
-from runtime.text.tokenizer import MAX_TEXT, SpeechTokenizer
+from runtime.families.voxtral_tts.tokenizer import MAX_TEXT, SpeechTokenizer
 
 TEXTS = (
     "hello",
@@ -46,11 +46,15 @@ def reference(path) -> MistralTokenizer:
     return MistralTokenizer.from_file(path)
 
 
+def prompt(tokenizer: SpeechTokenizer, text: str, rows: int) -> list[int]:
+    return [*tokenizer.voice_prefix(rows), *tokenizer.encode(text)]
+
+
 @pytest.mark.parametrize("voice", VOICES)
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_prompt_equals_that_of_mistral_common(tokenizer, reference, text, voice):
     expected = reference.encode_speech_request(SpeechRequest(input=text, voice=voice)).tokens
-    assert tokenizer.encode(text, VOICES[voice]) == expected
+    assert prompt(tokenizer, text, VOICES[voice]) == expected
 
 
 @settings(max_examples=60, deadline=None)
@@ -60,25 +64,25 @@ def test_a_prompt_equals_that_of_mistral_common(tokenizer, reference, text, voic
 )
 def test_any_text_gives_the_prompt_of_mistral_common(tokenizer, reference, text):
     expected = reference.encode_speech_request(SpeechRequest(input=text, voice="calm")).tokens
-    assert tokenizer.encode(text, VOICES["calm"]) == expected
+    assert prompt(tokenizer, text, VOICES["calm"]) == expected
 
 
 def test_a_prompt_has_its_markers_in_the_published_order(tokenizer):
     hello = SPECIALS + 256 + MERGES.index("hello")
-    assert tokenizer.encode("hello", 4) == [1, 25, 24, 24, 24, 24, 36, hello, 35, 25]
+    assert prompt(tokenizer, "hello", 4) == [1, 25, 24, 24, 24, 24, 36, hello, 35, 25]
 
 
 def count(tokenizer: SpeechTokenizer, text: str) -> int:
     """Ids that the text alone takes."""
-    return len(tokenizer.encode(text, 1)) - len(tokenizer.encode("", 1))
+    return len(prompt(tokenizer, text, 1)) - len(prompt(tokenizer, "", 1))
 
 
 @pytest.mark.parametrize("rows", [1, 5, 300])
 def test_placeholders_follow_the_rows_of_the_voice_and_not_the_list_in_the_file(tokenizer, rows):
-    prompt = tokenizer.encode("hello", rows)
+    ids = prompt(tokenizer, "hello", rows)
     assert rows not in VOICES.values()
-    assert prompt.count(24) == rows
-    assert len(prompt) == rows + count(tokenizer, "hello") + 5
+    assert ids.count(24) == rows
+    assert len(ids) == rows + count(tokenizer, "hello") + 5
 
 
 @settings(max_examples=60, deadline=None)
@@ -88,25 +92,25 @@ def test_placeholders_follow_the_rows_of_the_voice_and_not_the_list_in_the_file(
     )
 )
 def test_typed_markers_stay_text(tokenizer, reference, text):
-    ids = tokenizer.encode(text, 1)[4:-2]
+    ids = prompt(tokenizer, text, 1)[4:-2]
     assert min(ids) >= SPECIALS
     assert reference.instruct_tokenizer.tokenizer.decode(ids) == text
 
 
 def test_ranks_behind_the_vocabulary_size_are_dropped(tokenizer):
-    assert max(tokenizer.encode("lo o ", 1)) < tekken()["config"]["default_vocab_size"]
+    assert max(prompt(tokenizer, "lo o ", 1)) < tekken()["config"]["default_vocab_size"]
     assert count(tokenizer, "lo") == 2
 
 
 def test_a_file_without_voices_still_encodes(tmp_path):
     content = tekken()
     del content["audio"]
-    assert SpeechTokenizer(write_tekken(tmp_path, content)).encode("hello", 2)[:5] == [1, 25, 24, 24, 36]
+    assert prompt(SpeechTokenizer(write_tekken(tmp_path, content)), "hello", 2)[:5] == [1, 25, 24, 24, 36]
 
 
 def test_a_voice_without_rows_is_an_error(tokenizer):
     with pytest.raises(VoxportError, match="0 rows"):
-        tokenizer.encode("hello", 0)
+        prompt(tokenizer, "hello", 0)
 
 
 def test_a_text_too_long_to_be_split_is_a_usage_error(tokenizer):
@@ -119,7 +123,7 @@ def test_loading_says_nothing_even_where_logs_are_shown(path, caplog):
     caplog.set_level(logging.DEBUG)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        SpeechTokenizer(path).encode("hello", 1)
+        prompt(SpeechTokenizer(path), "hello", 1)
     assert not caplog.records
 
 
