@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
-LONGEST_S, GAP_S, WIDTH = (
-    6.0,
-    0.8,
-    84,
-)  # of a cue: seconds, silence that ends it, characters (two lines of 42)
-ENDS = (".", "?", "!", "…", "。", "？", "！")  # noqa: RUF001  of wide scripts, too
+from pydantic import JsonValue
+
+MAX_CUE_S = 6.0
+MAX_PAUSE_S = 0.8  # a longer pause ends a cue
+MAX_CUE_CHARACTERS = 84  # two lines of 42
+SENTENCE_ENDS = (".", "?", "!", "…", "。", "？", "！")  # noqa: RUF001  marks of wide scripts
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word and when it was heard, in seconds of the recording."""
+    """A word with its start and end, in seconds from the beginning of the audio."""
 
     text: str
     start: float
@@ -25,40 +24,41 @@ class Word:
 
 
 def cues(words: Iterable[Word]) -> Iterator[Word]:
-    """Words put together as long as one reads them at a glance: up to the end of a sentence, a pause, or a full line."""
-    line: list[Word] = []
+    """Joins words to cues. A cue ends with a sentence, before a pause, or where it would be too long."""
+    cue: list[Word] = []
     for word in words:
-        if line and (
-            line[-1].text.endswith(ENDS)
-            or word.start - line[-1].end > GAP_S
-            or word.end - line[0].start > LONGEST_S
-            or sum(len(other.text) + 1 for other in line) + len(word.text) > WIDTH
+        if cue and (
+            cue[-1].text.endswith(SENTENCE_ENDS)
+            or word.start - cue[-1].end > MAX_PAUSE_S
+            or word.end - cue[0].start > MAX_CUE_S
+            or sum(len(other.text) + 1 for other in cue) + len(word.text) > MAX_CUE_CHARACTERS
         ):
-            yield _joined(line)
-            line = []
-        line.append(word)
-    if line:
-        yield _joined(line)
+            yield _joined(cue)
+            cue = []
+        cue.append(word)
+    if cue:
+        yield _joined(cue)
 
 
-def _joined(line: list[Word]) -> Word:
-    words = " ".join(word.text for word in line).split()  # a blank line would end a cue
-    return Word(" ".join(words), line[0].start, line[-1].end)
+def _joined(cue: list[Word]) -> Word:
+    words = " ".join(word.text for word in cue).split()  # a blank line would end a cue
+    return Word(" ".join(words), cue[0].start, cue[-1].end)
 
 
-def clock(seconds: float, comma: str = ".") -> str:
+def clock(seconds: float, decimal_mark: str = ".") -> str:
     """`00:01:02.345`."""
-    thousandths = round(seconds * 1000)
-    minutes, rest = divmod(thousandths, 60_000)
-    return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{comma}{rest % 1000:03}"
+    milliseconds = round(seconds * 1000)
+    minutes, rest = divmod(milliseconds, 60_000)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{decimal_mark}{rest % 1000:03}"
 
 
 def as_lines(words: Iterable[Word]) -> str:
-    """A cue on each line, behind its times."""
+    """One line per cue: `[start - end] text`."""
     return "".join(f"[{clock(cue.start)} - {clock(cue.end)}] {cue.text}\n" for cue in cues(words))
 
 
 def as_srt(words: Iterable[Word]) -> str:
+    """SubRip subtitles."""
     return "\n".join(
         f"{index}\n{clock(cue.start, ',')} --> {clock(cue.end, ',')}\n{cue.text}\n"
         for index, cue in enumerate(cues(words), 1)
@@ -66,23 +66,30 @@ def as_srt(words: Iterable[Word]) -> str:
 
 
 def as_vtt(words: Iterable[Word]) -> str:
-    escaped = (
-        (cue, cue.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")) for cue in cues(words)
-    )
+    """WebVTT subtitles."""
     return "WEBVTT\n\n" + "\n".join(
-        f"{clock(cue.start)} --> {clock(cue.end)}\n{text}\n" for cue, text in escaped
+        f"{clock(cue.start)} --> {clock(cue.end)}\n{_escaped(cue.text)}\n" for cue in cues(words)
     )
 
 
-def as_json(text: str, words: Iterable[Word] | None, **facts: Any) -> str:
-    timed = {} if words is None else {"words": [_rounded(word) for word in words]}
-    return json.dumps({"text": text, **facts, **timed}, ensure_ascii=False, indent=1) + "\n"
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def as_json(text: str, words: Iterable[Word] | None, **fields: JsonValue) -> str:
+    """A JSON object with the text, `fields`, and the words unless they are None."""
+    content = {"text": text, **fields}
+    if words is not None:
+        content["words"] = [_word_fields(word) for word in words]
+    return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 
 
 def as_word_line(word: Word, is_json: bool) -> str:
-    """One word on a line of its own, as live words come."""
-    return json.dumps(_rounded(word), ensure_ascii=False) if is_json else f"[{clock(word.start)}] {word.text}"
+    """One word as a line without its end: a JSON object, or `[start] word`."""
+    if is_json:
+        return json.dumps(_word_fields(word), ensure_ascii=False)
+    return f"[{clock(word.start)}] {word.text}"
 
 
-def _rounded(word: Word) -> dict[str, Any]:
+def _word_fields(word: Word) -> dict[str, JsonValue]:
     return {"word": word.text, "start": round(word.start, 3), "end": round(word.end, 3)}

@@ -1,4 +1,4 @@
-"""Samples to audio: files, and raw bytes for a pipe."""
+"""Samples to audio files, and to raw bytes for a pipe."""
 
 from __future__ import annotations
 
@@ -10,74 +10,76 @@ import numpy as np
 
 from bundle.errors import UsageError, VoxportError
 from bundle.files import check_writable, write_whole
+from runtime.audio.resampling import resample
 
 FULL_SCALE = 32767
 
 
 @dataclass(frozen=True)
 class Format:
-    """How libsndfile calls a container and its coding; `rates` in Hz, None where any will do."""
+    """Names of a container and its encoding in libsndfile. `rates` in Hz; None means any."""
 
     container: str
-    coding: str
+    encoding: str
     rates: tuple[int, ...] | None = None
 
     def nearest_rate(self, rate: int) -> int:
-        """`rate` itself, else the next one above that the format holds, else its highest."""
+        """`rate` if the format supports it, else the next higher supported rate, else the highest."""
         if self.rates is None or rate in self.rates:
             return rate
         return min((higher for higher in self.rates if higher > rate), default=max(self.rates))
 
 
 RAW = Format("RAW", "PCM_16")
+MP3_RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 FORMATS = {
     ".wav": Format("WAV", "PCM_16"),
     ".flac": Format("FLAC", "PCM_16"),
-    ".mp3": Format("MP3", "MPEG_LAYER_III", (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)),
-    # Opus, because libsndfile's Vorbis encoder overflows its stack on minutes written at once
+    ".mp3": Format("MP3", "MPEG_LAYER_III", MP3_RATES),
+    # Opus, because libsndfile's Vorbis encoder overflows its stack when minutes are written in one call
     ".ogg": Format("OGG", "OPUS", (8000, 12000, 16000, 24000, 48000)),
     ".pcm": RAW,
 }
 
 
 def check_format(path: Path) -> Format:
-    """The format that the name of `path` asks for; call it before the work whose result goes there.
+    """The format of the extension of `path`. Call it before the work whose result is written there.
 
-    Raises UsageError where the extension is unknown, the folder is missing or closed to writing, or `path` is a folder.
+    Raises UsageError if the extension is unknown, the folder is missing or not writable, or `path` is a
+    folder.
     """
     audio_format = FORMATS.get(path.suffix.lower())
     if audio_format is None:
-        raise UsageError(
-            f"{path}: cannot write {path.suffix or 'a name without extension'}; end the name in one of {', '.join(FORMATS)}"
-        )
+        found = path.suffix or "a name without extension"
+        raise UsageError(f"{path}: cannot write {found}; use an extension of {', '.join(FORMATS)}")
     check_writable(path)
     return audio_format
 
 
 def pcm16(samples: np.ndarray) -> bytes:
-    """Samples [n] in [-1, 1] as signed 16-bit little-endian integers: times 32767, half to even, clipped.
+    """Samples [n] in [-1, 1] as signed 16-bit little-endian integers.
 
-    Raises VoxportError where a sample is not finite.
+    Values are clipped, multiplied by 32767 and rounded half to even. Raises VoxportError on a sample that is
+    not finite.
     """
     return _integers(_clipped(samples)).tobytes()
 
 
 def write_audio(path: Path, samples: np.ndarray, rate: int) -> None:
-    """Write mono `samples` [n] (float32, clipped to [-1, 1]) of `rate` Hz in the format of `path`'s extension.
+    """Writes mono `samples` float32 [n] of `rate` Hz in the format of the extension of `path`.
 
-    .mp3 and .ogg (Opus) are resampled where they cannot hold `rate`. The file gets its name once it is complete.
-    Raises UsageError as `check_format` does, VoxportError where there is no sample, one is not finite, or writing fails.
+    Samples are clipped to [-1, 1]. A rate that .mp3 or .ogg (Opus) does not support is resampled. The file
+    appears under its name when it is complete. Raises UsageError like `check_format`. Raises VoxportError if
+    there are no samples, one is not finite, or writing fails.
     """
     audio_format = check_format(path)
     if samples.ndim != 1 or not len(samples):
         raise VoxportError(
-            f"{path}: no audio of shape {list(samples.shape)} can be written; expected samples [n], n at least 1"
+            f"{path}: cannot write samples of shape {list(samples.shape)}; expected samples [n], n at least 1"
         )
     clipped = _clipped(samples)
-    content = (
-        _integers(clipped).tobytes() if audio_format is RAW else _encoded(clipped, rate, audio_format, path)
-    )
-    write_whole(path, content)
+    is_raw = audio_format is RAW
+    write_whole(path, _integers(clipped).tobytes() if is_raw else _encoded(clipped, rate, audio_format, path))
 
 
 def _clipped(samples: np.ndarray) -> np.ndarray:
@@ -85,37 +87,30 @@ def _clipped(samples: np.ndarray) -> np.ndarray:
     if not finite.all():
         first = int(np.argmin(finite))
         raise VoxportError(
-            f"sample {first} of {len(samples)} is {samples[first]}, expected a finite number; verify the bundle"
+            f"sample {first} of {len(samples)} is {samples[first]}, expected a finite number; "
+            "verify the bundle"
         )
     return np.clip(samples, -1.0, 1.0)
 
 
 def _integers(clipped: np.ndarray) -> np.ndarray:
-    # float64, because a float32 product is rounded before the rounding that counts
+    # float64, because a float32 product would be rounded before the rounding to integers
     return np.rint(clipped.astype(np.float64) * FULL_SCALE).astype("<i2")
 
 
 def _encoded(clipped: np.ndarray, rate: int, audio_format: Format, path: Path) -> bytes:
-    """A whole file in memory: libsndfile swallows the errors of a full disk, `bytes` are written by Python."""
+    """The content of the file. It is encoded in memory because libsndfile does not report a full disk."""
     import soundfile
 
-    written_rate = audio_format.nearest_rate(rate)
-    samples = _resampled(clipped, rate, written_rate)
+    file_rate = audio_format.nearest_rate(rate)
+    samples = resample(clipped, rate, file_rate)
     buffer = io.BytesIO()
     try:
-        values = _integers(samples) if audio_format.coding == "PCM_16" else samples
-        soundfile.write(buffer, values, written_rate, audio_format.coding, format=audio_format.container)
+        values = _integers(samples) if audio_format.encoding == "PCM_16" else samples
+        soundfile.write(buffer, values, file_rate, audio_format.encoding, format=audio_format.container)
     except (soundfile.LibsndfileError, ValueError) as error:
         reason = getattr(error, "error_string", error)  # without the address of the buffer
         raise VoxportError(
-            f"{path}: cannot encode {len(samples)} samples at {written_rate} Hz: {reason}; try .wav"
+            f"{path}: cannot encode {len(samples)} samples at {file_rate} Hz: {reason}; try .wav"
         ) from None
     return buffer.getvalue()
-
-
-def _resampled(clipped: np.ndarray, rate: int, to: int) -> np.ndarray:
-    if rate == to:
-        return clipped
-    import soxr
-
-    return np.clip(soxr.resample(clipped, rate, to), -1.0, 1.0)  # the filter overshoots at edges

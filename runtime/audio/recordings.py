@@ -1,297 +1,168 @@
-"""Sound to be transcribed: files of any kind, block by block, and raw samples from a pipe that does not wait."""
+"""Recordings to be transcribed: audio files of any format, read block by block."""
 
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import tempfile
-import threading
-import time
-from collections import deque
 from collections.abc import Iterator
-from io import RawIOBase
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
-from bundle.errors import UsageError, VoxportError, first_line
+from bundle.errors import UsageError, first_line
+from runtime.audio.live import raw_stdin
+from runtime.audio.resampling import Resampler
 
-QUALITY = "HQ"  # soxr's, with which the published front end resamples
-TOLD_S = 60.0  # of sound between two lines of progress
-BLOCK_S = 1.0  # of a file in memory at a time, and what is lost of a damaged one
-KEPT_IN_MEMORY = 2**24  # bytes of a file from a pipe; more goes to the disk
-UNKNOWN_LENGTH = 0x7FFF0000  # of a WAV that was written into a pipe
-FULL_SCALE, CLIPPED_SHARE = 0.99, 0.001  # 8 bits end at 0.992
-BLOCK_LIVE_S, REMEMBERED_S = (
-    0.02,
-    60.0,
-)  # of live sound; a word is told a few seconds after it was heard, at most
-HEADERS = (b"RIFF", b"fLaC", b"OggS", b"ID3", b"FORM")  # of files that are not raw samples
-WAKE_S = 0.2  # how long a thread waits before it looks whether the other is gone
-SAMPLE = 2  # bytes of a 16-bit sample
+if TYPE_CHECKING:
+    from soundfile import SoundFile
+
+BLOCK_S = 1.0  # seconds of a file in memory at a time, and of audio lost where a file is damaged
+MAX_MEMORY_BYTES = 2**24  # of a file from a pipe; a larger one is stored on disk
+READ_BYTES = 2**20
+UNKNOWN_BYTES = 0x7FFF0000  # smallest length in the header of a WAV that was written to a pipe
+UNKNOWN_FRAMES = 2**62  # smallest number of frames that libsndfile reports for an unknown length
+FULL_SCALE = 0.99  # absolute value from which a sample counts as clipped; 8-bit audio ends at 0.992
+MAX_CLIPPED = 0.001  # fraction of clipped samples without a warning
 log = logging.getLogger(__name__)
 
 
-class Recording:
-    """A file of any rate, width and number of channels that libsndfile reads, as mono blocks of another rate.
+@dataclass
+class _Levels:
+    """Counts over the samples read so far.
 
-    Memory does not grow with its length. `-` is a whole file on stdin. What is odd about it is told in the log.
+    `frames` counts samples per channel, `clipped` samples of all channels.
+    """
+
+    frames: int = 0
+    clipped: int = 0
+    peak: float = 0.0
+
+    def add(self, block: np.ndarray) -> None:
+        """block float32 [n, channels]."""
+        self.frames += len(block)
+        self.clipped += int((np.abs(block) >= FULL_SCALE).sum())
+        self.peak = max(self.peak, float(np.abs(block).max(initial=0)))
+
+
+class Recording:
+    """An audio file that libsndfile reads, as mono blocks of a given sample rate.
+
+    It may have any sample rate, sample width and number of channels. The path `-` is a whole file on stdin.
+    Memory does not grow with the length. Truncated, damaged, clipped and overscaled recordings log a warning.
     """
 
     def __init__(self, path: Path, rate: int):
-        """Raises UsageError where there is no such file, or none that is audio."""
-        import soundfile
-
+        """Raises UsageError if there is no such file or it is not audio."""
         self._name, self._rate = "stdin" if str(path) == "-" else str(path), rate
-        if str(path) != "-" and (path.is_dir() or not path.exists()):
-            raise UsageError(
-                f"{path}: {'is a folder' if path.is_dir() else 'no such file'}; expected a file of audio"
-            )
-        try:
-            self._file = soundfile.SoundFile(
-                _spooled(path) if str(path) == "-" or not path.is_file() else path
-            )
-        except TypeError:
-            raise UsageError(
-                f"{path}: raw samples say nothing of their rate; pipe them in: transcribe - --live --rate HZ < {path}"
-            ) from None
-        except (soundfile.LibsndfileError, OSError) as error:
-            reason = getattr(error, "error_string", first_line(error)).rstrip(".")
-            raise UsageError(
-                f"{self._name}: no audio that can be read ({reason}); expected WAV, FLAC, MP3, OGG or what else libsndfile reads"
-            ) from None
-        self._frames = self._file.frames
-        if not self._frames:
-            raise UsageError(f"{self._name}: holds no sample")
+        self._file = _open(path, self._name)
+        if not self._file.frames:
+            raise UsageError(f"{self._name}: has no samples; expected a file of audio")
         if path.is_file():
-            _tell_if_cut(path)
+            _warn_if_shorter_than_header(path)
         self.seconds = 0.0  # read so far
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """float32 [n] in [-1, 1] at the wanted rate. Raises UsageError where a sample is not finite."""
-        import soundfile
-        import soxr
-
-        rate, clipped, loudest, damaged = self._file.samplerate, 0, 0.0, False
-        told = TOLD_S
-        resampler = (
-            None if rate == self._rate else soxr.ResampleStream(rate, self._rate, 1, "float32", QUALITY)
-        )
-        read = 0
-        while True:
-            try:
-                block = self._file.read(int(BLOCK_S * rate), dtype="float32", always_2d=True)
-            except soundfile.LibsndfileError as error:
-                log.warning(
-                    "%s: damaged after %.1f s (%s): what lies behind is left out",
-                    self._name,
-                    read / rate,
-                    first_line(error),
-                )
-                block, damaged = np.zeros((0, self._file.channels), np.float32), True
-            if not np.isfinite(block).all():
-                place = (read + int(np.argmin(np.isfinite(block).all(axis=1)))) / rate
-                raise UsageError(
-                    f"{self._name}: the sample at {place:.3f} s is not a finite number; mend the recording"
-                )
-            read += len(block)
-            clipped += int((np.abs(block) >= FULL_SCALE).sum())
-            loudest = max(loudest, float(np.abs(block).max(initial=0)))
-            self.seconds = read / rate
-            if self.seconds >= told:
-                log.info("%.0f s of sound so far", self.seconds)
-                told += TOLD_S
-            mono = block.mean(axis=1)
-            yield mono if resampler is None else resampler.resample_chunk(mono, last=not len(block))
-            if not len(block):
-                break
+        """Blocks float32 [n] in [-1, 1] at `rate`. Raises UsageError on a sample that is not finite."""
+        resampler, levels = Resampler(self._file.samplerate, self._rate), _Levels()
+        while (block := self._read_block(levels)) is not None and len(block):
+            self._check_finite(block, levels.frames)
+            levels.add(block)
+            self.seconds = levels.frames / self._file.samplerate
+            yield resampler.feed(block.mean(axis=1))
+        yield resampler.finish()
+        expected = self._file.frames
         self._file.close()
-        if not damaged:
-            self._tell_if_short(read)
-        self._tell(read, clipped, loudest)
-
-    def _tell_if_short(self, read: int) -> None:
-        frames, rate = self._frames, self._file.samplerate
-        if read < frames < 2**62:  # what libsndfile says where nobody knows
+        if block is not None and levels.frames < expected < UNKNOWN_FRAMES:
+            rate = self._file.samplerate
             log.warning(
-                "%s: ends after %.1f s, its header says %.1f s: it is cut off",
+                "%s: truncated: it has %.1f s, its header says %.1f s",
                 self._name,
-                read / rate,
-                frames / rate,
+                levels.frames / rate,
+                expected / rate,
+            )
+        self._warn_about_levels(levels)
+
+    def _read_block(self, levels: _Levels) -> np.ndarray | None:
+        """The next block float32 [n, channels], [0, channels] at the end.
+
+        None, with a warning, if the file is damaged.
+        """
+        import soundfile
+
+        rate = self._file.samplerate
+        try:
+            block: np.ndarray = self._file.read(int(BLOCK_S * rate), dtype="float32", always_2d=True)
+        except soundfile.LibsndfileError as error:
+            at, reason = levels.frames / rate, first_line(error)
+            log.warning("%s: damaged after %.1f s (%s); the rest is not transcribed", self._name, at, reason)
+            return None
+        return block
+
+    def _check_finite(self, block: np.ndarray, start: int) -> None:
+        finite = np.isfinite(block).all(axis=1)
+        if not finite.all():
+            at = (start + int(np.argmin(finite))) / self._file.samplerate
+            raise UsageError(
+                f"{self._name}: the sample at {at:.3f} s is not a finite number; repair the recording"
             )
 
-    def _tell(self, read: int, clipped: int, loudest: float) -> None:
-        if loudest > 1:
+    def _warn_about_levels(self, levels: _Levels) -> None:
+        fraction = levels.clipped / max(1, levels.frames * self._file.channels)
+        if levels.peak > 1:
             log.warning(
-                "%s: samples up to %.3g, expected at most 1: scale the recording", self._name, loudest
+                "%s: samples up to %.3g, expected at most 1; scale the recording", self._name, levels.peak
             )
-        elif clipped > CLIPPED_SHARE * read * self._file.channels:
-            share = clipped / (read * self._file.channels)
+        elif fraction > MAX_CLIPPED:
             log.warning(
-                "%s: %.1f %% of the samples are at full scale: it is clipped, and words may be lost",
+                "%s: clipped: %.1f %% of the samples are at full scale; words may be missing",
                 self._name,
-                100 * share,
+                100 * fraction,
             )
 
 
-def _tell_if_cut(path: Path) -> None:
-    """libsndfile takes the samples of a WAV that are there for all: its header says how many there should be."""
+def _open(path: Path, name: str) -> SoundFile:
+    """Opens a file, a named pipe, or stdin for `-`. Raises UsageError."""
+    import soundfile
+
+    is_stdin = str(path) == "-"
+    if not is_stdin and (path.is_dir() or not path.exists()):
+        reason = "is a folder" if path.is_dir() else "no such file"
+        raise UsageError(f"{path}: {reason}; expected a file of audio")
+    try:
+        return soundfile.SoundFile(path if path.is_file() and not is_stdin else _copy_of_pipe(path))
+    except TypeError:
+        raise UsageError(
+            f"{path}: raw samples do not say their rate; transcribe them live from stdin and give the rate"
+        ) from None
+    except (soundfile.LibsndfileError, OSError) as error:
+        reason = str(getattr(error, "error_string", first_line(error))).rstrip(".")
+        raise UsageError(
+            f"{name}: cannot be read as audio ({reason}); "
+            "expected WAV, FLAC, MP3, OGG or another format of libsndfile"
+        ) from None
+
+
+def _warn_if_shorter_than_header(path: Path) -> None:
+    """Compares a WAV with the length in its header, because libsndfile accepts a shorter file."""
     with path.open("rb") as file:
         head = file.read(12)
     length, size = int.from_bytes(head[4:8], "little") + 8, path.stat().st_size
-    if head[:4] == b"RIFF" and size < length < UNKNOWN_LENGTH:
-        log.warning("%s: has %d bytes, its header says %d: it is cut off", path, size, length)
+    if head[:4] == b"RIFF" and size < length < UNKNOWN_BYTES:
+        log.warning("%s: truncated: it has %d bytes, its header says %d", path, size, length)
 
 
-def _spooled(path: Path) -> Any:
-    """All of a pipe, or of stdin for `-`, as something that can be searched. Raises UsageError where stdin is closed."""
+def _copy_of_pipe(path: Path) -> IO[bytes]:
+    """All bytes of a pipe, or of stdin for `-`, as a seekable file. Raises UsageError if stdin is closed."""
+    is_stdin = str(path) == "-"
     log.info(
-        "%s: read to its end first; for sound that goes on, transcribe - --live",
-        "stdin" if str(path) == "-" else path,
+        "%s: reading to the end before transcription; use live transcription for an endless stream",
+        "stdin" if is_stdin else path,
     )
-    file = tempfile.SpooledTemporaryFile(KEPT_IN_MEMORY)  # noqa: SIM115  open until it is read
-    with raw_stdin() if str(path) == "-" else path.open("rb") as source:
-        while piece := source.read(2**20):
+    file = tempfile.SpooledTemporaryFile(MAX_MEMORY_BYTES)  # noqa: SIM115  stays open until it is read
+    with raw_stdin() if is_stdin else path.open("rb") as source:
+        while piece := source.read(READ_BYTES):
             file.write(piece)
     file.seek(0)
     return file
-
-
-class LiveSource:
-    """Raw 16-bit little-endian samples from a pipe, read by a thread into a queue of some seconds, in blocks of 20 ms: a token is due a
-    little after its 80 ms, and would wait for the next block of that length.
-
-    Where the listener is slower than the source, either the source waits, as a pipe lets it, or the oldest sound is dropped; both
-    are told, once a second at most.
-    """
-
-    def __init__(
-        self, source: RawIOBase, rate: int, channels: int, to: int, room_s: float = 10.0, drops: bool = False
-    ):
-        """`source.read(n)` gives what is there, n bytes at most, and nothing at the end: an unbuffered file."""
-        self._source, self._rate, self._to, self._drops = source, rate, to, drops
-        self._frame = channels * SAMPLE
-        self._block = max(1, round(rate * BLOCK_LIVE_S)) * self._frame
-        self._room, self._pieces, self._changed = (
-            max(1, round(room_s / BLOCK_LIVE_S)),
-            deque[bytes](),
-            threading.Condition(),
-        )
-        self._ended = threading.Event()
-        self._error: OSError | None = None
-        self._told = float("-inf")
-        self.dropped_s = 0.0
-        self._losses = deque([(0.0, 0.0)])  # after so many seconds that were given, so many had been dropped
-        self._thread = threading.Thread(target=self._read, name="voxport-live", daemon=True)
-
-    def end(self) -> None:
-        """Nothing more is read; what was read is still given."""
-        self._ended.set()
-
-    def lost_before(self, given_s: float) -> float:
-        """Seconds that were dropped before the sound that comes after so many seconds of what was given; remembered for a minute."""
-        return next((lost for after, lost in reversed(self._losses) if after <= given_s), self._losses[0][1])
-
-    def blocks(self) -> Iterator[np.ndarray]:
-        """float32 [n] in [-1, 1] at the wanted rate, as they come. Raises VoxportError where the source cannot be read, and UsageError where
-        it is not of raw samples."""
-        import soxr
-
-        resampler = (
-            None
-            if self._rate == self._to
-            else soxr.ResampleStream(self._rate, self._to, 1, "float32", QUALITY)
-        )
-        self._thread.start()
-        given = 0.0
-        try:
-            while (piece := self._next(given)) is not None:
-                if not given and piece.startswith(HEADERS):
-                    raise UsageError(
-                        "stdin: an audio file; expected raw 16-bit samples. Leave --live out, or let ffmpeg write -f s16le"
-                    )
-                given += len(piece) / (self._frame * self._rate)
-                samples = (
-                    np.frombuffer(piece, "<i2")
-                    .reshape(-1, self._frame // SAMPLE)
-                    .astype(np.float32)
-                    .mean(axis=1)
-                    / 32768
-                )
-                yield samples if resampler is None else resampler.resample_chunk(samples)
-            if resampler is not None:
-                yield resampler.resample_chunk(np.zeros(0, np.float32), last=True)
-        finally:
-            self.end()
-            if self.dropped_s:
-                log.warning("%.1f s of sound were dropped in all", self.dropped_s)
-        if not given and not self._error:
-            log.warning("stdin: ended before any sound came")
-        if self._error:
-            raise VoxportError(f"stdin: cannot be read: {self._error.strerror or self._error}")
-
-    def _remember_losses(self, given: float) -> None:
-        if self.dropped_s > self._losses[-1][1]:
-            self._losses.append((given, self.dropped_s))
-        while len(self._losses) > 1 and self._losses[1][0] < given - REMEMBERED_S:
-            self._losses.popleft()
-
-    def _next(self, given: float) -> bytes | None:
-        with self._changed:
-            while not self._pieces:
-                if self._ended.is_set():
-                    return None
-                self._changed.wait(WAKE_S)
-            self._remember_losses(given)  # the oldest is dropped: it lay before this piece
-            self._changed.notify()
-            return self._pieces.popleft()
-
-    def _read(self) -> None:
-        rest = b""
-        try:
-            while not self._ended.is_set() and (piece := self._source.read(self._block - len(rest))) != b"":
-                if piece is None:  # nothing yet, of a pipe that does not wait
-                    self._ended.wait(BLOCK_LIVE_S)
-                    continue
-                rest += piece
-                if len(rest) == self._block:
-                    self._put(rest)
-                    rest = b""
-            whole = len(rest) // self._frame * self._frame
-            if whole:
-                self._put(rest[:whole])
-            if odd := len(rest) - whole:
-                log.warning(
-                    "stdin: ended in the middle of a sample: %d byte%s left out", odd, "" if odd == 1 else "s"
-                )
-        except OSError as error:
-            self._error = error
-        finally:
-            self.end()
-
-    def _put(self, piece: bytes) -> None:
-        with self._changed:
-            while len(self._pieces) == self._room and not self._ended.is_set():
-                if self._drops:
-                    self.dropped_s += len(self._pieces.popleft()) / (self._frame * self._rate)
-                    self._tell(f"{self.dropped_s:.1f} s dropped so far")
-                else:
-                    self._tell("the source waits")
-                    self._changed.wait(WAKE_S)
-            self._pieces.append(piece)
-            self._changed.notify()
-
-    def _tell(self, what: str) -> None:
-        if time.monotonic() - self._told >= 1:
-            self._told = time.monotonic()
-            log.warning("the sound comes faster than it is transcribed: %s", what)
-
-
-def raw_stdin() -> RawIOBase:
-    """Standard input without a buffer, whose lock a thread that waits for sound would hold when the program ends. Raises UsageError."""
-    try:
-        return open(os.dup(sys.stdin.fileno()), "rb", buffering=0)
-    except (AttributeError, OSError, ValueError):
-        raise UsageError("stdin: closed; expected raw samples in a pipe") from None

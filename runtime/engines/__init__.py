@@ -1,7 +1,9 @@
-"""One way to run a component, whatever compiled it: an `Engine` opens a bundle, a `Stream` holds one caller's states."""
+"""Engines run the components of a bundle: one row of `ENGINES` per target."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -13,40 +15,59 @@ if TYPE_CHECKING:
     from runtime.engines.base import Engine
 
 DEFAULT = EngineOptions()
-PACKAGES = {"onnx": ("onnxruntime",), "executorch": ("executorch", "torch"), "coreml": ("coremltools",)}
+
+
+@dataclass(frozen=True)
+class EngineEntry:
+    """`attribute` of `module` opens an engine: `attribute(bundle, options) -> Engine`.
+
+    `packages` must be installed. `options` are the fields of `EngineOptions` that the engine reads besides
+    `threads`.
+    """
+
+    module: str
+    attribute: str
+    packages: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+
+ENGINES: dict[str, EngineEntry] = {
+    "onnx": EngineEntry("runtime.engines.onnx", "OnnxEngine", ("onnxruntime",)),
+    "executorch": EngineEntry("runtime.engines.executorch", "ExecuTorchEngine", ("executorch", "torch")),
+    "coreml": EngineEntry(
+        "runtime.engines.coreml", "open_coreml", ("coremltools",), ("compute_precision", "compute_units")
+    ),
+}
 
 
 def open_engine(bundle: Bundle, options: EngineOptions = DEFAULT) -> Engine:
     """The engine of the bundle's target. Raises EngineUnavailable or UsageError."""
-    target, threads = bundle.job.target, options.threads
-    if target not in PACKAGES:
-        known = ", ".join(PACKAGES)
-        raise UsageError(f"{bundle.folder}: no engine runs target {target!r}; there are {known}; update voxport")
-    if threads is not None and threads < 1:
-        raise UsageError(f"--threads {threads}: expected at least 1")
+    check_installed(bundle.job.target, str(bundle.folder))
+    entry = ENGINES[bundle.job.target]
+    if options.threads is not None and options.threads < 1:
+        raise UsageError(f"threads {options.threads}: expected at least 1", field="threads")
     for name in ("compute_precision", "compute_units"):
-        if target != "coreml" and getattr(options, name) is not None:
+        if name not in entry.options and getattr(options, name) is not None:
+            targets = ", ".join(target for target, row in ENGINES.items() if name in row.options)
             raise UsageError(
-                f"--{name.replace('_', '-')}: for Core ML bundles; {bundle.folder} is for {target}"
+                f"{name} applies to bundles for {targets}; {bundle.folder} is for {bundle.job.target}",
+                field=name,
             )
-    check_installed(target, str(bundle.folder))
-    if target == "onnx":
-        from runtime.engines.onnx import OnnxEngine
-
-        return OnnxEngine(bundle, threads)
-    if target == "coreml":
-        from runtime.engines.coreml import open_coreml
-
-        return open_coreml(bundle, options.compute_precision, options.compute_units)
-    from runtime.engines.executorch import ExecuTorchEngine
-
-    return ExecuTorchEngine(bundle, threads)
+    engine: Engine = getattr(import_module(entry.module), entry.attribute)(bundle, options)
+    return engine
 
 
-def check_installed(target: str, what: str) -> None:
-    """Raises EngineUnavailable that names the extra to install."""
-    missing = [package for package in PACKAGES[target] if find_spec(package) is None]
+def check_installed(target: str, path: str) -> None:
+    """Checks that the packages of an engine are installed. `path` is named in errors.
+
+    Raises UsageError for a target without an engine, EngineUnavailable that names the extra to install.
+    """
+    if target not in ENGINES:
+        known = ", ".join(ENGINES)
+        raise UsageError(f"{path}: no engine runs target {target!r}; there are {known}; update voxport")
+    missing = [package for package in ENGINES[target].packages if find_spec(package) is None]
     if missing:
         raise EngineUnavailable(
-            f"{what}: {', '.join(missing)} not installed; install voxport with its extra [{target}]: pip install '.[{target}]' in its folder"
+            f"{path}: {', '.join(missing)} not installed; "
+            f"in the folder of voxport, run pip install '.[{target}]'"
         )

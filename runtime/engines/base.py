@@ -17,7 +17,10 @@ from runtime.engines.states import Arrays, put_rows, unique_caches
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How an engine runs. `threads` None is all cores; the other two apply to Core ML bundles, see `open_coreml`."""
+    """How an engine runs.
+
+    `threads` None is all cores; the other two apply to Core ML bundles, see `open_coreml`.
+    """
 
     threads: int | None = None
     compute_precision: str | None = None
@@ -25,7 +28,7 @@ class EngineOptions:
 
 
 class Engine(ABC):
-    """Compiled code and weights, shared by all streams. `identity` names what decides its numbers besides the bundle.
+    """Compiled code and weights, shared by all streams. `identity` names the software that computes.
 
     Calls from several threads run one after another, because each call uses all of the engine's threads.
     """
@@ -40,9 +43,9 @@ class Engine(ABC):
         """A new stream with empty states."""
 
     def batched(self, size: int) -> Stream:
-        """A stream with `size` slots, whose batchable components serve all slots in one call: see `Stream.slot`.
+        """A stream with `size` slots. Its batchable components serve all slots in one call.
 
-        Raises UsageError where a call serves one slot only.
+        Raises UsageError if a call serves only one slot.
         """
         if size == 1:
             return self.stream()
@@ -63,7 +66,10 @@ class Stream(ABC):
         self.lock = lock or RLock()
 
     def run(self, component: str, inputs: Arrays) -> Arrays:
-        """Calls a component, updates its states and returns its outputs. Raises UsageError on inputs that do not fit."""
+        """Calls a component, updates its states and returns its outputs.
+
+        Raises UsageError on inputs that do not fit.
+        """
         if component not in self.signatures:
             raise UsageError(f"no component {component!r}; there are {', '.join(self.signatures)}")
         check_inputs(component, self.signatures[component], inputs, self.batch)
@@ -74,7 +80,10 @@ class Stream(ABC):
     def _run(self, component: str, inputs: Arrays) -> Arrays: ...
 
     def capacity(self, component: str) -> int:
-        """Positions that the component's cache holds, or that its stream may reach. Raises UsageError without a cache."""
+        """Positions that the component's cache holds, or that its stream may reach.
+
+        Raises UsageError without a cache.
+        """
         capacity = self.signatures[component].capacity
         if capacity is None:
             raise UsageError(f"{component}: has no cache, so it has no capacity")

@@ -1,17 +1,17 @@
-"""ExecuTorch. The only part of the runtime that needs torch, because ExecuTorch's own Python package does.
+"""ExecuTorch. The only engine that needs torch, because ExecuTorch's Python package does.
 
-A program keeps states in mutable buffers that its methods share. Streams take turns: when another stream calls, the
-states of the one before are read out through `GRAPH.read`, and its own put in through `GRAPH.write`; of caches only the
-rows that were written.
+A program keeps states in mutable buffers that its methods share, so it holds the states of one stream at a
+time. When another stream calls, the engine reads out the states of the previous one (`GRAPH.read`) and writes
+those of the caller (`GRAPH.write`). Only the written rows of a cache are moved.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 import warnings
 from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 from weakref import WeakValueDictionary
@@ -23,13 +23,16 @@ from bundle.cache import read_method, write_method
 from bundle.errors import VoxportError, first_line
 from bundle.manifest import ComponentEntry
 from bundle.spec import StateSpec
-from runtime.engines.base import Engine, Stream
+from runtime.engines.base import Engine, EngineOptions, Stream
 from runtime.engines.states import Arrays, check_states, empty_states, put_rows, unique_caches
 
 
-@contextlib.contextmanager
-def _stderr_kept() -> Iterator[list[str]]:
-    """Keeps what the C++ runtime writes to stderr, for the error message; on success it is of no use to a caller."""
+@contextmanager
+def _captured_stderr() -> Iterator[list[str]]:
+    """Collects the lines that the C++ runtime writes to stderr.
+
+    They explain a failure and are dropped on success.
+    """
     lines: list[str] = []
     saved = os.dup(2)
     with tempfile.TemporaryFile() as file:
@@ -44,63 +47,69 @@ def _stderr_kept() -> Iterator[list[str]]:
 
 
 class ExecuTorchEngine(Engine):
-    """A program per graph. Programs and methods load on first use."""
+    """One program per graph. Programs and methods load on first use.
 
-    def __init__(self, bundle: Bundle, threads: int | None = None):
+    `active` maps a graph to the stream whose states its program holds. A stream that no longer exists is
+    dropped.
+    """
+
+    def __init__(self, bundle: Bundle, options: EngineOptions):
+        """Raises VoxportError on a bundle whose methods read and write whole caches."""
         super().__init__()
         if any(_cache_rows(entry) and not entry.state_rows_per_call for entry in bundle.components):
             raise VoxportError(
-                f"{bundle.folder}: its programs move whole caches, as those of an earlier voxport did; export the bundle again"
+                f"{bundle.folder}: its programs read and write whole caches, expected blocks of rows; "
+                "export the bundle again"
             )
-        with warnings.catch_warnings(), _stderr_kept():
+        with warnings.catch_warnings(), _captured_stderr():
             warnings.simplefilter("ignore")
             import torch
             from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  registers the cache operators
             from executorch.extension.pybindings import portable_lib
             from executorch.runtime import Runtime
 
-            portable_lib._unsafe_reset_threadpool(threads or os.cpu_count() or 1)
+            portable_lib._unsafe_reset_threadpool(options.threads or os.cpu_count() or 1)
         self.bundle, self.identity = bundle, f"executorch {version('executorch')}"
         self._torch, self._runtime = torch, Runtime.get()
-        self._programs: dict[str, Any] = {}  # kept: methods point into them
+        self._programs: dict[str, Any] = {}  # untyped in ExecuTorch; kept because methods point into them
         self._methods: dict[str, Any] = {}
-        self.owner: MutableMapping[str, ExecuTorchStream] = (
-            WeakValueDictionary()
-        )  # a stream that is gone needs its states no more
+        self.active: MutableMapping[str, ExecuTorchStream] = WeakValueDictionary()
 
     def execute(self, file: str, method: str, inputs: list[np.ndarray]) -> list[np.ndarray]:
+        """Calls a method of a program file. The outputs are copies. Raises VoxportError."""
         loaded = self._methods.get(method) or self._load(file, method)
         try:
             tensors = [self._torch.from_numpy(np.ascontiguousarray(array)) for array in inputs]
-            with self._one_pool():
-                return [tensor.numpy() for tensor in loaded.execute(tensors)]  # copies, not views
+            with self._single_torch_thread():
+                return [tensor.numpy() for tensor in loaded.execute(tensors)]
         except (RuntimeError, KeyError) as error:
-            raise self._fault(file, method, error, []) from None
+            raise self._method_error(file, method, error, []) from None
 
     def _load(self, file: str, method: str) -> Any:
         path = self.bundle.folder / file
         log: list[str] = []
         try:
-            with _stderr_kept() as log:
+            with _captured_stderr() as log:
                 if file not in self._programs:
                     self._programs[file] = self._runtime.load_program(path)
         except RuntimeError as error:
-            raise VoxportError(f"{path}: ExecuTorch cannot open it: {_reason(error, log)}") from None
+            raise VoxportError(f"{path}: ExecuTorch cannot open it: {_error_text(error, log)}") from None
         try:
-            with _stderr_kept() as log:
+            with _captured_stderr() as log:
                 self._methods[method] = self._programs[file].load_method(method)
         except (RuntimeError, KeyError) as error:
-            raise self._fault(file, method, error, log) from None
+            raise self._method_error(file, method, error, log) from None
         return self._methods[method]
 
-    def _fault(self, file: str, method: str, error: Exception, log: list[str]) -> VoxportError:
-        return VoxportError(
-            f"{self.bundle.folder / file}: method {method}: ExecuTorch failed: {_reason(error, log)}"
-        )
+    def _method_error(self, file: str, method: str, error: Exception, log: list[str]) -> VoxportError:
+        path = self.bundle.folder / file
+        return VoxportError(f"{path}: method {method}: ExecuTorch failed: {_error_text(error, log)}")
 
-    @contextlib.contextmanager
-    def _one_pool(self) -> Iterator[None]:
-        """Small float products go to torch's own thread pool, whose threads then spin beside ExecuTorch's: three times slower."""
+    @contextmanager
+    def _single_torch_thread(self) -> Iterator[None]:
+        """Small float products run in torch's own pool, whose threads compete with ExecuTorch's: three times
+        slower.
+        """
         threads = self._torch.get_num_threads()
         self._torch.set_num_threads(1)
         try:
@@ -113,6 +122,11 @@ class ExecuTorchEngine(Engine):
 
 
 class ExecuTorchStream(Stream):
+    """States live in the programs where the stream is active, and in `_saved` elsewhere.
+
+    `_rows` counts written cache rows.
+    """
+
     def __init__(self, engine: ExecuTorchEngine):
         self._entries = {entry.name: entry for entry in engine.bundle.components}
         super().__init__({name: entry.signature for name, entry in self._entries.items()}, engine.lock)
@@ -121,148 +135,148 @@ class ExecuTorchStream(Stream):
         self.reset()
 
     def reset(self) -> None:
-        """Nothing is written into the caches: what lies beyond the last row is masked or not read."""
+        """Empties all states.
+
+        Cache rows are not cleared: rows beyond the last written one are masked or not read.
+        """
         with self.lock:
             self._saved = {
-                state.name: np.zeros(self._shape(state, 0), state.dtype)
+                state.name: np.zeros(_rows_shape(state, 0), state.dtype)
                 for entry in self._graphs.values()
                 for state in entry.signature.states
             }
-            self._rows = dict.fromkeys(self._graphs, 0)  # of the caches of a graph, those written
-            self._disown()
+            self._rows = dict.fromkeys(self._graphs, 0)
+            self._deactivate()
 
     def snapshot(self) -> Arrays:
         states = empty_states(self.signatures.values())
         with self.lock:
-            current = self._current()
+            current = self._current_states()
         for name, array in states.items():
             array[:, : current[name].shape[1]] = current[name]
         return states
 
     def restore(self, states: Arrays) -> None:
         check_states(self.signatures.values(), states)
-        rows = {
-            graph: max(
-                (_rows_used(states[state.name]) for state in entry.signature.states if state.cache), default=0
-            )
-            for graph, entry in self._graphs.items()
-        }
-        kept = [
-            (state, rows[graph]) for graph, entry in self._graphs.items() for state in entry.signature.states
-        ]
-        saved = {
-            state.name: (states[state.name][:, :count] if state.cache else states[state.name]).copy()
-            for state, count in kept
-        }
+        rows, saved = {}, {}
+        for graph, entry in self._graphs.items():
+            caches = [states[state.name] for state in entry.signature.states if state.cache]
+            rows[graph] = max(map(_written_rows, caches), default=0)
+            for state in entry.signature.states:
+                array = states[state.name]
+                saved[state.name] = (array[:, : rows[graph]] if state.cache else array).copy()
         with self.lock:
             self._saved, self._rows = saved, rows
-            self._disown()
+            self._deactivate()
 
     def save_rows(self, count: int) -> Arrays:
         with self.lock:
-            current = self._current()
+            current = self._current_states()
         return {name: current[name][:, :count].copy() for name in unique_caches(self.signatures.values())}
 
     def load_rows(self, rows: Arrays) -> None:
+        caches = unique_caches(self.signatures.values())
         found = {
-            name: np.zeros(self._shape(state, rows[name].shape[1] if name in rows else 0), np.float32)
-            for name, state in unique_caches(self.signatures.values()).items()
+            name: np.zeros(_rows_shape(state, rows[name].shape[1] if name in rows else 0), np.float32)
+            for name, state in caches.items()
         }
-        put_rows(found, unique_caches(self.signatures.values()), rows)
+        put_rows(found, caches, rows)
         with self.lock:
-            self._saved = self._current() | found
-            self._rows = {
-                graph: max(
-                    (found[state.name].shape[1] for state in entry.signature.states if state.cache), default=0
-                )
-                for graph, entry in self._graphs.items()
-            }
-            self._disown()
+            self._saved = self._current_states() | found
+            for graph, entry in self._graphs.items():
+                counts = (found[state.name].shape[1] for state in entry.signature.states if state.cache)
+                self._rows[graph] = max(counts, default=0)
+            self._deactivate()
 
-    def _shape(self, state: StateSpec, rows: int) -> tuple[int, ...]:
-        return (state.shape[0], rows, *state.shape[2:]) if state.cache else state.shape
-
-    def _disown(self) -> None:
-        """What is saved counts; the next call writes it in."""
+    def _deactivate(self) -> None:
+        """Makes `_saved` the valid copy; the next call writes it to the programs."""
         for graph in self._graphs:
-            if self._engine.owner.get(graph) is self:
-                del self._engine.owner[graph]
+            if self._engine.active.get(graph) is self:
+                del self._engine.active[graph]
 
-    def _current(self) -> Arrays:
-        """All states: what is saved, and of graphs whose program has this stream's states, those."""
-        owned = [self._read(graph) for graph in self._graphs if self._engine.owner.get(graph) is self]
-        return {name: array for states in (self._saved, *owned) for name, array in states.items()}
-
-    def _read(self, graph: str) -> Arrays:
-        entry, count = self._graphs[graph], self._rows[graph]
-        states = {
-            state.name: np.zeros(self._shape(state, count), state.dtype) for state in entry.signature.states
-        }
-        for rows in _moves(entry, count):
-            for state, found in zip(
-                entry.signature.states,
-                self._engine.execute(entry.file, read_method(graph), rows),
-                strict=True,
-            ):
-                states[state.name][:, rows[0] if state.cache else slice(None)] = found
-        return states
-
-    def _own(self, graph: str) -> None:
-        owner = self._engine.owner.get(graph)
-        if owner is self:
+    def _activate(self, graph: str) -> None:
+        """Writes the states of this stream to the program of a graph, after saving those of the active
+        stream.
+        """
+        previous = self._engine.active.get(graph)
+        if previous is self:
             return
-        if owner:
-            owner._saved |= owner._read(graph)
-            del self._engine.owner[
-                graph
-            ]  # nobody's until all is written: a call may fail, or be interrupted, between two pieces
+        if previous:
+            previous._saved |= previous._read_states(graph)
+            # No stream is active until all blocks are written: a call may fail or be interrupted between two
+            # of them.
+            del self._engine.active[graph]
         entry = self._graphs[graph]
-        for rows in _moves(entry, self._rows[graph]):
-            taken = [
-                self._saved[state.name][:, rows[0]] if state.cache else self._saved[state.name]
+        for block in _row_blocks(entry, self._rows[graph]):
+            values = [
+                self._saved[state.name][:, block[0]] if state.cache else self._saved[state.name]
                 for state in entry.signature.states
             ]
-            self._engine.execute(entry.file, write_method(graph), [*rows, *taken])
-        for state in entry.signature.states:  # the program has them from here on
+            self._engine.execute(entry.file, write_method(graph), [*block, *values])
+        for state in entry.signature.states:
             del self._saved[state.name]
-        self._engine.owner[graph] = self
+        self._engine.active[graph] = self
+
+    def _current_states(self) -> Arrays:
+        """All states; caches have their written rows only."""
+        states = dict(self._saved)
+        for graph in self._graphs:
+            if self._engine.active.get(graph) is self:
+                states |= self._read_states(graph)
+        return states
+
+    def _read_states(self, graph: str) -> Arrays:
+        """The states that the program of a graph holds."""
+        entry, count = self._graphs[graph], self._rows[graph]
+        specs = entry.signature.states
+        states = {state.name: np.zeros(_rows_shape(state, count), state.dtype) for state in specs}
+        for block in _row_blocks(entry, count):
+            found = self._engine.execute(entry.file, read_method(graph), block)
+            for state, values in zip(specs, found, strict=True):
+                states[state.name][:, block[0] if state.cache else slice(None)] = values
+        return states
 
     def _run(self, component: str, inputs: Arrays) -> Arrays:
         entry = self._entries[component]
+        signature = entry.signature
         if entry.graph in self._graphs:
-            self._own(entry.graph)
-        outputs = self._engine.execute(
-            entry.file, entry.entry_point, [inputs[spec.name] for spec in entry.signature.inputs]
-        )
-        if most := _cache_rows(entry):
-            stride = next(state.cache.rows_per_position for state in entry.signature.states if state.cache)
-            written = (int(inputs["position"][0]) + inputs[entry.signature.inputs[0].name].shape[1]) * stride
-            self._rows[entry.graph] = min(most, max(self._rows[entry.graph], written))
-        return dict(zip((spec.name for spec in entry.signature.outputs), outputs, strict=True))
+            self._activate(entry.graph)
+        arguments = [inputs[spec.name] for spec in signature.inputs]
+        outputs = self._engine.execute(entry.file, entry.entry_point, arguments)
+        if (state := signature.cache) and state.cache:
+            end = int(inputs["position"][0]) + inputs[signature.inputs[0].name].shape[1]
+            written = max(self._rows[entry.graph], end * state.cache.rows_per_position)
+            self._rows[entry.graph] = min(state.rows, written)
+        return dict(zip((spec.name for spec in signature.outputs), outputs, strict=True))
 
 
 def _cache_rows(entry: ComponentEntry) -> int:
-    """Rows that the caches of a graph have; 0 where it has none."""
-    return next((state.shape[1] for state in entry.signature.states if state.cache), 0)
+    """Rows of the caches of a graph; 0 without a cache."""
+    return entry.signature.cache.rows if entry.signature.cache else 0
 
 
-def _moves(entry: ComponentEntry, rows: int) -> list[list[np.ndarray]]:
-    """What the calls that move the states of a graph are given first: numbers of the rows of its caches; nothing where it has none."""
-    most = entry.state_rows_per_call
-    return (
-        [[np.arange(start, min(start + most, rows), dtype=np.int64)] for start in range(0, rows, most)]
-        if _cache_rows(entry)
-        else [[]]
-    )
+def _rows_shape(state: StateSpec, rows: int) -> tuple[int, ...]:
+    """Shape of the first `rows` rows of a cache, or of a whole state that is not a cache."""
+    return (state.shape[0], rows, *state.shape[2:]) if state.cache else state.shape
 
 
-def _rows_used(cache: np.ndarray) -> int:
-    """Of [1, L, ...], up to the last that is not all zeros: those beyond were never written, so no position reads them."""
+def _row_blocks(entry: ComponentEntry, rows: int) -> list[list[np.ndarray]]:
+    """First arguments of the calls that read or write the states of a graph: int64 row numbers; none without
+    a cache.
+    """
+    if not _cache_rows(entry):
+        return [[]]
+    size = entry.state_rows_per_call
+    return [[np.arange(start, min(start + size, rows), dtype=np.int64)] for start in range(0, rows, size)]
+
+
+def _written_rows(cache: np.ndarray) -> int:
+    """Rows of cache [1, L, ...] up to the last that is not all zeros. Rows beyond it were never written."""
     used = np.flatnonzero(np.any(cache[0], axis=tuple(range(1, cache.ndim - 1))))
     return int(used[-1]) + 1 if len(used) else 0
 
 
-def _reason(error: Exception, log: list[str]) -> str:
-    """The C++ log's own line where there is one: the Python exception has only a number."""
-    said = [line for line in log if "]" in line and (" E " in line or "[" in line)]
-    return (said[-1].split("]", 1)[-1].strip() if said else "") or first_line(error)
+def _error_text(error: Exception, log: list[str]) -> str:
+    """The last error line of the C++ log; without one, the Python exception, which has only a number."""
+    lines = [line for line in log if "]" in line and (" E " in line or "[" in line)]
+    return (lines[-1].split("]", 1)[-1].strip() if lines else "") or first_line(error)

@@ -11,7 +11,10 @@ from runtime.engines.states import Arrays
 
 
 def check_inputs(name: str, signature: Signature, inputs: Arrays, batch: int = 1) -> None:
-    """Checks names, dtypes, shapes, bounds and positions of the inputs of component `name`. Raises UsageError."""
+    """Checks names, dtypes, shapes, bounds and positions of the inputs of component `name`.
+
+    Raises UsageError.
+    """
     if inputs.keys() != {spec.name for spec in signature.inputs}:
         expected = ", ".join(spec.name for spec in signature.inputs)
         raise UsageError(f"{name}: inputs {', '.join(sorted(inputs))}; expected {expected}")

@@ -1,4 +1,4 @@
-"""ONNX Runtime. One session per graph, caches in buffers that attention reads and writes in place."""
+"""ONNX Runtime. One session per graph; attention reads and writes the caches in place."""
 
 from __future__ import annotations
 
@@ -10,39 +10,45 @@ import onnxruntime as ort
 from bundle.bundle import Bundle
 from bundle.cache import ONNX_PAST, ONNX_PRESENT
 from bundle.errors import UsageError, VoxportError, first_line
-from bundle.spec import Signature
-from runtime.engines.base import Engine, Stream
+from bundle.spec import CacheSpec, Signature
+from runtime.engines.base import Engine, EngineOptions, Stream
 from runtime.engines.states import Arrays, check_states, copy_states, empty_states, put_rows, unique_caches
+
+PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")  # in order of preference
 
 
 class OnnxEngine(Engine):
-    """Sessions open on first use, so that a component nobody calls costs nothing."""
+    """A session opens on first use, so an unused component takes neither time nor memory."""
 
-    def __init__(self, bundle: Bundle, threads: int | None = None):
+    def __init__(self, bundle: Bundle, options: EngineOptions):
         super().__init__()
         self.bundle, self.identity = bundle, f"onnxruntime {ort.__version__}"
-        self._threads = threads or os.cpu_count() or 1
+        self._threads = options.threads or os.cpu_count() or 1
         self._sessions: dict[str, ort.InferenceSession] = {}
 
     def session(self, file: str) -> ort.InferenceSession:
+        """The session of a file of the bundle. Raises VoxportError if ONNX Runtime cannot open it."""
         if file not in self._sessions:
-            options = ort.SessionOptions()
-            options.intra_op_num_threads = self._threads
-            options.inter_op_num_threads = 1
-            # threads of a session go on spinning after a call, beside those of the next call's session: 325 ms a frame instead of 180
-            options.add_session_config_entry("session.force_spinning_stop", "1")
-            options.log_severity_level = 4  # what goes wrong is raised; a second copy on stderr helps nobody
-            wanted = ("CUDAExecutionProvider", "CPUExecutionProvider")
-            providers = [provider for provider in wanted if provider in ort.get_available_providers()]
+            path = self.bundle.folder / file
+            available = ort.get_available_providers()
+            providers = [provider for provider in PROVIDERS if provider in available]
             try:
                 self._sessions[file] = ort.InferenceSession(
-                    self.bundle.folder / file, options, providers=providers
+                    path, self._session_options(), providers=providers
                 )
             except Exception as error:  # ONNX Runtime's exceptions have no common base below Exception
-                raise VoxportError(
-                    f"{self.bundle.folder / file}: ONNX Runtime cannot open it: {first_line(error)}"
-                ) from None
+                raise VoxportError(f"{path}: ONNX Runtime cannot open it: {first_line(error)}") from None
         return self._sessions[file]
+
+    def _session_options(self) -> ort.SessionOptions:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = self._threads
+        options.inter_op_num_threads = 1
+        # Threads that spin after a call compete with those of the next session: 325 ms per frame instead of
+        # 180 ms.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        options.log_severity_level = 4  # errors are raised; a second copy on stderr is not needed
+        return options
 
     def stream(self) -> OnnxStream:
         return OnnxStream(self)
@@ -52,14 +58,14 @@ class OnnxEngine(Engine):
 
 
 class OnnxStream(Stream):
-    """Caches are inputs and outputs that share one buffer, so that a call writes its new rows only."""
+    """Caches are inputs and outputs that share one buffer, so a call writes only its new rows."""
 
     def __init__(self, engine: OnnxEngine, batch: int = 1, shared: Arrays | None = None):
         """`shared` are states in the memory of another stream, for one of its slots."""
         self._entries = {entry.name: entry for entry in engine.bundle.components}
         super().__init__({name: entry.signature for name, entry in self._entries.items()}, engine.lock)
         self._engine, self.batch, self._is_slot = engine, batch, shared is not None
-        self._bindings: dict[str, _Binding] = {}
+        self._bindings: dict[str, _SessionBinding] = {}
         self._states = self._empty() if shared is None else shared
 
     def _empty(self) -> Arrays:
@@ -78,9 +84,8 @@ class OnnxStream(Stream):
             self._bindings, self._states = {}, self._empty()
 
     def slot(self, index: int) -> OnnxStream:
-        return OnnxStream(
-            self._engine, shared={name: array[index : index + 1] for name, array in self._states.items()}
-        )
+        rows = {name: array[index : index + 1] for name, array in self._states.items()}
+        return OnnxStream(self._engine, shared=rows)
 
     def snapshot(self) -> Arrays:
         return copy_states(self._states)
@@ -97,70 +102,84 @@ class OnnxStream(Stream):
         put_rows(self._states, unique_caches(self.signatures.values()), rows, self.batch)
 
     def save_rows(self, count: int) -> Arrays:
-        return {
-            name: self._states[name][:, :, :count].copy() for name in unique_caches(self.signatures.values())
-        }
+        caches = unique_caches(self.signatures.values())
+        return {name: self._states[name][:, :, :count].copy() for name in caches}
 
     def _run(self, component: str, inputs: Arrays) -> Arrays:
         entry = self._entries[component]
         if self.batch > entry.max_batch:
             raise UsageError(
-                f"{component}: one call serves at most {entry.max_batch} streams, not {self.batch}"
+                f"{component}: one call serves at most {entry.max_batch} slots, not {self.batch}"
             )
         session = self._engine.session(entry.file)
         try:
             if entry.file not in self._bindings:
-                self._bindings[entry.file] = _Binding(session, entry.signature, self._states)
+                self._bindings[entry.file] = _SessionBinding(session, entry.signature, self._states)
             outputs = self._bindings[entry.file].run(inputs)
         except Exception as error:  # ONNX Runtime's exceptions have no common base below Exception
             raise VoxportError(f"{component}: ONNX Runtime failed: {first_line(error)}") from None
-        self._move_staged_rows(entry.signature, inputs)
+        self._commit_staged_rows(entry.signature, inputs)
         return outputs
 
-    def _move_staged_rows(self, signature: Signature, inputs: Arrays) -> None:
-        """Moves the rows that a call staged behind the history into it: position p to row p mod its length."""
+    def _commit_staged_rows(self, signature: Signature, inputs: Arrays) -> None:
+        """Moves rows of sliding-window caches from the staging area into the history.
+
+        See `bundle.cache.Layout`.
+        """
         for state in signature.states:
-            if state.cache is None or state.cache.window is None:
-                continue
-            cache, array = state.cache, self._states[state.name]
-            history, position = state.cache.window - 1, int(inputs["position"][0]) * cache.rows_per_position
-            count = inputs[signature.inputs[0].name].shape[1] * cache.rows_per_position
-            first = min(position, history) if cache.max_call_rows == 1 else history
-            if first + count <= history:
-                continue
-            skipped = max(history - first, count - history)  # already in place, or overwritten by later rows
-            rows = np.arange(skipped, count)
-            if len(rows) == 1:
-                array[:, :, (position + skipped) % history] = array[:, :, first + skipped]
-            else:
-                array[:, :, (position + rows) % history] = array[:, :, first + skipped : first + count]
+            if state.cache and state.cache.window:
+                cache = state.cache
+                first = int(inputs["position"][0]) * cache.rows_per_position
+                count = inputs[signature.inputs[0].name].shape[1] * cache.rows_per_position
+                _move_into_history(self._states[state.name], cache, first, count)
 
 
-class _Binding:
-    """One session's inputs and outputs for one stream, bound once; only what changes is bound again."""
+def _move_into_history(array: np.ndarray, cache: CacheSpec, position: int, count: int) -> None:
+    """Moves new row p of array [1, H, L, D] to row p mod history.
+
+    `count` rows were written, from `position` on.
+    """
+    history = (cache.window or 1) - 1
+    staged = min(position, history) if cache.max_call_rows == 1 else history
+    if staged + count <= history:
+        return
+    skipped = max(history - staged, count - history)  # already in place, or overwritten by later rows
+    rows = np.arange(skipped, count)
+    if len(rows) == 1:
+        array[:, :, (position + skipped) % history] = array[:, :, staged + skipped]
+    else:
+        array[:, :, (position + rows) % history] = array[:, :, staged + skipped : staged + count]
+
+
+class _SessionBinding:
+    """Inputs and outputs of one session, bound for one stream.
+
+    Caches are bound once, everything else in each call.
+    """
 
     def __init__(self, session: ort.InferenceSession, signature: Signature, states: Arrays):
         self._session, self._states = session, states
         self._binding = session.io_binding()
         self._outputs = [spec.name for spec in signature.outputs]
         self._carried = [state.name for state in signature.states if not state.cache]
-        self._buffers: list[ort.OrtValue] = []
+        self._buffers: list[ort.OrtValue] = []  # keeps the bound memory alive
         self._allocated = [*self._outputs, *(ONNX_PRESENT + name for name in self._carried)]
         for name in self._allocated:
             self._binding.bind_output(name, "cpu")
         for state in signature.states:
-            if state.cache:  # past and present are one buffer: new rows are written, nothing is copied
+            if state.cache:  # one buffer as past and present: new rows are written, nothing is copied
                 value = ort.OrtValue.ortvalue_from_numpy(states[state.name])
                 self._binding.bind_ortvalue_input(ONNX_PAST + state.name, value)
                 self._binding.bind_ortvalue_output(ONNX_PRESENT + state.name, value)
                 self._buffers.append(value)
 
     def run(self, inputs: Arrays) -> Arrays:
+        """Runs the session, copies the states that are not caches back, and returns the outputs."""
         for name, array in inputs.items():
             self._binding.bind_cpu_input(name, np.ascontiguousarray(array))
         for name in self._carried:
             self._binding.bind_cpu_input(ONNX_PAST + name, self._states[name])
-        for name in self._allocated:  # a bound output keeps the last call's shape
+        for name in self._allocated:  # a bound output keeps the shape of the last call
             self._binding.bind_output(name, "cpu")
         self._session.run_with_iobinding(self._binding)
         values = self._binding.get_outputs()  # in the order in which they were bound

@@ -50,7 +50,10 @@ def copy_states(states: Arrays) -> Arrays:
 
 
 def _lazy_zeros(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Zeros mapped from the system. NumPy may clear heap memory or use huge pages: 0.4 GB for the published caches."""
+    """Zeros mapped from the system.
+
+    NumPy may clear heap memory or use huge pages: 0.4 GB for the published caches.
+    """
     count = math.prod(shape)
     size = max(1, count * np.dtype(dtype).itemsize)
     flags = {}
@@ -64,7 +67,10 @@ def _lazy_zeros(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 def check_states(signatures: Iterable[Signature], states: Arrays, batch: int = 1) -> None:
-    """Checks that a snapshot has the states of these components. Raises UsageError that names the first difference."""
+    """Checks that a snapshot has the states of these components.
+
+    Raises UsageError that names the first difference.
+    """
     specs = unique_states(signatures)
     expected = {name: (batched_shape(state, batch), state.dtype) for name, state in specs.items()}
     found = {name: (array.shape, array.dtype.name) for name, array in states.items()}
@@ -76,7 +82,10 @@ def check_states(signatures: Iterable[Signature], states: Arrays, batch: int = 1
 
 
 def put_rows(states: Arrays, caches: dict[str, StateSpec], rows: Arrays, batch: int = 1) -> None:
-    """Writes `rows` to the beginning of the caches in `states`. Raises UsageError on rows of another bundle."""
+    """Writes `rows` to the beginning of the caches in `states`.
+
+    Raises UsageError on rows of another bundle.
+    """
     for name in sorted(caches.keys() | rows.keys()):
         state, found = caches.get(name), rows.get(name, np.empty(0))
         shape = list(batched_shape(state, batch)) if state else []

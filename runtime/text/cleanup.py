@@ -1,4 +1,4 @@
-"""Text before it is spoken: what cannot be, and an optional clean-up of markup, numbers and punctuation."""
+"""Checks of text to be spoken, and an optional clean-up of markup, numbers and punctuation."""
 
 from __future__ import annotations
 
@@ -9,29 +9,25 @@ from collections.abc import Callable
 
 from bundle.errors import UsageError
 
-ONES = (
-    *(
-        "zero",
-        "one",
-        "two",
-        "three",
-        "four",
-        "five",
-        "six",
-        "seven",
-        "eight",
-        "nine",
-        "ten",
-        "eleven",
-        "twelve",
-    ),
-    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+TEENS = (
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
 )
+ONES = DIGITS + TEENS
 TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 SCALES = ("", " thousand", " million", " billion", " trillion", " quadrillion")
 NUMBER_LIMIT = 1000 ** len(SCALES)
 
-# symbol: one and many of the unit, one and many of its hundredth (none: decimals are read digit by digit)
+# symbol: unit and its plural, hundredth and its plural (empty: decimals are spelled digit by digit)
 CURRENCIES = {
     "$": ("dollar", "dollars", "cent", "cents"),
     "€": ("euro", "euros", "cent", "cents"),
@@ -52,16 +48,16 @@ SYMBOLS = {
 
 SIGN = r"(?P<sign>(?<![\w)])[-\u2212])?"
 AMOUNT = re.compile(
-    SIGN
-    + r"(?P<symbol>[$€£¥])[ ]?(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.(?P<decimals>[0-9]+))?(?![0-9]|[.,][0-9])"
+    SIGN + r"(?P<symbol>[$€£¥])[ ]?(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
+    r"(?:\.(?P<decimals>[0-9]+))?(?![0-9]|[.,][0-9])"
     r"(?:(?P<magnitude>[ ]?(?:thousand|million|billion|trillion)|[kKmMbB]|bn)\b)?"
 )
 BIG_NUMBER = re.compile(SIGN + r"(?<![\w.,$€£¥])(?P<whole>[0-9]{1,3}(?:,[0-9]{3}){2,5})(?!\w|[.,][0-9])")
 PARENTHESES = re.compile(r"\(([^()]*)\)")
 PURE_NUMBER = re.compile(r"\s*[-+\u2212]?[0-9][0-9.,]*\s*")
-NESTING = 8  # parentheses deeper than this stay; it bounds the work on text that is nothing but them
+MAX_NESTING = 8  # levels of parentheses that are replaced; bounds the time on text of parentheses only
 
-# All but the zero-width joiner and non-joiner, which belong to the spelling of emoji and of several scripts
+# Without the zero-width joiner and non-joiner, which emoji and several scripts need
 INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
 LINE_BREAKS = re.compile("\r\n|[\n\r\v\f\x85\u2028\u2029]")
 FINAL_MARKS = ".!?…؟。\uff01\uff1f"
@@ -95,40 +91,45 @@ PUNCTUATION: tuple[Rule, ...] = (
 
 
 def check_text(text: str) -> str:
-    """`text` as it came. Raises UsageError where it holds NUL or a lone surrogate, or nothing that could be spoken."""
+    """Returns `text` unchanged.
+
+    Raises UsageError on NUL, on a lone surrogate, and on text without speakable characters.
+    """
     for index, character in enumerate(text):
         if character == "\0":
             raise UsageError(f"the text has a NUL character at index {index}, expected plain text; remove it")
         if "\ud800" <= character <= "\udfff":
             raise UsageError(
-                f"the text has the lone surrogate U+{ord(character):04X} at index {index}, expected Unicode; save it as UTF-8"
+                f"the text has the lone surrogate U+{ord(character):04X} at index {index}, expected Unicode; "
+                "save it as UTF-8"
             )
     if not _is_speakable(text):
         raise UsageError(
-            f"the text has nothing to speak ({len(text)} characters, all blank or control); give at least one word"
+            f"the text has nothing to speak ({len(text)} characters, all space or control); "
+            "give at least one word"
         )
     return text
 
 
 def clean_text(text: str) -> str:
-    """`text` in one line, without markup, with currency and large numbers in words, with plain punctuation and a final mark.
+    """`text` as one line without markup, with currency and large numbers as words, and with a final mark.
 
-    The words are English whatever the language of the text, so this is for those who ask for it.
-    Raises UsageError where nothing is left.
+    The words are English for text in any language, so the clean-up is optional.
+    Raises UsageError if nothing is left.
     """
     text = html.unescape(FENCE.sub(" Code example omitted. ", text))
     text = _spell_amounts(_apply(MARKUP, text))
     text = BIG_NUMBER.sub(_big_number, text)
-    text = _apply(PUNCTUATION, _open_parentheses(text)).strip()
+    text = _apply(PUNCTUATION, _replace_parentheses(text)).strip()
     if not _is_speakable(text):
         raise UsageError(
-            "the text has nothing to speak once it is cleaned of markup; give it without clean-up, or other text"
+            "the text has nothing to speak after the clean-up; speak it without clean-up, or give other text"
         )
     return text if text.endswith(tuple(FINAL_MARKS)) else f"{text}."
 
 
 def number_words(number: int) -> str:
-    """English words of 0 <= number < 10**18, American style: 1_005 is "one thousand five"."""
+    """English words of a number from 0 to 10**18 - 1, in American style: 1_005 is "one thousand five"."""
     if number == 0:
         return ONES[0]
     groups = []
@@ -162,7 +163,10 @@ def _apply(rules: tuple[Rule, ...], text: str) -> str:
 
 
 def _spell_amounts(text: str) -> str:
-    """Currency in words. From the second dollar amount on, dollars with cents below a hundred are short: "four fifty"."""
+    """Currency as words.
+
+    From the second amount on, dollars below a hundred with cents are short: "four fifty".
+    """
     dollars = 0
 
     def spell(found: re.Match[str]) -> str:
@@ -205,14 +209,19 @@ def _big_number(found: re.Match[str]) -> str:
 
 
 def _whole(found: re.Match[str]) -> int:
-    """The integer before the point; of more digits than any amount has, the limit, as Python refuses to read thousands."""
+    """The integer before the decimal point, at most NUMBER_LIMIT: Python does not convert thousands of
+    digits.
+    """
     digits = found["whole"].replace(",", "")
     return int(digits) if len(digits) <= 18 else NUMBER_LIMIT
 
 
-def _open_parentheses(text: str) -> str:
-    """An aside between em dashes, its symbols in words; a mere number stays in its parentheses."""
-    for _ in range(NESTING):
+def _replace_parentheses(text: str) -> str:
+    """Replaces parentheses by em dashes and the symbols in them by words.
+
+    A number stays in its parentheses.
+    """
+    for _ in range(MAX_NESTING):
         opened = PARENTHESES.sub(_aside, text)
         if opened == text:
             break

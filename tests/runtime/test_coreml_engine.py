@@ -15,7 +15,7 @@ from export.__main__ import main as export
 from runtime.__main__ import main as runtime
 from runtime.engines import open_engine
 from runtime.engines.base import EngineOptions
-from runtime.engines.coreml import ReferenceEngine
+from runtime.engines.mil import ReferenceEngine
 from runtime.families import read_constants
 
 pytestmark = pytest.mark.slow
@@ -218,12 +218,12 @@ def forget_state(spec):
         (
             "embed_codes.mlpackage",
             rename("output", "embeddings", "vectors"),
-            "output embeddings: missing, the manifest says fp32[1, 1, 96]",
+            "output embeddings: found none, the manifest has fp32[1, 1, 96]",
         ),
         (
             "embed_codes.mlpackage",
             rename("input", "codes", 36),
-            "input codes: int32[1, 36], the manifest says int32[1, 37]",
+            "input codes: found int32[1, 36], the manifest has int32[1, 37]",
         ),
         ("backbone.mlpackage", read_unknown_state, "has a value where a state is expected"),
         ("backbone.mlpackage", forget_state, "which is not defined before it"),
@@ -354,8 +354,12 @@ def test_functions_share_their_weights_in_memory_too(bundles):
 @pytest.mark.parametrize(
     ("target", "options", "message"),
     [
-        ("onnx", EngineOptions(compute_precision="float32"), "--compute-precision: for Core ML bundles"),
-        ("executorch", EngineOptions(compute_units="all"), "--compute-units: for Core ML bundles"),
+        (
+            "onnx",
+            EngineOptions(compute_precision="float32"),
+            "compute_precision applies to bundles for coreml",
+        ),
+        ("executorch", EngineOptions(compute_units="all"), "compute_units applies to bundles for coreml"),
         ("coreml", EngineOptions(compute_precision="bfloat16"), "expected one of float16, float32"),
     ],
 )
@@ -366,9 +370,7 @@ def test_options_that_an_engine_does_not_have(bundles, target, options, message)
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="on macOS the option is Core ML's")
 def test_compute_units_are_core_mls(bundles, capsys):
-    with pytest.raises(
-        UsageError, match="--compute-units cpu: Core ML's, and there is no Core ML on this system"
-    ):
+    with pytest.raises(UsageError, match="compute_units cpu: this system has no Core ML"):
         open_engine(Bundle(bundles / "coreml"), EngineOptions(compute_units="cpu"))
     assert isinstance(
         open_engine(Bundle(bundles / "coreml"), EngineOptions(compute_units="all")), ReferenceEngine

@@ -1,15 +1,17 @@
-"""What engines share: copies of states, and the checks that every call passes."""
+"""What engines share: the table of engines, copies of states, and the checks of every call."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from bundle.bundle import Bundle
-from bundle.errors import UsageError, VoxportError
-from bundle.spec import Kind, Signature, TensorSpec
-from runtime.engines import open_engine
-from runtime.engines.base import EngineOptions
+from bundle.errors import EngineUnavailable, UsageError, VoxportError
+from bundle.spec import Kind, Signature, StateSpec, TensorSpec
+from runtime.engines import ENGINES, EngineEntry, open_engine
+from runtime.engines.base import Engine, EngineOptions, Stream
 from runtime.engines.inputs import check_inputs
-from runtime.engines.states import PAGE_VALUES, copy_states
+from runtime.engines.states import PAGE_VALUES, copy_states, empty_states
 
 SIGNATURE = Signature(
     inputs=(
@@ -57,16 +59,101 @@ def test_inputs_of_several_streams_are_checked_as_of_one(x, position, count, mes
         check_inputs("step", SIGNATURE, values, size)
 
 
+class NumpyEngine(Engine):
+    """The engine of a toy target: weights in an .npz, and a running sum as its state."""
+
+    identity = "numpy"
+
+    def __init__(self, bundle, options: EngineOptions):
+        super().__init__()
+        self.bundle, self.options = bundle, options
+        self.weights = np.load(bundle.folder / "weights.npz")
+
+    def stream(self) -> Stream:
+        return NumpyStream(self)
+
+
+class NumpyStream(Stream):
+    def __init__(self, engine: NumpyEngine):
+        self.engine = engine
+        super().__init__({entry.name: entry.signature for entry in engine.bundle.components}, engine.lock)
+        self.reset()
+
+    def _run(self, component, inputs):
+        self.states["sum"] += inputs["x"] @ self.engine.weights["w"]
+        return {"y": self.states["sum"].copy()}
+
+    def reset(self) -> None:
+        self.states = empty_states(self.signatures.values())
+
+    def snapshot(self):
+        return copy_states(self.states)
+
+    def restore(self, states) -> None:
+        self.states = copy_states(states)
+
+
+TOY = Signature(
+    inputs=(TensorSpec("x", "float32", (1, 3), Kind.HIDDEN),),
+    outputs=(TensorSpec("y", "float32", (1, 2), Kind.HIDDEN),),
+    states=(StateSpec("sum", "float32", (1, 2)),),
+)
+
+
+def toy_bundle(folder, target: str):
+    """As much of a bundle as an engine reads."""
+    np.savez(folder / "weights.npz", w=np.arange(6, dtype=np.float32).reshape(3, 2))
+    entry = SimpleNamespace(name="step", signature=TOY)
+    return SimpleNamespace(folder=folder, job=SimpleNamespace(target=target), components=(entry,))
+
+
+def test_a_new_target_is_one_row_in_the_table_of_engines(tmp_path, monkeypatch):
+    monkeypatch.setitem(
+        ENGINES, "npz", EngineEntry(__name__, "NumpyEngine", ("numpy",), ("compute_precision",))
+    )
+    options = EngineOptions(threads=1, compute_precision="float32")
+    engine = open_engine(toy_bundle(tmp_path, "npz"), options)
+    assert engine.options == options
+    first, second = engine.stream(), engine.stream()
+    x = np.ones((1, 3), np.float32)
+    assert first.run("step", {"x": x})["y"].tolist() == [[6, 9]]
+    saved = first.snapshot()
+    assert first.run("step", {"x": x})["y"].tolist() == [[12, 18]]
+    assert second.run("step", {"x": x})["y"].tolist() == [[6, 9]]
+    first.restore(saved)
+    assert first.run("step", {"x": x})["y"].tolist() == [[12, 18]]
+    with pytest.raises(UsageError, match="expected float32"):
+        first.run("step", {"x": x.astype(np.float64)})
+    with pytest.raises(UsageError, match="one call serves one stream, not 2"):
+        engine.batched(2)
+
+
+def test_options_of_an_engine_are_checked_and_named(tmp_path, monkeypatch):
+    bundle = toy_bundle(tmp_path, "npz")
+    with pytest.raises(UsageError, match="no engine runs target 'npz'; there are onnx, executorch, coreml"):
+        open_engine(bundle)
+    monkeypatch.setitem(ENGINES, "npz", EngineEntry(__name__, "NumpyEngine"))
+    with pytest.raises(UsageError, match="threads 0: expected at least 1") as caught:
+        open_engine(bundle, EngineOptions(threads=0))
+    assert caught.value.field == "threads"
+    with pytest.raises(UsageError, match="compute_units applies to bundles for coreml") as caught:
+        open_engine(bundle, EngineOptions(compute_units="cpu"))
+    assert caught.value.field == "compute_units"
+    monkeypatch.setitem(ENGINES, "npz", EngineEntry(__name__, "NumpyEngine", ("no_such_package",)))
+    with pytest.raises(EngineUnavailable, match=r"no_such_package not installed; .*pip install '\.\[npz\]'"):
+        open_engine(bundle)
+
+
 @pytest.mark.slow
-def test_a_turn_that_is_interrupted_mixes_no_streams(bundles, monkeypatch):
-    """ExecuTorch's programs hold one stream's states; those of another are written in pieces."""
+def test_an_interrupted_change_of_streams_does_not_mix_their_states(bundles, monkeypatch):
+    """An ExecuTorch program holds the states of one stream; those of another are written in blocks."""
     engine = open_engine(Bundle(bundles / "executorch"), EngineOptions())
     first, second = engine.stream(), engine.stream()
     noise = np.random.default_rng(0)
     embeddings = noise.standard_normal(
-        (1, 2, first.components["prefill"].signature.inputs[0].shape[-1]), dtype=np.float32
+        (1, 2, first.signatures["prefill"].inputs[0].shape[-1]), dtype=np.float32
     )
-    most = first.components["prefill"].rows_moved
+    most = engine.bundle.component("prefill").state_rows_per_call
     states = {name: array.copy() for name, array in second.snapshot().items()}
     for name in states:
         if "cache" in name:
@@ -100,7 +187,7 @@ def test_a_turn_that_is_interrupted_mixes_no_streams(bundles, monkeypatch):
 
 
 @pytest.mark.slow
-def test_programs_that_move_whole_caches_are_refused(bundles):
+def test_programs_that_read_and_write_whole_caches_are_refused(bundles):
     bundle = Bundle(bundles / "executorch")
     entries = tuple(entry.model_copy(update={"state_rows_per_call": 0}) for entry in bundle.components)
     job = bundle.job.model_copy(update={"components": entries})

@@ -1,4 +1,4 @@
-"""Sound that is to be transcribed: files of every kind, live pipes, and what is wrong with them."""
+"""Audio to be transcribed: files of every kind, live pipes, and damaged input."""
 
 import io
 import logging
@@ -12,7 +12,8 @@ import pytest
 import soundfile
 
 from bundle.errors import UsageError, VoxportError
-from runtime.audio.recordings import LiveSource, Recording
+from runtime.audio.live import LiveSource
+from runtime.audio.recordings import Recording
 
 RATE = 16000
 BLOCK = RATE // 50  # of a live source
@@ -24,7 +25,7 @@ def noise(seconds: float, rate: int = RATE, channels: int = 1) -> np.ndarray:
     )
 
 
-def heard(path: Path, rate: int = RATE) -> np.ndarray:
+def samples_of(path: Path, rate: int = RATE) -> np.ndarray:
     return np.concatenate(list(Recording(path, rate).blocks()))
 
 
@@ -43,27 +44,27 @@ def written(path: Path, samples: np.ndarray, rate: int = RATE, **more) -> Path:
         ("ulaw.wav", "ULAW"),
     ],
 )
-def test_every_width_is_heard(tmp_path, name, subtype):
+def test_every_sample_width_is_read(tmp_path, name, subtype):
     samples = noise(1)
-    found = heard(written(tmp_path / name, samples, subtype=subtype))
+    found = samples_of(written(tmp_path / name, samples, subtype=subtype))
     assert found.dtype == np.float32 and len(found) == RATE
     assert np.abs(found - samples[:, 0]).max() < {"PCM_U8": 0.01, "ULAW": 0.02}.get(subtype, 1e-4)
 
 
-def test_channels_are_taken_together(tmp_path):
+def test_channels_are_averaged(tmp_path):
     samples = noise(1, channels=6)
     np.testing.assert_allclose(
-        heard(written(tmp_path / "5.1.wav", samples, subtype="FLOAT")), samples.mean(axis=1), atol=1e-6
+        samples_of(written(tmp_path / "5.1.wav", samples, subtype="FLOAT")), samples.mean(axis=1), atol=1e-6
     )
 
 
 @pytest.mark.parametrize("rate", [8000, 44100, 96000])
-def test_every_rate_is_heard_as_a_whole(tmp_path, rate):
+def test_every_rate_is_converted_as_in_one_piece(tmp_path, rate):
     """In blocks as in one piece: the resampler carries its state."""
     import soxr
 
     samples = noise(23.7, rate)
-    found = heard(written(tmp_path / "a.wav", samples, rate, subtype="FLOAT"))
+    found = samples_of(written(tmp_path / "a.wav", samples, rate, subtype="FLOAT"))
     expected = soxr.resample(samples[:, 0], rate, RATE, "HQ")
     assert abs(len(found) - len(expected)) <= 1
     np.testing.assert_allclose(found[: len(expected)], expected[: len(found)], atol=1e-5)
@@ -78,26 +79,26 @@ def test_an_hour_is_read_in_blocks(tmp_path):
     assert abs(sum(sizes) - 3600 * RATE) <= 1 and max(sizes) < 2 * RATE
 
 
-def test_a_named_pipe_is_heard_like_a_file(tmp_path):
+def test_a_named_pipe_is_read_like_a_file(tmp_path):
     whole, pipe = written(tmp_path / "a.wav", noise(1)), tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(target=lambda: pipe.write_bytes(whole.read_bytes()))
     writer.start()
-    np.testing.assert_array_equal(heard(pipe), heard(whole))
+    np.testing.assert_array_equal(samples_of(pipe), samples_of(whole))
     writer.join()
 
 
-def test_what_is_no_audio_is_refused(tmp_path):
+def test_input_that_is_not_audio_is_refused(tmp_path):
     (tmp_path / "samples.raw").write_bytes(bytes(1000))
-    with pytest.raises(UsageError, match="transcribe - --live"):
+    with pytest.raises(UsageError, match="transcribe them live from stdin"):
         Recording(tmp_path / "samples.raw", RATE)
     (tmp_path / "text.wav").write_text("this is a letter, not a sound\n" * 50)
     (tmp_path / "empty.wav").write_bytes(b"")
     written(tmp_path / "none.wav", np.zeros((0, 1), np.float32))
     for name, message in (
-        ("text.wav", "no audio that can be read"),
-        ("empty.wav", "no audio"),
-        ("none.wav", "no sample"),
+        ("text.wav", "cannot be read as audio"),
+        ("empty.wav", "cannot be read as audio"),
+        ("none.wav", "has no samples"),
         ("gone.wav", "no such file"),
     ):
         with pytest.raises(UsageError, match=message):
@@ -106,37 +107,37 @@ def test_what_is_no_audio_is_refused(tmp_path):
         Recording(tmp_path, RATE)
 
 
-def test_a_sample_that_is_no_number_is_named(tmp_path):
+def test_a_sample_that_is_not_finite_is_located(tmp_path):
     samples = noise(2)
     samples[24000] = np.nan
     with pytest.raises(UsageError, match=r"sample at 1\.500 s is not a finite number"):
-        heard(written(tmp_path / "nan.wav", samples, subtype="FLOAT"))
+        samples_of(written(tmp_path / "nan.wav", samples, subtype="FLOAT"))
 
 
-def test_odd_recordings_are_told_of(tmp_path, caplog):
+def test_unusual_recordings_log_a_warning(tmp_path, caplog):
     caplog.set_level(logging.WARNING)
-    heard(written(tmp_path / "clipped.wav", np.sign(noise(1))))
-    assert "at full scale: it is clipped" in caplog.text
+    samples_of(written(tmp_path / "clipped.wav", np.sign(noise(1))))
+    assert "clipped: 100.0 % of the samples are at full scale" in caplog.text
     caplog.clear()
-    heard(written(tmp_path / "loud.wav", 100 * noise(1), subtype="FLOAT"))
+    samples_of(written(tmp_path / "loud.wav", 100 * noise(1), subtype="FLOAT"))
     assert "expected at most 1" in caplog.text
     caplog.clear()
     whole = written(tmp_path / "whole.flac", noise(10))
     cut = tmp_path / "cut.flac"
     cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
-    found = heard(cut)
+    found = samples_of(cut)
     assert (
         2 * RATE < len(found) < 8 * RATE
         and "cut.flac" in caplog.text
-        and ("cut off" in caplog.text or "damaged" in caplog.text)
+        and ("truncated" in caplog.text or "damaged" in caplog.text)
     )
     caplog.clear()
     plain = written(tmp_path / "plain.wav", noise(1))
-    heard(plain)
+    samples_of(plain)
     assert not caplog.text
     cut = tmp_path / "cut.wav"
     cut.write_bytes(plain.read_bytes()[:10000])
-    assert len(heard(cut)) == (10000 - 44) // 2 and "cut off" in caplog.text
+    assert len(samples_of(cut)) == (10000 - 44) // 2 and "truncated" in caplog.text
 
 
 def live(content: bytes, rate: int = RATE, channels: int = 1) -> np.ndarray:
@@ -153,8 +154,16 @@ def test_raw_samples_of_any_rate_and_number_of_channels():
 
 
 def test_a_pipe_that_closes_in_the_middle_of_a_sample(caplog):
-    assert len(live(b"\x00\x00" * 100 + b"\x01")) == 100 and "1 byte left out" in caplog.text
+    assert len(live(b"\x00\x00" * 100 + b"\x01")) == 100 and "bytes left out: 1" in caplog.text
     assert len(live(b"")) == 0
+
+
+class OneSecondQueue(LiveSource):
+    queue_s = 1.0
+
+
+class ShortQueue(LiveSource):
+    queue_s = 0.2
 
 
 class Pipe(io.RawIOBase):
@@ -176,36 +185,36 @@ def until(condition) -> None:
         time.sleep(0.01)
 
 
-def test_a_source_faster_than_its_listener_waits(caplog):
+def test_a_source_faster_than_transcription_waits(caplog):
     pipe = Pipe(1000)
-    blocks = LiveSource(pipe, RATE, 1, RATE, room_s=1.0).blocks()
+    blocks = OneSecondQueue(pipe, RATE, 1, RATE).blocks()
     next(blocks)
     until(lambda: "the source waits" in caplog.text)
     assert pipe.left > 940  # the queue holds 50 blocks
     assert sum(map(len, blocks)) == BLOCK * 999
 
 
-def test_or_what_is_oldest_is_dropped_and_told(caplog):
+def test_a_full_queue_can_drop_the_oldest_block_with_a_warning(caplog):
     pipe = Pipe(1000)
-    source = LiveSource(pipe, RATE, 1, RATE, room_s=1.0, drops=True)
+    source = OneSecondQueue(pipe, RATE, 1, RATE, drops=True)
     blocks = source.blocks()
     next(blocks)
     until(lambda: pipe.left < 0)
     rest = sum(map(len, blocks)) / RATE
     assert rest <= 1.1 and source.dropped_s + rest + 0.02 == pytest.approx(20)
     assert caplog.text.count("dropped so far") == 1  # at most one a second
-    assert f"{source.dropped_s:.1f} s of sound were dropped in all" in caplog.text
+    assert f"{source.dropped_s:.1f} s of sound were dropped in total" in caplog.text
 
 
 @pytest.mark.parametrize("head", [b"RIFF\x24\x80\0\0WAVE", b"fLaC\0\0\0\x22", b"OggS\0\2", b"ID3\4"])
 def test_a_file_is_no_live_source(head):
-    with pytest.raises(UsageError, match="Leave --live out"):
+    with pytest.raises(UsageError, match="transcribe it as a recording"):
         list(LiveSource(io.BytesIO(head + bytes(1000)), RATE, 1, RATE).blocks())
 
 
-def test_a_live_source_without_sound_is_told(caplog):
+def test_a_live_source_without_sound_logs_a_warning(caplog):
     assert not list(LiveSource(io.BytesIO(b""), RATE, 1, RATE).blocks())
-    assert "ended before any sound came" in caplog.text
+    assert "ended without any sound" in caplog.text
 
 
 def test_times_count_what_was_dropped():
@@ -221,7 +230,7 @@ def test_times_count_what_was_dropped():
             self.count += 1
             return np.full(size // 2, self.count - 1, "<i2").tobytes() if self.count <= 1000 else b""
 
-    source, given, seen = LiveSource(Numbered(), RATE, 1, RATE, room_s=0.2, drops=True), 0.0, []
+    source, given, seen = ShortQueue(Numbered(), RATE, 1, RATE, drops=True), 0.0, []
     for block in source.blocks():
         number = round(float(block[0]) * 32768)
         assert given + source.lost_before(given) == pytest.approx(number * 0.02)
@@ -244,7 +253,7 @@ def test_pieces_of_odd_sizes_stay_samples_when_some_are_dropped():
             self.at += len(piece)
             return piece
 
-    source = LiveSource(Steady(), RATE, 2, RATE, room_s=0.3, drops=True)
+    source = ShortQueue(Steady(), RATE, 2, RATE, drops=True)
     blocks = source.blocks()
     next(blocks)
     until(lambda: not source._thread.is_alive() or source.dropped_s > 1)
@@ -262,10 +271,10 @@ def test_a_source_that_fails_is_an_error_not_a_silence():
 
 def test_an_end_gives_what_was_read():
     pipe = Pipe(10**9)
-    source = LiveSource(pipe, RATE, 1, RATE, room_s=1.0)
+    source = OneSecondQueue(pipe, RATE, 1, RATE)
     blocks = source.blocks()
     next(blocks)
-    until(lambda: len(source._pieces) == source._room)
+    until(lambda: len(source._queue) == source._queue_blocks)
     source.end()
     assert 50 * BLOCK <= sum(map(len, blocks)) <= 52 * BLOCK
     until(lambda: not source._thread.is_alive())
@@ -286,8 +295,8 @@ def test_losses_are_remembered_for_a_minute():
     source = LiveSource(io.BytesIO(), RATE, 1, RATE)
     for index in range(6000):
         source.dropped_s = 0.02 * index
-        source._remember_losses(0.02 * index)
-    assert len(source._losses) <= 3002
+        source._remember_drops(0.02 * index)
+    assert len(source._drop_history) <= 3002
     assert source.lost_before(100.01) == pytest.approx(100.0) and source.lost_before(
         0.0
     ) < source.lost_before(100.01)

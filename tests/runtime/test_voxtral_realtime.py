@@ -1,4 +1,4 @@
-"""The parts of the speech-to-text family that run without an artifact: front end, schedule, windows, text."""
+"""Speech to text without an artifact: front end, schedule, sliding-window caches, text."""
 
 import itertools
 import json
@@ -32,8 +32,9 @@ from model.voxtral_realtime.config import Switches, delay_tokens, load_config, p
 from model.voxtral_realtime.decoder import embed_delay
 from model.voxtral_realtime.synthetic import SIZES
 from runtime.audio.mel import LogMel, MelSettings
-from runtime.families import open_family
-from runtime.families.voxtral_realtime.model import Constants, Listener, Transcript
+from runtime.families.voxtral_realtime.constants import Constants
+from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
+from runtime.families.voxtral_realtime.transcript import Transcript
 
 SETTINGS = MelSettings(16000, 128, 400, 160, -6.5)
 FULL = parse_config(SIZES["full"].params())
@@ -174,9 +175,7 @@ def eager() -> tuple[EagerEngine, Constants]:
     source = Source(embedded_default("voxtral_realtime"))
     request = ExportRequest(options={"delay_ms": "480,80", "streaming": True})
     switches = resolve_options(source, request)
-    constants = open_family("voxtral_realtime").parse_constants(
-        source.family.constants(source.config, switches), {}
-    )
+    constants = Constants.model_validate(source.family.constants(source.config, switches))
     return EagerEngine(Model(source, request, "BSHD").all_components(), "BSHD"), constants
 
 
@@ -204,123 +203,117 @@ def test_padding_and_prompt_are_those_of_mistral_common(eager, count, delay):
     padded = published.pad(noise(count), 16000, milliseconds)
     whole = LogMel(constants.mel)
     expected = np.concatenate((whole.feed(padded), whole.finish()))
-    told: dict[str, list] = {"mel": [], "audio_embeds": [], "logits": []}
-    listener = Listener(
-        engine.stream(), constants, delay, observe=lambda what, values: told[what].append(values)
+    values_by_name: dict[str, list] = {"mel": [], "audio_embeds": [], "logits": []}
+    decoder = StreamingDecoder(
+        engine.stream(),
+        constants,
+        DecodeOptions(delay),
+        lambda name, values: values_by_name[name].append(values),
     )
-    found = [*listener.feed(noise(count)), *listener.finish()]
-    np.testing.assert_allclose(np.concatenate(told["mel"]), expected, atol=1e-6)
+    found = [*decoder.feed(noise(count)), *decoder.finish()]
+    np.testing.assert_allclose(np.concatenate(values_by_name["mel"]), expected, atol=1e-6)
     prompt = [constants.bos_id, *published.encode_streaming_tokens(milliseconds)]
     assert [constants.pad_id] * (constants.prompt_length(delay) - 1) == prompt[1:]
-    assert sum(map(len, told["audio_embeds"])) == len(padded) // 1280
+    assert sum(map(len, values_by_name["audio_embeds"])) == len(padded) // 1280
     assert len(found) == len(padded) // 1280 - len(prompt) + 1
 
 
-def hear(eager, samples, size, delay=0, at_once=1) -> list[int]:
+def decode(eager, samples, size, delay=0, chunk_tokens=1) -> list[int]:
     engine, constants = eager
-    listener = Listener(engine.stream(), constants, delay, at_once)
+    decoder = StreamingDecoder(engine.stream(), constants, DecodeOptions(delay, chunk_tokens))
     tokens = [
         token
         for start in range(0, len(samples), size)
-        for token in listener.feed(samples[start : start + size])
+        for token in decoder.feed(samples[start : start + size])
     ]
-    return [*tokens, *listener.finish()]
+    return [*tokens, *decoder.finish()]
 
 
 def noise(count: int, seed: int = 0) -> np.ndarray:
     return (0.1 * np.random.default_rng(seed).standard_normal(count)).astype(np.float32)
 
 
-def test_however_it_is_fed_the_same_is_heard(eager):
+def test_tokens_do_not_depend_on_the_sizes_of_blocks_and_chunks(eager):
     samples = noise(30 * 1280 + 77)
-    whole = hear(eager, samples, len(samples), at_once=None)
+    whole = decode(eager, samples, len(samples), chunk_tokens=None)
     assert len(set(whole)) > 5
-    for size, at_once in itertools.product((1279, 1280, 4001), (1, 2, 6)):
-        assert hear(eager, samples, size, at_once=at_once) == whole
+    for size, chunk_tokens in itertools.product((1279, 1280, 4001), (1, 2, 6)):
+        assert decode(eager, samples, size, chunk_tokens=chunk_tokens) == whole
 
 
-def test_the_first_token_comes_when_what_it_needs_was_heard(eager):
+def test_the_first_token_comes_as_soon_as_its_samples_arrived(eager):
     """Its 80 ms and those of the delay, and the half window that the last frame looks ahead; in blocks as a live source gives them."""
     engine, constants = eager
-    listener, heard_samples = Listener(engine.stream(), constants, at_once=1), 0
-    while not list(listener.feed(noise(320))):
-        heard_samples += 320
-    assert heard_samples + 320 == -(-((constants.delays[0] + 1) * 1280 + 40) // 320) * 320
+    decoder, count = StreamingDecoder(engine.stream(), constants, DecodeOptions(chunk_tokens=1)), 0
+    while not list(decoder.feed(noise(320))):
+        count += 320
+    assert count + 320 == -(-((constants.delays[0] + 1) * 1280 + 40) // 320) * 320
 
 
-def test_what_a_stream_holds_does_not_grow(eager):
-    """A thousand tokens more, and not a number for each of them, which would be 3,000 bytes; what differs is a word that is not complete."""
+def test_the_memory_of_a_stream_does_not_grow(eager):
+    """Over a thousand tokens, not even by a number per token, which would be 3,000 bytes. A word may be incomplete."""
     engine, constants = eager
-    listener, transcript = (
-        Listener(engine.stream(), constants, at_once=1),
-        Transcript(constants, lambda token: b" a"),
-    )
+    decoder = StreamingDecoder(engine.stream(), constants, DecodeOptions(chunk_tokens=1))
+    transcript = Transcript(constants, lambda token: b" a")
 
-    def held_after(tokens: int) -> int:
+    def bytes_after(tokens: int) -> int:
         for _ in range(tokens):
-            for token in listener.feed(noise(1280)):
+            for token in decoder.feed(noise(1280)):
                 transcript.add(token)
             transcript.take_words()
-        own = [vars(part) for part in (listener, listener._mel, transcript)]
-        return len(
-            pickle.dumps(
-                [
-                    {
-                        name: value
-                        for name, value in of.items()
-                        if name not in ("_stream", "_observe", "_mel", "_piece", "_decoder")
-                    }
-                    for of in own
-                ]
-            )
-        )
+        not_own = ("_stream", "_observe", "_mel", "_encoder", "_token_bytes", "_utf8")
+        parts = (decoder, decoder._encoder, decoder._encoder._mel, transcript)
+        own = [{name: value for name, value in vars(part).items() if name not in not_own} for part in parts]
+        return len(pickle.dumps(own))
 
-    first = held_after(300)
-    assert 1000 < held_after(1000) < first + 500
+    first = bytes_after(300)
+    assert 1000 < bytes_after(1000) < first + 500
 
 
-def test_a_stream_ends_with_a_word_where_positions_do(eager):
+def test_the_end_of_all_positions_is_an_error_with_the_hours(eager):
     engine, constants = eager
-    listener = Listener(engine.stream(), constants)
-    listener._encoded = listener._end - 10
+    stream = engine.stream()
+    decoder = StreamingDecoder(stream, constants)
+    decoder._encoder.position = stream.capacity("audio_encoder") - 10
     with pytest.raises(VoxportError, match="ends after 93 hours"):
-        list(listener.feed(noise(1280)))
+        list(decoder.feed(noise(1280)))
 
 
-def test_another_delay_hears_otherwise(eager):
+def test_another_delay_gives_other_tokens(eager):
     samples = noise(20 * 1280)
-    early, late = (hear(eager, samples, 1280, delay) for delay in (1, 0))
+    early, late = (decode(eager, samples, 1280, delay) for delay in (1, 0))
     assert len(early) == len(late) and early != late
 
 
-def test_two_streams_at_once_are_each_alone(eager):
+def test_interleaved_streams_do_not_affect_each_other(eager):
     engine, constants = eager
     sounds = [noise(20 * 1280, seed) for seed in (1, 2)]
-    alone = [hear(eager, sound, 1280) for sound in sounds]
-    pair, found = [Listener(engine.stream(), constants, at_once=1) for _ in sounds], [[], []]
+    alone = [decode(eager, sound, 1280) for sound in sounds]
+    live = DecodeOptions(chunk_tokens=1)
+    pair, found = [StreamingDecoder(engine.stream(), constants, live) for _ in sounds], [[], []]
     for start in range(0, 20 * 1280, 1280):
-        for listener, sound, tokens in zip(pair, sounds, found, strict=True):
-            tokens += listener.feed(sound[start : start + 1280])
-    for listener, tokens in zip(pair, found, strict=True):
-        tokens += listener.finish()
+        for decoder, sound, tokens in zip(pair, sounds, found, strict=True):
+            tokens += decoder.feed(sound[start : start + 1280])
+    for decoder, tokens in zip(pair, found, strict=True):
+        tokens += decoder.finish()
     assert found == alone
 
 
-def test_a_stream_goes_on_beyond_both_windows(eager):
-    """Decoder 256 tokens, encoder 10, 700 heard: it neither ends nor stands still. What it hears there `test_transformers.py` compares."""
+def test_a_stream_continues_beyond_both_windows(eager):
+    """Windows of 256 and 10 tokens, 700 tokens of audio. `test_transformers.py` compares the values."""
     engine, constants = eager
-    listener = Listener(engine.stream(), constants, at_once=32)
-    tokens = [*listener.feed(noise(700 * 1280)), *listener.finish()]
-    assert len(tokens) == 711 and listener.position == 749 and len(set(tokens[600:])) > 5
+    decoder = StreamingDecoder(engine.stream(), constants, DecodeOptions(chunk_tokens=32))
+    tokens = [*decoder.feed(noise(700 * 1280)), *decoder.finish()]
+    assert len(tokens) == 711 and decoder.position == 749 and len(set(tokens[600:])) > 5
 
 
-def test_the_end_of_a_sentence_ends_nothing(eager):
-    """The first row of the table that wins is called </s>; what comes behind it stays as it was."""
+def test_eos_does_not_stop_a_stream(eager):
+    """One of the chosen tokens becomes EOS; the tokens after it stay the same."""
     samples = noise(20 * 1280)
     engine, constants = eager
-    plain = hear(eager, samples, 1280)
+    plain = decode(eager, samples, 1280)
     ended = constants.model_copy(update={"eos_id": plain[5]})
-    assert hear((engine, ended), samples, 1280) == plain
+    assert decode((engine, ended), samples, 1280) == plain
 
 
 def transcript(constants: Constants, pieces: dict[int, bytes], tokens: list[int]) -> tuple[list[str], list]:
