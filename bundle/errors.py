@@ -18,9 +18,17 @@ MAX_MESSAGE = 500  # characters; a message may quote a damaged file
 
 
 class VoxportError(Exception):
-    """Base of all. Exit code 3: the work failed. Its text is one printable line, whatever it quotes."""
+    """Base of all. Exit code 3: the work failed. Its text is one printable line, whatever it quotes.
+
+    `field` names the parameter or option that was wrong, as in `max_frames`; the message starts with it. A command line
+    shows its flag instead.
+    """
 
     exit_code = 3
+
+    def __init__(self, *args: object, field: str | None = None):
+        super().__init__(*args)
+        self.field = field
 
     def __str__(self) -> str:
         return one_line(super().__str__())
