@@ -55,8 +55,8 @@ class Parser(argparse.ArgumentParser):
         message, field = str(error), error.field
         if field is None:
             return message
-        flag = f"--{field.replace('_', '-')}"
-        name = flag if flag in self._option_string_actions else field
+        flags = (action.option_strings for action in self._actions if action.dest == field)
+        name = next((strings[-1] for strings in flags if strings), field)
         rest = message.removeprefix(field)
         return f"{name}{rest}" if rest != message else f"{name}: {message}"
 

@@ -34,7 +34,7 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     quant_for = "recipe of one component; may be repeated (default: that of --quant)"
     parser.add_argument("--quant-for", metavar="COMPONENT=RECIPE", help=quant_for, **override)  # type: ignore[arg-type]
     rule = "recipe of the module paths that match; rules come first, in their order; may be repeated (default: no rule)"
-    parser.add_argument("--quant-rule", metavar="PATTERN=RECIPE", help=rule, **override)  # type: ignore[arg-type]
+    parser.add_argument("--quant-rule", dest="rules", metavar="PATTERN=RECIPE", help=rule, **override)  # type: ignore[arg-type]
     length = "rows of the KV cache (default: 2048 for text to speech, the model's window for speech to text)"
     parser.add_argument("--cache-length", type=integer(1), metavar="ROWS", help=length)
     precision = "floats of a Core ML bundle (default: float16)"
@@ -79,7 +79,7 @@ def export_request(arguments: argparse.Namespace, family: str) -> ExportRequest:
     return ExportRequest(
         quant=arguments.quant,
         quant_for=tuple(overrides),
-        rules=tuple(arguments.quant_rule),
+        rules=tuple(arguments.rules),
         options=given_options(arguments, family, option_models()),
         cache_length=arguments.cache_length,
     )

@@ -12,6 +12,7 @@ from bundle.command import integer
 from bundle.errors import UsageError
 from runtime.commands.engine_arguments import add_engine_arguments, engine_options
 
+PROMPT_TOKENS = 20
 FAMILY_OPTIONS = ("streams", "chunks", "prompt_tokens")  # each is for some families
 
 
@@ -19,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", type=Path, help="folder of the bundle")
     frames = "number of frames of 80 ms to time (default: 50)"
     parser.add_argument("--frames", type=integer(1), default=50, metavar="N", help=frames)
-    prompt = "text to speech: number of text tokens in the prompt (default: 20)"
+    prompt = f"text to speech: number of text tokens in the prompt (default: {PROMPT_TOKENS})"
     parser.add_argument("--prompt-tokens", type=integer(1), metavar="N", help=prompt)
     streams = "text to speech: also time N utterances in one batch (ONNX, up to 4)"
     parser.add_argument("--streams", type=_counts, default=(), metavar="N,...", help=streams)
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def measure_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
     """The figures of the bundle. Raises UsageError on an option that its family does not have."""
-    from runtime.bench import PROMPT_TOKENS, bench
+    from runtime.bench import bench
     from runtime.families import open_family
 
     family = Bundle(arguments.bundle).job.family
@@ -61,6 +62,6 @@ def measure_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def print_result(result: dict[str, Any], as_json: bool) -> None:
-    from runtime.bench import bench_text
+    from runtime.bench_text import bench_text
 
     print(json.dumps(result, indent=1) if as_json else bench_text(result))

@@ -19,8 +19,6 @@ from runtime.commands.engine_arguments import add_task_arguments, engine_options
 if TYPE_CHECKING:
     import numpy as np
 
-    from runtime.text_to_speech import TextToSpeech
-
 FORMATS = ".wav .flac .mp3 .ogg .pcm"
 STREAM_FRAMES = 5  # frames per piece, 0.4 s: short, because somebody listens
 FILE_FRAMES = 125  # 10 s: fewer calls, because a file is written at the end
@@ -52,11 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from runtime.audio.files import check_format
+    from runtime.opening import open_task
+    from runtime.text_to_speech import TextToSpeech
 
     _check(arguments)
     if arguments.output:
         check_format(arguments.output)
-    task = _open(arguments)
+    task = open_task(TextToSpeech, arguments.bundle, engine_options(arguments), not arguments.no_check)
     text = sys.stdin.read() if arguments.text == "-" else arguments.text
     chunk = (arguments.chunk_frames or STREAM_FRAMES) if arguments.stream else FILE_FRAMES
     pieces = _Pieces(
@@ -81,16 +81,6 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("say: --stream and --json both write to stdout; give one of them")
     if arguments.chunk_frames is not None and not arguments.stream:
         raise UsageError("say: --chunk-frames needs --stream; give both or none")
-
-
-def _open(arguments: argparse.Namespace) -> TextToSpeech:
-    """Raises UsageError where the bundle's task is another one."""
-    import runtime
-
-    task = runtime.open(arguments.bundle, engine_options(arguments), check_hashes=not arguments.no_check)
-    if not isinstance(task, runtime.TextToSpeech):
-        raise UsageError(f"{arguments.bundle}: a bundle for speech to text; use the command transcribe")
-    return task
 
 
 class _Pieces:

@@ -51,13 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from bundle.files import check_writable
+    from runtime.opening import open_task
+    from runtime.speech_to_text import SpeechToText
 
     ending = arguments.output.suffix[1:].lower() if arguments.output else ""
     arguments.format = arguments.format or (ending if ending in FORMATS else "text")
     _check(arguments)
     if arguments.output:
         check_writable(arguments.output)
-    task = _open(arguments)
+    task = open_task(SpeechToText, arguments.bundle, engine_options(arguments), not arguments.no_check)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # on every terminal, file and pipe
     if arguments.live:
@@ -88,16 +90,6 @@ def _check(arguments: argparse.Namespace) -> None:
             setattr(arguments, name, default)
         elif not arguments.live:
             raise UsageError(f"transcribe: --{name} needs --live; give both or none")
-
-
-def _open(arguments: argparse.Namespace) -> SpeechToText:
-    """Raises UsageError where the bundle's task is another one."""
-    import runtime
-
-    task = runtime.open(arguments.bundle, engine_options(arguments), check_hashes=not arguments.no_check)
-    if not isinstance(task, runtime.SpeechToText):
-        raise UsageError(f"{arguments.bundle}: a bundle for text to speech; use the command say")
-    return task
 
 
 def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:

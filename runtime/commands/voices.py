@@ -6,8 +6,6 @@ import argparse
 import json
 from pathlib import Path
 
-from bundle.bundle import Bundle
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", type=Path, help="folder of the bundle")
@@ -15,12 +13,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from runtime.families import read_constants
-    from runtime.families.voxtral_tts.voices import load_voice
+    from runtime.opening import open_task
+    from runtime.text_to_speech import TextToSpeech
 
-    bundle = Bundle(arguments.bundle)
-    dim = read_constants(bundle.job).dim
-    rows = {name: len(load_voice(bundle, name, dim)) for name in bundle.manifest.voices}
+    rows = open_task(TextToSpeech, arguments.bundle, check_hashes=False).voices()
     lines = "\n".join(f"{name:<16} {count} rows" for name, count in rows.items())
     print(json.dumps(rows) if arguments.json else lines)
     return 0

@@ -192,7 +192,7 @@ def test_what_does_not_go_together_is_told(listening, bundles, recording, tmp_pa
         ([str(recording), *onnx, "--delay-ms", "960"], "this bundle was made for 480, 80 ms"),
         (
             [str(recording), "--bundle", str(bundles / "onnx")],
-            "a bundle for text to speech; use the command say",
+            "family voxtral_tts is text to speech, expected a bundle for speech to text",
         ),
         ([str(tmp_path / "gone.wav"), *onnx], "no such file"),
     ]
@@ -200,7 +200,7 @@ def test_what_does_not_go_together_is_told(listening, bundles, recording, tmp_pa
         assert runtime(["transcribe", *arguments]) == 2
         assert message in capsys.readouterr().err
     assert runtime(["say", "hello", *onnx, "-o", str(tmp_path / "a.wav")]) == 2
-    assert "a bundle for speech to text; use the command transcribe" in capsys.readouterr().err
+    assert "family voxtral_realtime is speech to text, expected a bundle for text to speech" in capsys.readouterr().err
 
 
 def test_a_bundle_for_recordings_does_not_listen(listening, tmp_path, capsys):
