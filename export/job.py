@@ -57,6 +57,28 @@ def resolve(source: Source, request: ExportRequest, target: Lowering, name: str,
     )
 
 
+def eager_job(source: Source, request: ExportRequest) -> ExportJob:
+    """The job of the model in eager PyTorch: options and constants for the runtime's families, no artifacts.
+
+    Raises UsageError or RecipeError as `resolve` does.
+    """
+    options = resolve_options(source, request)
+    return ExportJob(
+        family=source.family.name,
+        source=SourceEntry(name=source.folder.resolve().name, files={}),
+        request=request,
+        target="eager",
+        compute_precision="float32",
+        options=options.model_dump(),
+        constants=source.family.constants(source.config, options),
+        recipes={},
+        cache_length=resolve_cache_length(source, request),
+        components=(),
+        licence=source.family.licence,
+        tools={},
+    )
+
+
 def resolve_options(source: Source, request: ExportRequest) -> Any:
     """The family's options with their defaults, as a pydantic model of the family. Raises UsageError."""
     try:

@@ -32,15 +32,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.compute_precision and not targets:
         raise UsageError("--compute-precision needs --target; give both or none")
     check_names(arguments)
-    from export.job import resolve_options
+    from export.job import eager_job
     from runtime.families import open_family
     from runtime.trace import read_inputs, write_outputs
 
     source = open_source(arguments.checkpoint, arguments.model)
     request = export_request(arguments, source.family.name)
-    engine = _eager_engine(source, request, *targets, precision=arguments.compute_precision)
-    family, options = open_family(source.family.name), resolve_options(source, request)
-    constants = family.parse_constants(source.family.constants(source.config, options), options.model_dump())
+    target = targets[0] if targets else None
+    engine = _eager_engine(source, request, target, arguments.compute_precision)
+    family = open_family(source.family.name)
+    constants = family.parse_constants(eager_job(source, request))
     inputs = read_inputs(arguments.inputs, family.trace.inputs(constants))
     check_writable(arguments.output)
     outputs = family.trace.run(engine, constants, inputs, arguments.live)
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _eager_engine(
-    source: Source, request: ExportRequest, target: str | None = None, precision: str | None = None
+    source: Source, request: ExportRequest, target: str | None, precision: str | None
 ) -> EagerEngine:
     """Eager PyTorch with the arithmetic of `target`, or in floats."""
     from export.job import resolve_recipes
