@@ -144,19 +144,19 @@ def _is_current(output: Output, job: ExportJob) -> bool:
         try:
             Bundle(folder).check_hashes()
         except IntegrityError as error:
-            raise IntegrityError(f"{error} (--force replaces it)") from None
+            raise IntegrityError(f"{error} (a forced export replaces it)") from None
         if not output.verify or found.verification.status == "passed":
             return True
         foreign = [name for name in _artifact_names(folder) if name not in found.files]
         if not foreign:
             return False  # the same bundle, unverified: exported again
         raise OutputExists(
-            f"{folder}: holds {foreign[0]}, which is not part of the bundle; move it, or --force to replace the folder"
+            f"{folder}: holds {foreign[0]}, which is not part of the bundle; move it, or force the export to replace the folder"
         )
     if folder.is_dir() and not any(folder.iterdir()):
         return False
     what = "another bundle" if found is not None else "files that are not a bundle"
-    raise OutputExists(f"{folder}: holds {what}; give another --out, or --force to replace it")
+    raise OutputExists(f"{folder}: holds {what}; use another output folder, or force the export to replace it")
 
 
 def _write_tokenizer_and_voices(source: Source, folder: Path) -> dict[str, str]:

@@ -57,12 +57,35 @@ def resolve(source: Source, request: ExportRequest, target: Lowering, name: str,
     )
 
 
+def eager_job(source: Source, request: ExportRequest) -> ExportJob:
+    """The job of the model in eager PyTorch: options and constants for the runtime's families, no artifacts.
+
+    Raises UsageError or RecipeError as `resolve` does.
+    """
+    options = resolve_options(source, request)
+    return ExportJob(
+        family=source.family.name,
+        source=SourceEntry(name=source.folder.resolve().name, files={}),
+        request=request,
+        target="eager",
+        compute_precision="float32",
+        options=options.model_dump(),
+        constants=source.family.constants(source.config, options),
+        recipes={},
+        cache_length=resolve_cache_length(source, request),
+        components=(),
+        licence=source.family.licence,
+        tools={},
+    )
+
+
 def resolve_options(source: Source, request: ExportRequest) -> Any:
     """The family's options with their defaults, as a pydantic model of the family. Raises UsageError."""
     try:
         return source.family.switches(**request.options)
     except ValidationError as error:
-        raise UsageError(f"--{first_fault(error).replace('_', '-', 1)}") from None
+        name = str(error.errors()[0]["loc"][0])
+        raise UsageError(first_fault(error), field=name) from None
 
 
 def resolve_cache_length(source: Source, request: ExportRequest) -> int:
@@ -72,7 +95,8 @@ def resolve_cache_length(source: Source, request: ExportRequest) -> int:
         return source.family.default_cache(source.config)
     length = request.cache_length
     if not MIN_CACHE_LENGTH <= length <= longest:
-        raise RecipeError(f"--cache-length {length}: expected {MIN_CACHE_LENGTH} to {longest} rows")
+        expected = f"expected {MIN_CACHE_LENGTH} to {longest} rows"
+        raise RecipeError(f"cache_length {length}: {expected}", field="cache_length")
     return length
 
 
@@ -84,7 +108,8 @@ def resolve_recipes(source: Source, request: ExportRequest) -> dict[str, Recipe]
         if not any(fnmatchcase(path, rule.pattern) for path in source.quantizable):
             example = list(source.quantizable)[-1]
             raise RecipeError(
-                f"--quant-rule {rule.pattern}: matches no weight; paths are as in the checkpoint, like {example}"
+                f"rules {rule.pattern}: matches no weight; paths are as in the checkpoint, like {example}",
+                field="rules",
             )
     chosen = _overrides(request, graphs)
     protected = tuple(Rule(path, None, None) for path in source.family.high_precision)
@@ -103,11 +128,13 @@ def _overrides(request: ExportRequest, graphs: dict[str, str]) -> dict[str, str]
         graph = graphs.get(component, component if component in graphs.values() else None)
         if graph is None:
             raise RecipeError(
-                f"--quant-for {component}={recipe}: no such component; there are {', '.join(graphs)}"
+                f"quant_for {component}={recipe}: no such component; there are {', '.join(graphs)}",
+                field="quant_for",
             )
         if chosen.setdefault(graph, recipe) != recipe:
             raise RecipeError(
-                f"--quant-for {component}={recipe}: shares its weights with a component that is to be {chosen[graph]}"
+                f"quant_for {component}={recipe}: shares its weights with a component of recipe {chosen[graph]}",
+                field="quant_for",
             )
     return chosen
 
@@ -124,11 +151,10 @@ def _check_shapes(source: Source, recipes: dict[str, Recipe]) -> None:
             if scheme and (reason := scheme.misfit(module.get_parameter("weight").shape, is_table)):
                 misfits.setdefault("*" + ".".join(path.split(".")[-2:]), f"{reason} of {path}")
     if misfits:
-        rules = " ".join(f"--quant-rule '{pattern}=none'" for pattern in misfits)
+        rules = ", ".join(f"'{pattern}=none'" for pattern in misfits)
         first = next(iter(misfits.values()))
-        raise RecipeError(
-            f"{first}; use w8, which takes every shape, or keep such weights as floats: {rules}"
-        )
+        remedy = f"use w8, which takes every shape, or keep such weights as floats with rules: {rules}"
+        raise RecipeError(f"{first}; {remedy}")
 
 
 def describe(source: Source, request: ExportRequest, layout: str = "BSHD") -> list[Component]:

@@ -22,7 +22,7 @@ def check_memory(needed: int, what: str, verifies: bool) -> None:
     if needed > free:
         raise ExportError(
             f"{what}: needs about {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free;"
-            f" end other programs or take a larger machine, or a recipe of fewer bits{'; --no-verify needs less' if verifies else ''}"
+            f" end other programs or take a larger machine, or a recipe of fewer bits{'; an export without verification needs less' if verifies else ''}"
         )
 
 

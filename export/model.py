@@ -78,7 +78,7 @@ def _round_to_float16(components: list[Component]) -> None:
                     largest = float(tensor.abs().max())
                     raise ExportError(
                         f"{components[0].graph}: a weight of {largest:.3g} exceeds half precision; "
-                        "--compute-precision float32 holds it"
+                        "compute precision float32 holds it"
                     )
                 tensor.data = half.float()
 

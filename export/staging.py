@@ -41,7 +41,7 @@ def staging(out: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise ExportError(
-                f"{out.parent}: no space left on the disk; free some or give another --out"
+                f"{out.parent}: no space left on the disk; free some or use another output folder"
             ) from None
         raise ExportError(f"{error.filename or out}: {error.strerror or error}") from None
     finally:
@@ -61,7 +61,7 @@ def _locked(folder: Path, out: Path) -> Iterator[None]:
         yield
     except BlockingIOError:
         raise UsageError(
-            f"{out}: another export is writing it; wait for that one or give another --out"
+            f"{out}: another export is writing it; wait for that one or use another output folder"
         ) from None
     finally:
         os.close(descriptor)

@@ -29,7 +29,7 @@ def parse_targets(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for name in names:
         if name not in TARGETS:
-            raise RecipeError(f"--target {name!r} is unknown; there are {', '.join(TARGETS)}")
+            raise RecipeError(f"target {name!r} is unknown; there are {', '.join(TARGETS)}", field="target")
     return names
 
 
@@ -37,7 +37,8 @@ def compute_precision(target: str, asked: str | None = None) -> str:
     """In which a target holds and computes what stays in floating point. Raises RecipeError (usage) where it has no choice."""
     if asked is not None and target not in HALVES:
         raise RecipeError(
-            f"--compute-precision {asked}: for {', '.join(HALVES)}; {target} computes in float32"
+            f"compute_precision {asked}: for {', '.join(HALVES)}; {target} computes in float32",
+            field="compute_precision",
         )
     return asked or ("float16" if target in HALVES else "float32")
 

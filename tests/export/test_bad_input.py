@@ -46,7 +46,7 @@ def bundle(bundles) -> Path:
         ("Hello.", ["--voice", "nobody"], "casual_male, fr_male, neutral_female"),
         ("Hello.", ["--voice", "my_voice.wav"], "no codec encoder"),
         ("Hello.", ["--max-frames", "0"], "at least 1"),
-        ("Hello.", ["--seed", "-1"], "0 or more"),
+        ("Hello.", ["--seed", "-1"], "at least 0"),
     ],
 )
 def test_say_refuses(bundle, tmp_path, capsys, text, more, says):
@@ -212,7 +212,7 @@ def test_a_folder_of_bundles_names_them(bundles, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("more", "says"), [(["--chunk-frames", "2"], "--stream"), (["--threads", "0"], "--threads 0")]
+    ("more", "says"), [(["--chunk-frames", "2"], "--stream"), (["--threads", "0"], "--threads")]
 )
 def test_say_refuses_what_it_would_ignore(bundle, tmp_path, capsys, more, says):
     assert say(bundle, "Hello.", *more, out=tmp_path / "o.wav") == 2
@@ -287,7 +287,7 @@ def test_no_engine_installed(bundles, tmp_path):
         (["--target", "onnx", "--quant-rule", "layers"], 2, "PATTERN=RECIPE"),
         (["--target", "onnx", "--quant-rule", "layer.*=w4"], 2, "matches no weight"),
         (["--target", "onnx", "--cache-length", "63"], 2, "64 to"),
-        (["lst"], 2, "list, verify, trace"),
+        (["lst"], 2, "verify, list"),
         (["--target", "onnx", "--checkpoint", "/nowhere"], 2, "/nowhere"),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 from safetensors.torch import load_file
 
 from bundle.bundle import Bundle
+from export.__main__ import main as export
 from runtime.__main__ import main as runtime
 from runtime.bench import measure_bandwidth
 
@@ -91,7 +92,7 @@ def test_several_streams_are_timed_in_one_pass(bundles, capsys):
 
 def test_bad_numbers_are_told(bundles, capsys):
     for arguments, message in (
-        (["--frames", "0"], "--frames 0: expected at least 1"),
+        (["--frames", "0"], "--frames: expected at least 1, found 0"),
         (["--frames", "5000"], "the cache has 1024"),
     ):
         assert runtime(["bench", str(bundles / "onnx"), *arguments]) == 2
@@ -104,7 +105,7 @@ def test_bandwidth_is_a_rate():
 
 def test_eager_is_timed_beside_a_bundle(bundles, checkpoint, capfd):
     arguments = ["--frames", "2", "--prompt-tokens", "3", "--threads", "1", "--compare", "eager", "--json"]
-    assert runtime(["bench", str(bundles / "onnx"), *arguments]) == 0
+    assert export(["bench", str(bundles / "onnx"), *arguments]) == 0
     found = json.loads(capfd.readouterr().out)
     eager = found["eager"]
     assert eager["bundle"]["target"] == "eager" and eager["bundle"]["recipe"] == "bfloat16"
@@ -130,7 +131,7 @@ def test_eager_is_timed_beside_a_bundle(bundles, checkpoint, capfd):
     assert eager["components"]["codec_step"]["weight_bytes"] == sum(
         size for name, size in stored.items() if name.startswith("audio_tokenizer.")
     )
-    assert runtime(["bench", str(bundles / "onnx"), "--compare", "eager", "--checkpoint", "/nowhere"]) == 2
+    assert export(["bench", str(bundles / "onnx"), "--compare", "eager", "--checkpoint", "/nowhere"]) == 2
     assert "/nowhere" in capfd.readouterr().err
 
 

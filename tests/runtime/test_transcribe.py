@@ -13,6 +13,7 @@ import pytest
 import soundfile
 
 from bundle.errors import UsageError
+from export.__main__ import main as export
 from runtime.__main__ import main as runtime
 from runtime.speech_to_text import Transcriber
 
@@ -54,7 +55,7 @@ def test_a_recording_becomes_text_on_every_target(listening, recording, target, 
 
 @pytest.mark.parametrize("form", ["text", "srt", "vtt", "json"])
 def test_every_format_goes_to_a_file(listening, recording, tmp_path, form, monkeypatch, capsys):
-    monkeypatch.setattr("runtime.__main__.TOLD_S", 0.0)
+    monkeypatch.setattr("bundle.progress.LINE_INTERVAL_S", 0.0)
     out = tmp_path / f"out.{form}"
     assert (
         runtime(
@@ -182,16 +183,16 @@ def test_a_block_that_is_no_sound_is_refused(listening, block):
 def test_what_does_not_go_together_is_told(listening, bundles, recording, tmp_path, capsys):
     onnx = ["--bundle", str(listening / "onnx")]
     cases = [
-        ([str(recording), *onnx, "--live"], "--live listens to stdin"),
+        ([str(recording), *onnx, "--live"], "--live reads stdin"),
         (["-", *onnx, "--live", "--format", "srt"], "--live writes text or json"),
-        ([str(recording), *onnx, "--rate", "8000"], "a file says it itself"),
-        (["-", *onnx, "--live", "--channels", "0"], "--channels 0: expected 1 to 64"),
-        ([str(recording), *onnx, "--late", "drop"], "--late is for --live"),
-        ([str(recording), *onnx, "--format", "srt", "--timestamps"], "srt has times anyway"),
+        ([str(recording), *onnx, "--rate", "8000"], "--rate needs --live"),
+        (["-", *onnx, "--live", "--channels", "0"], "--channels: expected 1 to 64, found 0"),
+        ([str(recording), *onnx, "--late", "drop"], "--late needs --live"),
+        ([str(recording), *onnx, "--format", "srt", "--timestamps"], "srt always has times"),
         ([str(recording), *onnx, "--delay-ms", "960"], "this bundle was made for 480, 80 ms"),
         (
             [str(recording), "--bundle", str(bundles / "onnx")],
-            "of family 'voxtral_tts'; this command is for voxtral_realtime",
+            "family voxtral_tts is text to speech, expected a bundle for speech to text",
         ),
         ([str(tmp_path / "gone.wav"), *onnx], "no such file"),
     ]
@@ -199,7 +200,7 @@ def test_what_does_not_go_together_is_told(listening, bundles, recording, tmp_pa
         assert runtime(["transcribe", *arguments]) == 2
         assert message in capsys.readouterr().err
     assert runtime(["say", "hello", *onnx, "-o", str(tmp_path / "a.wav")]) == 2
-    assert "this command is for voxtral_tts" in capsys.readouterr().err
+    assert "family voxtral_realtime is speech to text, expected a bundle for text to speech" in capsys.readouterr().err
 
 
 def test_a_bundle_for_recordings_does_not_listen(listening, tmp_path, capsys):
@@ -232,12 +233,12 @@ def test_a_live_step_is_timed(listening, capsys):
     assert "first token" in capsys.readouterr().out
     for option in ("--streams", "--prompt-tokens"):
         assert runtime(["bench", str(listening / "onnx"), option, "4"]) == 2
-        assert f"{option} says nothing of a bundle of voxtral_realtime" in capsys.readouterr().err
+        assert f"{option} does not apply to a bundle of voxtral_realtime" in capsys.readouterr().err
 
 
 def test_eager_is_timed_beside_it(listening, capfd):
     assert (
-        runtime(
+        export(
             [
                 "bench",
                 str(listening / "onnx"),

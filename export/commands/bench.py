@@ -1,0 +1,48 @@
+"""Measure the speed of a bundle: time of each component and frame, and model bandwidth utilisation.
+
+With --compare eager, the published weights in eager PyTorch in bfloat16 are measured as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from bundle.bundle import Bundle
+from bundle.errors import UsageError
+from runtime.commands import bench as bundle_bench
+
+if TYPE_CHECKING:
+    from export.source import Source
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from export.commands.request import add_checkpoint_argument
+
+    bundle_bench.add_arguments(parser)
+    compare = "also measure eager PyTorch in bfloat16; needs the extra [export] (default: only the bundle)"
+    parser.add_argument("--compare", choices=("eager",), help=compare)
+    add_checkpoint_argument(parser, "with --compare: checkpoint the bundle was exported from")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if not arguments.compare:
+        if arguments.checkpoint:
+            raise UsageError("bench: --checkpoint needs --compare; give both or none")
+        return bundle_bench.run(arguments)
+    from export.commands.request import open_source
+
+    source = open_source(arguments.checkpoint, Bundle(arguments.bundle).job.family)
+    result = bundle_bench.measure_bundle(arguments)
+    result["eager"] = _measure_eager(source, result, arguments.threads)
+    bundle_bench.print_result(result, arguments.json)
+    return 0
+
+
+def _measure_eager(source: Source, bundle: dict[str, Any], threads: int | None) -> dict[str, Any]:
+    """The same measurement as that of the bundle, whose figures are `bundle`."""
+    from export.bench import bench_eager
+    from export.commands.request import full_request
+
+    sizes = (bundle["frame"]["frames"], bundle["prompt_tokens"])
+    return bench_eager(source, full_request(source), bundle["voice_rows"], threads, *sizes)

@@ -1,0 +1,70 @@
+"""Run eager PyTorch on given inputs and write every intermediate value as .npz."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from bundle.errors import UsageError
+from bundle.files import check_writable
+from export.commands.request import add_request_arguments, check_names, export_request, open_source
+from export.targets import TARGETS, parse_targets
+from runtime.commands.trace import add_trace_arguments
+
+if TYPE_CHECKING:
+    from bundle.manifest import ExportRequest
+    from export.source import Source
+    from export.verify.eager import EagerEngine
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_request_arguments(parser)
+    target = f"activation arithmetic of a quantised model: that of {', '.join(TARGETS)} (default: floats)"
+    parser.add_argument("--target", metavar="TARGET", help=target)
+    add_trace_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    targets = parse_targets(arguments.target) if arguments.target else ()
+    if len(targets) > 1:
+        raise UsageError(f"--target {arguments.target}: a trace uses the arithmetic of one target; give one")
+    if arguments.compute_precision and not targets:
+        raise UsageError("--compute-precision needs --target; give both or none")
+    check_names(arguments)
+    from export.job import eager_job
+    from runtime.families import open_family
+    from runtime.trace import read_inputs, write_outputs
+
+    source = open_source(arguments.checkpoint, arguments.model)
+    request = export_request(arguments, source.family.name)
+    target = targets[0] if targets else None
+    engine = _eager_engine(source, request, target, arguments.compute_precision)
+    family = open_family(source.family.name)
+    constants = family.parse_constants(eager_job(source, request))
+    inputs = read_inputs(arguments.inputs, family.trace.inputs(constants))
+    check_writable(arguments.output)
+    outputs = family.trace.run(engine, constants, inputs, arguments.live)
+    write_outputs(arguments.output, outputs)
+    shapes = {name: array.shape for name, array in outputs.items()}
+    print(json.dumps(shapes) if arguments.json else arguments.output)
+    return 0
+
+
+def _eager_engine(
+    source: Source, request: ExportRequest, target: str | None, precision: str | None
+) -> EagerEngine:
+    """Eager PyTorch with the arithmetic of `target`, or in floats."""
+    from export.job import resolve_recipes
+    from export.model import Model
+    from export.targets import check_recipes, open_target
+    from export.verify.eager import EagerEngine
+    from quantize.linear import float_activations
+
+    if target is None:
+        components = Model(source, request, "BSHD", "float32").all_components()
+        return EagerEngine(components, "BSHD", float_activations)
+    check_recipes(target, resolve_recipes(source, request).values())
+    lowering = open_target(target, precision)
+    components = Model(source, request, lowering.layout, lowering.compute_precision).all_components()
+    return EagerEngine(components, lowering.layout, lowering.product)

@@ -1,0 +1,69 @@
+"""Verify a bundle again: every hash and manifest field, then every number against eager PyTorch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from pathlib import Path
+
+from bundle.bundle import Bundle
+from bundle.command import integer
+from bundle.errors import UsageError, VerificationError, VoxportError
+from bundle.files import write_whole
+from export.commands.request import add_checkpoint_argument, open_source
+from runtime.commands.engine_arguments import COMPUTE_PRECISIONS, add_compute_units
+
+log = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bundle", type=Path, help="folder of the bundle")
+    add_checkpoint_argument(parser, "checkpoint the bundle was exported from")
+    steps = (
+        "decode steps of the long run, at most the cache length; 200 in a second precision (default: 1000)"
+    )
+    parser.add_argument("--steps", type=integer(1), default=1000, metavar="N", help=steps)
+    precision = "Core ML bundles: precision of the reference executor (default: float16, then float32)"
+    parser.add_argument("--compute-precision", choices=COMPUTE_PRECISIONS, help=precision)
+    add_compute_units(parser)
+    parser.add_argument("--json", action="store_true", help="print the report as JSON on stdout")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    bundle = Bundle(arguments.bundle)
+    _check_core_ml_options(arguments, bundle.job.target)
+    bundle.check_hashes()
+    from export.build import REPORT
+    from export.targets import HALVES, open_target
+    from export.verify.manifest_check import check_manifest, check_source
+    from export.verify.verify import failures, table, verify
+
+    job = bundle.job
+    source = open_source(arguments.checkpoint, job.family)
+    check_source(job.source.files, source, arguments.checkpoint is None)
+    lowering = open_target(job.target, job.compute_precision if job.target in HALVES else None)
+    check_manifest(bundle, source, lowering)
+    precisions = (arguments.compute_precision,) if arguments.compute_precision else None
+    units = arguments.compute_units
+    if units not in (None, "all") and None not in (precisions or lowering.precisions):
+        raise UsageError(f"--compute-units {units}: for Core ML, which does not run here; leave it out")
+    result = verify(bundle, source, lowering, arguments.steps, precisions=precisions, compute_units=units)
+    report = json.dumps(result, indent=1)
+    try:
+        write_whole(arguments.bundle / REPORT, f"{report}\n".encode())
+    except VoxportError as error:  # the folder of the bundle may be read-only
+        log.warning("%s", error)
+    print(report if arguments.json else table(result))
+    if result["status"] == "failed":
+        raise VerificationError(f"{arguments.bundle} does not match eager: {'; '.join(failures(result)[:3])}")
+    return 0
+
+
+def _check_core_ml_options(arguments: argparse.Namespace, target: str) -> None:
+    """Raises UsageError on an option for Core ML bundles that this target does not have."""
+    from export.targets import HALVES
+
+    for name in ("compute_precision", "compute_units"):
+        if getattr(arguments, name) and target not in HALVES:
+            raise UsageError(f"{name}: for Core ML bundles; {arguments.bundle} is for {target}", field=name)

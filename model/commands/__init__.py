@@ -1,0 +1,10 @@
+"""The commands of `python -m model`."""
+
+from bundle.command import Command
+
+COMMANDS = (
+    Command("inspect", "check a checkpoint and list what it holds", "model.commands.inspect"),
+    Command(
+        "synth", "write a synthetic checkpoint", "model.commands.synth", "no partial checkpoint was left"
+    ),
+)

@@ -1,0 +1,68 @@
+"""Check a checkpoint strictly and show what it holds. Loads no weights."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from math import prod
+from pathlib import Path
+from typing import Any
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    checkpoint = "folder of a checkpoint as published"
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=checkpoint)
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON on stdout")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    summary = summarize(arguments.checkpoint)
+    print(json.dumps(summary, indent=1) if arguments.json else "\n".join(_lines(summary)))
+    return 0
+
+
+def summarize(folder: Path) -> dict[str, Any]:
+    """What a checkpoint holds, after a check of every tensor's name, shape and dtype. Raises VoxportError."""
+    from model.checkpoint import Checkpoint, expected_tensors
+    from model.families import family_of, open_family
+
+    family = open_family(family_of(folder))
+    config = family.load_config(folder)
+    checkpoint = Checkpoint(folder)
+    shapes = expected_tensors(family.root(config, checkpoint))
+    voices = family.voices(folder, config) if family.voices else {}
+    return {
+        "family": family.name,
+        "config": config.model_dump(mode="json"),
+        "summary": dict(family.summary(config)),
+        "tensors": len(shapes),
+        "parameters": _parameters(shapes, family.parts),
+        "bytes": checkpoint.path.stat().st_size,
+        "dtypes": sorted({checkpoint.dtype(name) for name in shapes}),
+        "voices": {name: rows.shape[0] for name, rows in voices.items()},
+        "tokenizer": (folder / "tekken.json").is_file(),
+    }
+
+
+def _parameters(shapes: dict[str, tuple[int, ...]], parts: dict[str, str]) -> dict[str, int]:
+    """Number of parameters of each part of the model."""
+    counts = dict.fromkeys(parts.values(), 0)
+    for name, shape in shapes.items():
+        counts[next(part for prefix, part in parts.items() if name.startswith(prefix))] += prod(shape)
+    return counts
+
+
+def _lines(summary: dict[str, Any]) -> list[str]:
+    parameters = summary["parameters"]
+    voices = ", ".join(f"{name} ({count} rows)" for name, count in summary["voices"].items()) or "none"
+    weights = f"{summary['tensors']} tensors, {summary['bytes']:,} bytes, {', '.join(summary['dtypes'])}"
+    rows = [
+        ("family", summary["family"]),
+        *summary["summary"].items(),
+        ("weights", weights),
+        ("parameters", f"{sum(parameters.values()):,}"),
+        *((f"  {part}", f"{count:,}") for part, count in parameters.items()),
+        ("voices", voices),
+        ("tokenizer", "tekken.json" if summary["tokenizer"] else "no tekken.json"),
+    ]
+    return [f"{label:<24}{value}" for label, value in rows]

@@ -1,0 +1,42 @@
+"""Write a checkpoint of random weights in the published format."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from bundle.command import integer
+
+DEFAULT_SIZE = "tiny"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from model.families import DEFAULT, FAMILIES, public_name
+
+    parser.add_argument("out", type=Path, metavar="OUT", help="a new or empty folder")
+    names, default = " or ".join(map(public_name, FAMILIES)), public_name(DEFAULT)
+    parser.add_argument("--family", default=default, metavar="MODEL", help=f"{names} (default: {default})")
+    sizes = f"tiny (2 MB), small (0.1 GB) or full (8 GB, the published shapes) (default: {DEFAULT_SIZE})"
+    parser.add_argument("--size", default=DEFAULT_SIZE, help=sizes)
+    seed = "seed of the weights; the same seed gives the same bytes (default: 0)"
+    parser.add_argument("--seed", type=integer(0), default=0, metavar="N", help=seed)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from model.families import find_family
+
+    key = find_family(arguments.family)  # before torch is imported
+    from model.synthetic.checkpoint import write_checkpoint
+
+    write_checkpoint(arguments.out, arguments.size, arguments.seed, key)
+    result = {
+        "out": str(arguments.out),
+        "family": key,
+        "size": arguments.size,
+        "seed": arguments.seed,
+        "bytes": sum(path.stat().st_size for path in arguments.out.rglob("*") if path.is_file()),
+    }
+    print(json.dumps(result) if arguments.json else arguments.out)
+    return 0

@@ -1,0 +1,38 @@
+"""Show what a bundle holds and how it was verified."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from bundle.bundle import Bundle
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bundle", type=Path, help="folder of the bundle")
+    parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    bundle = Bundle(arguments.bundle)
+    print(bundle.manifest.model_dump_json(indent=1) if arguments.json else "\n".join(_lines(bundle)))
+    return 0
+
+
+def _lines(bundle: Bundle) -> list[str]:
+    manifest, job = bundle.manifest, bundle.job
+    options = ", ".join(f"{name} {value}" for name, value in job.options.items())
+    voices, tokenizer = ", ".join(manifest.voices) or "none", ", ".join(manifest.tokenizer) or "none"
+    size = f"{bundle.size / 1e6:.1f} MB"
+    return [
+        f"{job.source.name} ({job.family}) for {job.target}, recipe {job.request.quant}, {size}",
+        f"verification: {manifest.verification.status}, executed by: {manifest.executed_by}",
+        f"compute precision: {job.compute_precision}",
+        f"options: {options}; cache length {job.cache_length}",
+        f"voices: {voices}; tokenizer: {tokenizer}; licence: {job.licence}",
+        *(
+            f"  {entry.name:<14} {entry.recipe:<6} {entry.bits_per_weight:>6.2f} bits/weight"
+            f"  {entry.file}:{entry.entry_point}  {entry.purpose}"
+            for entry in bundle.components
+        ),
+    ]

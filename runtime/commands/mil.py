@@ -1,0 +1,31 @@
+"""Show the functions, inputs, states and operations of an .mlpackage."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from bundle.errors import IntegrityError, UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("package", type=Path, metavar="MLPACKAGE", help="folder of the package")
+    parser.add_argument("--function", metavar="NAME", help="show only this function (default: all)")
+    parser.add_argument("--json", action="store_true", help="print the same as JSON on stdout")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from runtime.engines import check_installed
+
+    check_installed("coreml", str(arguments.package))
+    from runtime.mil import CallError, MilError, Package, describe, describe_text
+
+    try:
+        description = describe(Package(arguments.package), arguments.function)
+    except CallError as error:
+        raise UsageError(str(error)) from None
+    except MilError as error:
+        raise IntegrityError(str(error)) from None
+    print(json.dumps(description, indent=1) if arguments.json else describe_text(description))
+    return 0

@@ -1,0 +1,125 @@
+"""Speak a text from a bundle, into a file or as raw samples on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from bundle.command import integer
+from bundle.errors import UsageError, VoxportError
+from bundle.progress import Progress
+from runtime.commands.engine_arguments import add_task_arguments, engine_options
+
+if TYPE_CHECKING:
+    import numpy as np
+
+FORMATS = ".wav .flac .mp3 .ogg .pcm"
+STREAM_FRAMES = 5  # frames per piece, 0.4 s: short, because somebody listens
+FILE_FRAMES = 125  # 10 s: fewer calls, because a file is written at the end
+log = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("text", help="text to speak; - reads it from stdin")
+    voice = (
+        "name of a voice, or a .safetensors file with key `embedding` "
+        "(default: neutral_female, else the first voice)"
+    )
+    parser.add_argument("--voice", help=voice)
+    seed = "seed of the start noise, which is the same on every target (default: 0)"
+    parser.add_argument("--seed", type=integer(0), default=0, metavar="N", help=seed)
+    output = f"file to write, one of {FORMATS}"
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=output)
+    stream = "write raw 16-bit mono PCM to stdout while it is generated"
+    parser.add_argument("--stream", action="store_true", help=stream)
+    chunk = f"with --stream: frames of 80 ms per piece (default: {STREAM_FRAMES})"
+    parser.add_argument("--chunk-frames", type=integer(1), metavar="N", help=chunk)
+    longest = "maximum number of frames (default: 2048)"
+    parser.add_argument("--max-frames", type=integer(1), default=2048, metavar="N", help=longest)
+    clean = "remove markup and spell out symbols and numbers (English)"
+    parser.add_argument("--clean-text", action="store_true", help=clean)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+    add_task_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from runtime.audio.files import check_format
+    from runtime.opening import open_task
+    from runtime.text_to_speech import TextToSpeech
+
+    _check(arguments)
+    if arguments.output:
+        check_format(arguments.output)
+    task = open_task(TextToSpeech, arguments.bundle, engine_options(arguments), not arguments.no_check)
+    text = sys.stdin.read() if arguments.text == "-" else arguments.text
+    chunk = (arguments.chunk_frames or STREAM_FRAMES) if arguments.stream else FILE_FRAMES
+    pieces = _Pieces(
+        task.speak(
+            text,
+            voice=arguments.voice,
+            seed=arguments.seed,
+            max_frames=arguments.max_frames,
+            chunk_frames=chunk,
+            clean_text=arguments.clean_text,
+        )
+    )
+    _write(pieces, task.sample_rate, arguments)
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raises UsageError on options that contradict each other."""
+    if not arguments.stream and arguments.output is None:
+        raise UsageError("say: no output; give -o FILE or --stream")
+    if arguments.stream and arguments.json:
+        raise UsageError("say: --stream and --json both write to stdout; give one of them")
+    if arguments.chunk_frames is not None and not arguments.stream:
+        raise UsageError("say: --chunk-frames needs --stream; give both or none")
+
+
+class _Pieces:
+    """Iterates over pieces of samples. Afterwards `ended` is whether the model ended the speech itself."""
+
+    def __init__(self, pieces: Iterator[np.ndarray]):
+        self._pieces, self.ended = cast("Generator[np.ndarray, None, bool]", pieces), False
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        self.ended = yield from self._pieces
+
+
+def _write(pieces: _Pieces, rate: int, arguments: argparse.Namespace) -> None:
+    import numpy as np
+
+    from runtime.audio.files import pcm16, write_audio
+
+    started, first, seconds = time.perf_counter(), 0.0, 0.0
+    kept: list[np.ndarray] = []
+    with Progress() as progress:
+        for piece in pieces:
+            first = first or time.perf_counter() - started
+            seconds += len(piece) / rate
+            if arguments.stream:
+                sys.stdout.buffer.write(pcm16(piece))
+                sys.stdout.buffer.flush()
+            else:
+                progress.update(seconds, f"{seconds:.1f} s of speech so far")
+            if arguments.output:
+                kept.append(piece)
+    elapsed = time.perf_counter() - started
+    if not seconds:
+        raise VoxportError("say: the model ended the speech before its first frame; try another seed or text")
+    if arguments.output:
+        write_audio(arguments.output, np.concatenate(kept), rate)
+    after = f", first sound after {first:.2f} s" if arguments.stream else ""
+    log.info("%.2f s of speech in %.2f s%s", seconds, elapsed, after)
+    result = {"output": str(arguments.output), "seconds": seconds, "sample_rate": rate, "elapsed": elapsed}
+    if arguments.json:
+        print(json.dumps(result | {"ended": pieces.ended}))
+    elif not arguments.stream:
+        print(arguments.output)

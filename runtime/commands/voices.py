@@ -1,0 +1,22 @@
+"""List the voices of a bundle, with the number of rows of each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bundle", type=Path, help="folder of the bundle")
+    parser.add_argument("--json", action="store_true", help="print the number of rows by voice as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from runtime.opening import open_task
+    from runtime.text_to_speech import TextToSpeech
+
+    rows = open_task(TextToSpeech, arguments.bundle, check_hashes=False).voices()
+    lines = "\n".join(f"{name:<16} {count} rows" for name, count in rows.items())
+    print(json.dumps(rows) if arguments.json else lines)
+    return 0

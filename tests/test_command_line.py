@@ -1,0 +1,262 @@
+"""The command lines: exit codes of every kind of error, lazy imports, flags of fields, options of several families."""
+
+import argparse
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Literal
+
+import numpy as np
+import pytest
+import soundfile
+from pydantic import BaseModel, Field
+
+from bundle.command import Command, integer, run_command_line, set_up_logging
+from bundle.errors import IntegrityError, UsageError, VerificationError, VoxportError
+from bundle.progress import Progress
+from export.__main__ import main as export
+from export.commands.family_options import add_family_options, given_options
+from model.__main__ import main as model
+from runtime.__main__ import main as runtime
+from voxport.__main__ import COMMANDS
+from voxport.__main__ import main as voxport
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def work(monkeypatch):
+    """Runs a command `work` whose module calls the given function; returns the exit code."""
+
+    def call(action, *argv: str, add_arguments=lambda parser: None, **options) -> int:
+        module = SimpleNamespace(__doc__="Work.", add_arguments=add_arguments, run=action)
+        monkeypatch.setitem(sys.modules, "toy_work", module)
+        command = Command("work", "do the work", "toy_work", "run it again")
+        return run_command_line("toy", "A toy.", (command,), ("work", *argv), **options)
+
+    return call
+
+
+def raise_error(error: BaseException):
+    def action(arguments: argparse.Namespace) -> int:
+        raise error
+
+    return action
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (UsageError("a"), 2, "error: a"),
+        (VoxportError("a\nb"), 3, "error: a b"),
+        (VerificationError("a"), 4, "error: a"),
+        (IntegrityError("a"), 5, "error: a"),
+        (KeyboardInterrupt(), 130, "interrupted; run it again"),
+        (
+            FileNotFoundError(2, "No such file or directory", "x.wav"),
+            3,
+            "error: x.wav: No such file or directory",
+        ),
+        (MemoryError(), 3, "error: not enough memory"),
+        (
+            ModuleNotFoundError("no", name="torch.nn"),
+            2,
+            "error: torch.nn is not installed; install voxport with its",
+        ),
+        (ModuleNotFoundError("no", name="model.families"), 2, "hides voxport's package 'model'"),
+    ],
+)
+def test_every_error_is_one_line_with_its_exit_code(work, capsys, error, code, message):
+    if isinstance(error, MemoryError):
+        error.filename = "memory"  # keeps stdout, which pytest has replaced
+    assert work(raise_error(error)) == code
+    found = capsys.readouterr()
+    assert found.out == "" and found.err.count("\n") == 1
+    assert found.err.startswith("voxport: ") and message in found.err
+
+
+def test_an_error_of_the_program_itself_keeps_its_traceback(work):
+    with pytest.raises(ZeroDivisionError):
+        work(raise_error(ZeroDivisionError()))
+
+
+def test_the_exit_code_is_that_of_the_command(work):
+    assert work(lambda arguments: 7) == 7
+
+
+def test_termination_is_an_interruption(work, capsys):
+    assert work(lambda arguments: os.kill(os.getpid(), signal.SIGTERM) or signal.pause()) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+PRINTS = """
+import sys, types
+from bundle.command import Command, run_command_line
+run = lambda arguments: print("line\\n" * 100_000) or 0
+sys.modules["toy_work"] = types.SimpleNamespace(__doc__="", add_arguments=lambda parser: None, run=run)
+sys.exit(run_command_line("toy", "A toy.", (Command("work", "", "toy_work"),), ["work"]))
+"""
+
+
+def test_a_reader_that_has_ended_is_no_error():
+    command = [sys.executable, "-c", PRINTS]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout and process.stderr
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait(30) == 0
+
+
+def test_a_full_disk_is_an_error():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-c", PRINTS]
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 3 and done.stderr == "voxport: error: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("max_frames 0: expected at least 1", "--max-frames 0: expected at least 1"),
+        ("expected at least 1", "--max-frames: expected at least 1"),
+    ],
+)
+def test_the_field_of_an_error_is_shown_as_its_flag(work, capsys, message, shown):
+    error = UsageError(message, field="max_frames")
+    assert str(error) == message
+    arguments = {"add_arguments": lambda parser: parser.add_argument("--max-frames")}
+    assert work(raise_error(error), **arguments) == 2
+    assert capsys.readouterr().err == f"voxport: error: {shown}\n"
+
+
+def test_a_field_without_a_flag_keeps_its_name(work, capsys):
+    assert work(raise_error(UsageError("empty", field="text"))) == 2
+    assert capsys.readouterr().err == "voxport: error: text: empty\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--count", "0"], "--count: expected 1 to 9, found 0"),
+        (["--count", "x"], "--count: expected an integer, found 'x'"),
+        (["--other"], "unrecognized arguments: --other"),
+    ],
+)
+def test_wrong_arguments_are_usage_errors(work, capsys, argv, says):
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--count", type=integer(1, 9))
+
+    assert work(lambda arguments: 0, *argv, add_arguments=add_arguments) == 2
+    found = capsys.readouterr().err
+    assert says in found and "see toy work --help" in found
+
+
+@pytest.mark.parametrize("main", [runtime, model, voxport, export])
+def test_an_unknown_command_lists_the_commands(main, capsys):
+    assert main(["lst"]) == 2
+    assert "command 'lst' is unknown; expected one of" in capsys.readouterr().err
+
+
+def test_voxport_has_every_command():
+    names = {"export", "verify", "list", "say", "transcribe", "voices", "info", "bench", "trace", "inspect", "synth", "mil"}
+    assert names == {command.name for command in COMMANDS} - {"trace-eager"}
+    assert all(command.summary for command in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("argv", "absent"),
+    [
+        (
+            ["voxport", "--help"],
+            {"torch", "numpy", "pydantic", "runtime.commands.say", "export.commands.export"},
+        ),
+        (["voxport", "say", "--help"], {"torch", "numpy", "pydantic", "export.commands.export"}),
+        (["export", "--help"], {"torch"}),
+        (["export", "bench", "--help"], {"torch"}),
+        (["model", "synth", "--help"], {"torch"}),
+        *((["voxport", command.name, "--help"], {"torch"}) for command in COMMANDS),
+    ],
+    ids=" ".join,
+)
+def test_help_imports_only_what_it_shows(argv, absent):
+    code = (
+        f"import sys; from {argv[0]}.__main__ import main\n"
+        f"try: main({argv[1:]})\nexcept SystemExit: print('MODULES', *sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    shown, _, modules = done.stdout.partition("MODULES")
+    assert shown.startswith("usage: ") and not absent & set(modules.split())
+
+
+class First(BaseModel):
+    mode: Literal["fast", "exact"] = Field(default="fast", description="order of sums")
+    live: bool = Field(default=False, description="a bundle for live sound")
+
+
+class Second(BaseModel):
+    mode: Literal["small", "exact"] = Field(default="small", description="size of the codec")
+
+
+def family_arguments(*argv: str, models=None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_family_options(parser, models or {"first": First, "second": Second})
+    return parser.parse_args(argv)
+
+
+def test_two_families_may_have_an_option_of_the_same_name(capsys):
+    models = {"first": First, "second": Second}
+    assert given_options(family_arguments("--mode", "exact"), "first", models) == {"mode": "exact"}
+    assert given_options(family_arguments("--mode", "exact"), "second", models) == {"mode": "exact"}
+    assert given_options(family_arguments(), "first", models) == {}
+    with pytest.raises(SystemExit):
+        family_arguments("--help")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "first: order of sums, one of fast, exact (default: fast)" in shown
+    assert "second: size of the codec, one of small, exact (default: small)" in shown
+
+
+def test_an_option_of_another_family_is_refused():
+    with pytest.raises(UsageError, match="an option of first; this checkpoint is second") as caught:
+        given_options(family_arguments("--live"), "second", {"first": First, "second": Second})
+    assert caught.value.field == "live"
+
+
+def test_progress_is_a_line_where_there_is_no_terminal(monkeypatch, capsys):
+    monkeypatch.setattr("bundle.progress.LINE_INTERVAL_S", 0.0)
+    set_up_logging()
+    with Progress(10.0) as progress:
+        progress.update(5.0, "half")
+    found = capsys.readouterr().err
+    assert found.startswith("[") and found.endswith("s] half\n") and "\r" not in found
+
+
+def test_progress_is_a_bar_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr("bundle.progress.BAR_INTERVAL_S", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with Progress(10.0) as progress:
+        progress.update(5.0, "half")
+    found = capsys.readouterr().err
+    assert "###" in found and "50%" in found and "half" in found and found.endswith("\r\033[K")
+
+
+def test_only_voxport_logs_progress(capsys):
+    set_up_logging()
+    logging.getLogger("runtime.engines").info("opened")
+    logging.getLogger("other").warning("noise")
+    assert "opened" in (found := capsys.readouterr().err) and "noise" not in found
+
+
+@pytest.mark.slow
+def test_voxport_and_the_package_are_the_same_command(bundles, tmp_path, capsys):
+    results = []
+    for main, name in ((voxport, "a.wav"), (runtime, "b.wav")):
+        out = tmp_path / name
+        assert main(["say", "Hello.", "--bundle", str(bundles / "onnx"), "-o", str(out), "--json"]) == 0
+        results.append({**json.loads(capsys.readouterr().out), "output": None, "elapsed": None})
+    assert results[0] == results[1]
+    first, second = (soundfile.read(tmp_path / name)[0] for name in ("a.wav", "b.wav"))
+    assert np.array_equal(first, second)

@@ -1,0 +1,30 @@
+"""`voxport` or `python -m voxport`. Two commands differ from those of the packages:
+
+`trace` runs a bundle, `trace-eager` the model in PyTorch. `bench` has the exporter's option `--compare eager`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bundle.command import run_command_line
+from export.commands import COMMANDS as EXPORT
+from model.commands import COMMANDS as MODEL
+from runtime.commands import COMMANDS as RUNTIME
+
+COMMANDS = (
+    *(replace(command, name="trace-eager") if command.name == "trace" else command for command in EXPORT),
+    *(command for command in RUNTIME if command.name != "bench"),
+    *MODEL,
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit code; `bundle.errors` lists them."""
+    return run_command_line("voxport", "Export, verify and run speech models on devices.", COMMANDS, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
