@@ -10,15 +10,16 @@ from torch import nn
 
 from bundle.manifest import ExportRequest
 from bundle.spec import Signature
-from export.job import describe, resolve_cache_length, resolve_options
+from export.job import describe, eager_job, resolve_cache_length, resolve_options
 from export.source import Source
 from export.verify.eager import EagerEngine
 from model.checkpoint import is_below, materialize
-from runtime.bench import Subject, machine, measure
+from runtime.bench import BenchTarget, measure
 from runtime.engines.base import Stream
 from runtime.engines.states import Arrays, unique_states
 from runtime.families import open_family
 from runtime.families.base import BenchSettings
+from runtime.machine import describe_machine
 
 LAYOUT = "BSHD"
 
@@ -32,37 +33,29 @@ def bench_eager(
     prompt_tokens: int,
 ) -> dict[str, Any]:
     """`measure` of the model in bfloat16, as its checkpoint holds it: 2 bytes a weight."""
-    family, switches = open_family(source.family.name), resolve_options(source, request)
-    constants = family.parse_constants(
-        source.family.constants(source.config, switches), switches.model_dump()
-    )
-    weights = {
-        component.name: _bytes_read(source, component.graph)
-        for component in describe(source, request, LAYOUT)
-    }
-    settings = BenchSettings(
-        np.random.default_rng(0).standard_normal((voice_rows, constants.dim), dtype=np.float32), prompt_tokens
-    )
+    job, family = eager_job(source, request), open_family(source.family.name)
+    constants = family.parse_constants(job)
+    voice = np.random.default_rng(0).standard_normal((voice_rows, constants.dim), dtype=np.float32)
     if threads:
         torch.set_num_threads(threads)
-    subject = Subject(
+    target = BenchTarget(
         family,
         lambda: BFloat16Engine(source, request),
         constants,
-        resolve_cache_length(source, request),
-        weights,
-        settings,
+        job.cache_length,
+        {each.name: _bytes_read(source, each.graph) for each in describe(source, request, LAYOUT)},
+        BenchSettings(voice, prompt_tokens),
     )
     return {
         "bundle": {
-            "name": source.folder.resolve().name,
-            "family": source.family.name,
+            "name": job.source.name,
+            "family": job.family,
             "target": "eager",
             "recipe": "bfloat16",
             "bytes": source.checkpoint.path.stat().st_size,
         },
-        "machine": machine(threads, "torch"),
-        **measure(subject, threads, frames),
+        "machine": describe_machine(threads, "torch"),
+        **measure(target, threads, frames),
     }
 
 

@@ -63,8 +63,9 @@ def build(source: Source, job: ExportJob, target: Lowering, output: Output) -> b
 
 def _check_tokenizer(source: Source) -> None:
     """Raises IntegrityError where the checkpoint's tokenizer cannot be read."""
-    for name in source.tokenizer_files:
-        open_family(source.family.name).open_tokenizer(source.folder / name)
+    paths = [source.folder / name for name in source.tokenizer_files]
+    if paths:
+        open_family(source.family.name).open_tokenizer(paths)
 
 
 def _lower(
@@ -156,7 +157,9 @@ def _is_current(output: Output, job: ExportJob) -> bool:
     if folder.is_dir() and not any(folder.iterdir()):
         return False
     what = "another bundle" if found is not None else "files that are not a bundle"
-    raise OutputExists(f"{folder}: holds {what}; use another output folder, or force the export to replace it")
+    raise OutputExists(
+        f"{folder}: holds {what}; use another output folder, or force the export to replace it"
+    )
 
 
 def _write_tokenizer_and_voices(source: Source, folder: Path) -> dict[str, str]:

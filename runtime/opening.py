@@ -60,8 +60,8 @@ def check_task(task: type[object], bundle: Bundle) -> None:
     family = open_family(bundle.job.family)
     if not issubclass(family.task, task):
         raise UsageError(
-            f"{bundle.folder}: a bundle of family {family.name} does {_words(family.task)}; "
-            f"give a bundle for {_words(task)}"
+            f"{bundle.folder}: family {family.name} is {_words(family.task)}, "
+            f"expected a bundle for {_words(task)}"
         )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from bundle.manifest import ExportRequest
-from export.job import resolve_options
+from export.job import eager_job
 from export.model import Model
 from export.source import Source
 from export.verify.checks import guarded
@@ -61,10 +61,8 @@ class Engines:
         self.integer = [
             graph for graph, paths in model.quantized.items() if paths and not graph.startswith("embed")
         ]
-        self.family, chosen = open_family(self.source.family.name), resolve_options(self.source, self.request)
-        self.constants: Any = self.family.parse_constants(
-            self.source.family.constants(self.source.config, chosen), chosen.model_dump()
-        )
+        self.family = open_family(self.source.family.name)
+        self.constants: Any = self.family.parse_constants(eager_job(self.source, self.request))
 
     def context(
         self,

@@ -14,7 +14,9 @@ from runtime.families.base import RuntimeFamily
 Reports = dict[str, dict[str, float]]
 
 
-def agreement(context: Context, family: RuntimeFamily, constants: Any, reports: Reports) -> Iterable[Fact]:
+def agreement(
+    context: Context, family: RuntimeFamily[Any], constants: Any, reports: Reports
+) -> Iterable[Fact]:
     """Lowering: the code of largest logit is equal wherever its margin exceeds what the bars let two logits move; codes that are
     rounded within one level. What quantisation does goes into `reports`.
 
@@ -22,11 +24,13 @@ def agreement(context: Context, family: RuntimeFamily, constants: Any, reports: 
     square, or by `TIES` times what another order of sums moves them. One such order alone may happen upon no tie.
     """
     steps = context.extent.spoken
-    reference = family.rehearse(context.eager(), constants, steps)
-    found = family.rehearse(context.artifact(), constants, steps, reference.codes).codes
+    reference = family.verification.teacher_forced_run(context.eager(), constants, steps)
+    found = family.verification.teacher_forced_run(
+        context.artifact(), constants, steps, reference.codes
+    ).codes
     error = context.float_bar * float(np.abs(reference.logits).max())
     if context.is_integer("decode_step"):
-        moved = family.rehearse(context.reordered(), constants, steps, reference.codes)
+        moved = family.verification.teacher_forced_run(context.reordered(), constants, steps, reference.codes)
         error = max(error, TIES * float(np.abs(moved.logits - reference.logits).max()))
         error = max(error, TIE_BAR * float(np.sqrt(np.square(reference.logits).mean(axis=1)).max()))
     second, first = np.sort(reference.logits, axis=1)[:, -2:].T
@@ -38,13 +42,12 @@ def agreement(context: Context, family: RuntimeFamily, constants: Any, reports: 
         int(different.sum()) == excused,
         f"{steps - int(different.sum())} of {steps} equal, {excused} of the others nearer to a tie than {2 * error:.1e}, as {int(near.sum())} of all are",
     )
-    levels = np.abs(found[:, 1:] - reference.codes[:, 1:])
-    if levels.size:
-        seen = f"{(levels == 0).mean():.2%} equal, largest difference {levels.max()} level"
-        yield Fact("rounded codes, teacher-forced", bool(levels.max() <= 1), seen)
+    near_codes = family.verification.codes_are_near(found, reference.codes)
+    if near_codes:
+        yield Fact("rounded codes, teacher-forced", near_codes.passed, near_codes.detail)
     reports["codes, artifact and eager"] = _equal(found, reference.codes)
     if context.full:
-        full = family.rehearse(context.full(), constants, steps, reference.codes)
+        full = family.verification.teacher_forced_run(context.full(), constants, steps, reference.codes)
         distances = [
             relative_distance(own, other) for own, other in zip(reference.hidden, full.hidden, strict=True)
         ]
@@ -54,22 +57,22 @@ def agreement(context: Context, family: RuntimeFamily, constants: Any, reports: 
 
 
 def end_to_end(
-    context: Context, family: RuntimeFamily, constants: Any, reports: Reports, full_in_turns: bool
+    context: Context, family: RuntimeFamily[Any], constants: Any, reports: Reports, full_in_turns: bool
 ) -> Iterable[Fact]:
     """Free runs: the artifact's beside eager's, and eager's beside full precision's.
 
     The latter where full precision can be called in turns, graph by graph: see `OneGraph`. It goes into `reports`, fails nothing.
     """
     steps = context.extent.spoken
-    eager = family.perform(context.eager(), constants, steps)
-    artifact = family.perform(context.artifact(), constants, steps)
+    eager = family.verification.free_run(context.eager(), constants, steps)
+    artifact = family.verification.free_run(context.artifact(), constants, steps)
     finite = bool(np.isfinite(artifact).all()) and bool(len(artifact)) >= bool(len(eager))
     yield Fact("free run", finite, "finite" if finite else "nothing came, or what is no number")
     if finite:
-        reports["free run, artifact and eager"] = family.compare(artifact, eager, constants)
+        reports["free run, artifact and eager"] = family.verification.compare(artifact, eager, constants)
     if context.full and full_in_turns:
-        reports["free run, eager and full precision"] = family.compare(
-            eager, family.perform(context.full(), constants, steps), constants
+        reports["free run, eager and full precision"] = family.verification.compare(
+            eager, family.verification.free_run(context.full(), constants, steps), constants
         )
 
 

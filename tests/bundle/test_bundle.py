@@ -24,7 +24,7 @@ from bundle.manifest import read_manifest
 from export.__main__ import main as export
 from export.memory import check_memory
 from runtime.__main__ import main as runtime
-from runtime.text_to_speech import Synthesizer
+from runtime.opening import open_bundle
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -81,18 +81,18 @@ def test_an_unverified_bundle_says_so(onnx_copy, caplog):
 
     edit_manifest(onnx_copy, lambda m: m["verification"].update(status="unverified"))
     with caplog.at_level("WARNING"):
-        Synthesizer(onnx_copy)
+        open_bundle(onnx_copy)
     assert "unverified" in caplog.text
 
 
 def test_the_same_seed_gives_the_same_noise_and_nearly_the_same_speech_on_two_targets(bundles):
     pieces = {
-        target: np.concatenate(list(Synthesizer(bundles / target).speak(TEXT, seed=7)))
+        target: np.concatenate(list(open_bundle(bundles / target).speak(TEXT, seed=7)))
         for target in ("onnx", "executorch")
     }
-    again = np.concatenate(list(Synthesizer(bundles / "onnx").speak(TEXT, seed=7)))
+    again = np.concatenate(list(open_bundle(bundles / "onnx").speak(TEXT, seed=7)))
     np.testing.assert_array_equal(pieces["onnx"], again)
-    other = np.concatenate(list(Synthesizer(bundles / "onnx").speak(TEXT, seed=8)))
+    other = np.concatenate(list(open_bundle(bundles / "onnx").speak(TEXT, seed=8)))
     assert not np.array_equal(other[:1920], again[:1920])
     # The two targets quantise activations differently, so codes drift apart in time; the first frame has no history yet.
     first = [audio[:1920] for audio in pieces.values()]
@@ -101,19 +101,19 @@ def test_the_same_seed_gives_the_same_noise_and_nearly_the_same_speech_on_two_ta
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 1000])
 def test_streaming_in_any_chunk_gives_the_same_speech(bundles, chunk):
-    synthesizer = Synthesizer(bundles / "executorch")
-    whole = np.concatenate(list(synthesizer.speak(TEXT, seed=3)))
-    pieces = list(synthesizer.speak(TEXT, seed=3, chunk_frames=chunk))
+    task = open_bundle(bundles / "executorch")
+    whole = np.concatenate(list(task.speak(TEXT, seed=3)))
+    pieces = list(task.speak(TEXT, seed=3, chunk_frames=chunk))
     assert all(len(piece) == chunk * 1920 for piece in pieces[:-1])
     np.testing.assert_array_equal(np.concatenate(pieces), whole)
 
 
 def test_two_utterances_at_once_do_not_touch(bundles):
     for target in ("onnx", "executorch"):
-        synthesizer = Synthesizer(bundles / target)
-        alone = [list(synthesizer.speak(TEXT, seed=seed, chunk_frames=1, max_frames=6)) for seed in (1, 2)]
+        task = open_bundle(bundles / target)
+        alone = [list(task.speak(TEXT, seed=seed, chunk_frames=1, max_frames=6)) for seed in (1, 2)]
         mixed = zip(
-            *(synthesizer.speak(TEXT, seed=seed, chunk_frames=1, max_frames=6) for seed in (1, 2)),
+            *(task.speak(TEXT, seed=seed, chunk_frames=1, max_frames=6) for seed in (1, 2)),
             strict=False,
         )
         for pair, first, second in zip(mixed, *alone, strict=False):
@@ -138,9 +138,9 @@ def spoken_together(pieces, count: int) -> list[np.ndarray]:
 
 
 def test_texts_in_one_pass_over_the_weights_sound_as_each_alone(bundles):
-    synthesizer = Synthesizer(bundles / "onnx")
-    alone = [np.concatenate(list(synthesizer.speak(text, seed=4, max_frames=3))) for text in TEXTS]
-    together = spoken_together(synthesizer.speak_all(TEXTS, seed=4, max_frames=3), len(TEXTS))
+    task = open_bundle(bundles / "onnx")
+    alone = [np.concatenate(list(task.speak(text, seed=4, max_frames=3))) for text in TEXTS]
+    together = spoken_together(task.speak_all(TEXTS, seed=4, max_frames=3), len(TEXTS))
     assert [len(samples) for samples in together] == [len(samples) for samples in alone]
     # Sums in another order may turn a code; the first frame has no history yet, and is told from those of the other texts.
     likeness = np.corrcoef([samples[:1920] for samples in (*together, *alone)])[: len(TEXTS), len(TEXTS) :]
@@ -150,17 +150,17 @@ def test_texts_in_one_pass_over_the_weights_sound_as_each_alone(bundles):
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
 def test_texts_one_after_another_are_those_alone_to_the_bit(bundles, target):
     """Of an engine whose calls serve one stream, or where one place is given: the place is taken over from who is done."""
-    synthesizer = Synthesizer(bundles / target)
-    alone = [np.concatenate(list(synthesizer.speak(text, seed=4, max_frames=2))) for text in TEXTS[:3]]
+    task = open_bundle(bundles / target)
+    alone = [np.concatenate(list(task.speak(text, seed=4, max_frames=2))) for text in TEXTS[:3]]
     found = spoken_together(
-        synthesizer.speak_all(TEXTS[:3], seed=4, max_frames=2, at_once=1 if target == "onnx" else 4), 3
+        task.speak_all(TEXTS[:3], seed=4, max_frames=2, slots=1 if target == "onnx" else 4), 3
     )
     for together, expected in zip(found, alone, strict=True):
         np.testing.assert_array_equal(together, expected)
 
 
 def test_a_stream_of_several_keeps_them_apart(bundles):
-    stream = Synthesizer(bundles / "onnx")._engine.batched(3)
+    stream = open_bundle(bundles / "onnx").engine.batched(3)
     rows = {
         name: np.full((1, *shape[1:2], 4, *shape[3:]), 2.0, np.float32)
         for name, shape in stream._caches().items()
@@ -177,7 +177,7 @@ def test_a_stream_of_several_keeps_them_apart(bundles):
 
 
 def test_texts_that_nobody_can_speak_are_refused_before_the_first_sound(bundles):
-    synthesizer = Synthesizer(bundles / "onnx")
+    task = open_bundle(bundles / "onnx")
     wrong = (
         ([], "no text; expected a list"),
         ("One.", "one str; expected a list"),
@@ -187,19 +187,19 @@ def test_texts_that_nobody_can_speak_are_refused_before_the_first_sound(bundles)
     )
     for texts, message in wrong:
         with pytest.raises(UsageError, match=message):
-            next(iter(synthesizer.speak_all(texts)))
-    for name, value in (("at_once", 0), ("max_frames", 0), ("chunk_frames", 0), ("seed", -1)):
+            next(iter(task.speak_all(texts)))
+    for name, value in (("slots", 0), ("max_frames", 0), ("chunk_frames", 0), ("seed", -1)):
         with pytest.raises(UsageError, match=f"{name} {value}: expected at least"):
-            next(iter(synthesizer.speak_all(["Fine."], **{name: value})))
+            next(iter(task.speak_all(["Fine."], **{name: value})))
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
 def test_two_threads_speak_as_each_would_alone(bundles, target):
     """From one bundle, whose weights they share; each starts while the other is speaking."""
-    synthesizer = Synthesizer(bundles / target)
+    task = open_bundle(bundles / target)
 
     def spoken(seed: int) -> np.ndarray:
-        return np.concatenate(list(synthesizer.speak(TEXT, seed=seed, chunk_frames=1, max_frames=4)))
+        return np.concatenate(list(task.speak(TEXT, seed=seed, chunk_frames=1, max_frames=4)))
 
     alone = [spoken(seed) for seed in (1, 2, 3)]
     with ThreadPoolExecutor(3) as pool:
@@ -209,7 +209,7 @@ def test_two_threads_speak_as_each_would_alone(bundles, target):
 
 def test_the_frame_limit_is_kept_and_said(bundles, caplog):
     with caplog.at_level("WARNING"):
-        samples = sum(len(piece) for piece in Synthesizer(bundles / "onnx").speak(TEXT, seed=3, max_frames=2))
+        samples = sum(len(piece) for piece in open_bundle(bundles / "onnx").speak(TEXT, seed=3, max_frames=2))
     assert samples == 2 * 1920 and "limit of 2 frames" in caplog.text
 
 

@@ -10,9 +10,12 @@ from eager_streams import Engines, Fault, failed, no_fault
 from bundle.manifest import MANIFEST
 from export.verify.checks import at_once
 from export.verify.context import Context
+from runtime.batching import BatchedDecoder
 from runtime.engines.base import Arrays, Stream
+from runtime.families.voxtral_tts.batched import SpeechSlots
 from runtime.families.voxtral_tts.prefix_cache import PrefixCache
-from runtime.families.voxtral_tts.utterance import Script, speak, speak_together
+from runtime.families.voxtral_tts.prompt import Prompt
+from runtime.text_to_speech import SpeechRequest
 
 
 class SeveralStreams(Stream):
@@ -107,66 +110,59 @@ def test_streams_of_one_call_that_touch(engines, fault, found):
     assert found <= set(failed(at_once(context(engines, fault))))
 
 
-def scripts(engines: Engines, *frames: int) -> list[Script]:
-    """Texts of different lengths behind voices of their own, each of so many frames."""
-    constants, generator = engines.constants, np.random.default_rng(2)
-    found = []
-    for index, count in enumerate(frames):
-        text = generator.integers(0, constants.audio_id, 3 + 2 * index)
-        ids = np.array(
-            [
-                constants.bos_id,
-                constants.begin_audio_id,
-                *[constants.audio_id] * 2,
-                constants.begin_audio_id,
-                *text,
-                constants.begin_audio_id,
-            ]
-        )
-        found.append(
-            Script(
-                ids,
-                generator.standard_normal((2, constants.dim), dtype=np.float32),
-                seed=index,
-                max_frames=count,
-                chunk_frames=2,
-            )
-        )
-    return found
+class Prompts:
+    """A prompt behind a voice of two rows, of ids that the text decides, in place of a tokenizer's."""
+
+    def __init__(self, constants):
+        self.constants = constants
+
+    def build(self, request: SpeechRequest) -> Prompt:
+        constants, generator = self.constants, np.random.default_rng(len(request.text))
+        marker = constants.begin_audio_id
+        prefix = np.array([constants.bos_id, marker, constants.audio_id, constants.audio_id, marker])
+        text = generator.integers(0, constants.audio_id, len(request.text))
+        voice = generator.standard_normal((2, constants.dim), dtype=np.float32)
+        return Prompt(prefix, voice, np.array([*text, marker]))
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_each_text_is_spoken_as_alone_whoever_ends_first(engines, tmp_path, count):
-    """To the bit, because eager calls one stream after another: five texts, whose places fall free at different times."""
-    (tmp_path / MANIFEST).write_text("{}")
-    kept = PrefixCache(SimpleNamespace(folder=tmp_path), "eager")
-    texts = scripts(engines, 3, 1, 5, 2, 4)
-    pieces: list[list[np.ndarray]] = [[] for _ in texts]
-    for index, samples in speak_together(
-        SeveralStreams(engines.eager.stream, count, no_fault), engines.constants, texts, kept
-    ):
-        pieces[index].append(samples)
-    for script, found in zip(texts, pieces, strict=True):
-        alone = list(speak(engines.eager.stream(), engines.constants, script, kept))
+def spoken(engines: Engines, stream: Stream, requests: list[SpeechRequest], folder) -> list[list[np.ndarray]]:
+    """Pieces of each request, from the slots of the stream."""
+    (folder / MANIFEST).write_text("{}")
+    prefixes = PrefixCache(SimpleNamespace(folder=folder), "eager")
+    decoder = BatchedDecoder(SpeechSlots(stream, engines.constants, Prompts(engines.constants), prefixes))
+    pieces = {decoder.submit(request): [] for request in requests}
+    for ticket, samples in decoder.run():
+        pieces[ticket].append(samples)
+    return list(pieces.values())
+
+
+def requests(*frames: int) -> list[SpeechRequest]:
+    """Texts of different lengths, each of so many frames."""
+    return [
+        SpeechRequest("a" * (3 + 2 * index), seed=index, max_frames=count, chunk_frames=2)
+        for index, count in enumerate(frames)
+    ]
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_each_text_is_spoken_as_alone_whichever_ends_first(engines, tmp_path, slots):
+    """To the bit, because eager computes one slot after another: five texts, whose slots become free at different times."""
+    texts, eager = requests(3, 1, 5, 2, 4), engines.eager.stream
+    together = spoken(engines, SeveralStreams(eager, slots, no_fault), texts, tmp_path)
+    for text, found in zip(texts, together, strict=True):
+        (alone,) = spoken(engines, eager(), [text], tmp_path)
         assert [len(piece) for piece in found] == [len(piece) for piece in alone]
         np.testing.assert_array_equal(np.concatenate(found), np.concatenate(alone))
 
 
-def test_a_place_of_another_is_heard(engines, tmp_path):
-    """The fault that the test above is for: streams that swap their positions."""
-    (tmp_path / MANIFEST).write_text("{}")
-    kept, texts = PrefixCache(SimpleNamespace(folder=tmp_path), "eager"), scripts(engines, 3, 3)
+def test_the_positions_of_another_slot_change_what_is_spoken(engines, tmp_path):
+    """The fault that the test above must detect: slots whose positions are exchanged."""
 
     def fault(stream, name, inputs, outputs):
         if name == "decode_step" and not outputs:
             inputs["position"][:] = inputs["position"][::-1].copy()
 
-    found = [
-        samples
-        for index, samples in speak_together(
-            SeveralStreams(engines.eager.stream, 2, fault), engines.constants, texts, kept
-        )
-        if index == 0
-    ]
-    alone = list(speak(engines.eager.stream(), engines.constants, texts[0], kept))
+    texts = requests(3, 3)
+    found = spoken(engines, SeveralStreams(engines.eager.stream, 2, fault), texts, tmp_path)[0]
+    (alone,) = spoken(engines, engines.eager.stream(), texts[:1], tmp_path)
     assert not np.array_equal(np.concatenate(found), np.concatenate(alone))

@@ -10,7 +10,7 @@ from bundle.manifest import ExportRequest
 from export.model import Model
 from export.source import Source
 from export.verify.eager import EagerEngine
-from runtime.families.voxtral_tts.model import quantize_levels
+from runtime.families.voxtral_tts.decoder import quantize_levels
 
 FRAMES, SAMPLES = 26, 1920
 RECEPTIVE_FIELD = (

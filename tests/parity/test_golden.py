@@ -42,7 +42,9 @@ def assert_golden(path: Path, name: str, bar: float = BAR) -> None:
 
 
 def trace_eager(name: str, options: list[str], inputs: dict[str, str], out: Path) -> None:
-    assert export(["trace", "--checkpoint", CHECKPOINT, *options, "--inputs", inputs[name], "-o", str(out)]) == 0
+    assert (
+        export(["trace", "--checkpoint", CHECKPOINT, *options, "--inputs", inputs[name], "-o", str(out)]) == 0
+    )
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -52,7 +54,9 @@ def test_eager_agrees(name, inputs, tmp_path):
 
 
 @pytest.mark.parametrize("changed", ["--alibi-slopes", "--first-frame"])
-@pytest.mark.parametrize(("name", "other"), [("reference", "reference-makers"), ("reference-makers", "reference")])
+@pytest.mark.parametrize(
+    ("name", "other"), [("reference", "reference-makers"), ("reference-makers", "reference")]
+)
 def test_the_other_value_of_each_option_disagrees(name, other, changed, inputs, tmp_path):
     options = list(OPTIONS[name])
     index = options.index(changed) + 1

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mistral_common.audio import mel_filter_bank
+from runtime.families.voxtral_realtime.model import Constants, Listener
 
 from bundle.bundle import Bundle
 from bundle.manifest import ExportRequest
@@ -17,7 +18,6 @@ from runtime.__main__ import main as runtime
 from runtime.engines import open_engine
 from runtime.engines.base import Engine, EngineOptions
 from runtime.families import open_family, read_constants
-from runtime.families.voxtral_realtime.model import Constants, Listener
 
 GOLDEN = Path(__file__).parent / "golden" / "voxtral_realtime"
 BAR = 1e-4

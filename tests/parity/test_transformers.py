@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from runtime.families.voxtral_realtime.model import Listener
 from safetensors.torch import save_file
 
 from bundle.manifest import ExportRequest
@@ -18,7 +19,6 @@ from export.model import Model
 from export.source import Source
 from export.verify.eager import EagerEngine
 from runtime.families import open_family
-from runtime.families.voxtral_realtime.model import Listener
 
 BAR = 2e-5  # of the largest value: two orders of float sums through four layers
 P = "mm_streams_embeddings.embedding_module."

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from bundle.bundle import Bundle
 from export.__main__ import main as export
 from runtime.__main__ import main as runtime
-from runtime.bench import measure_bandwidth
+from runtime.machine import measure_bandwidth
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ def test_figures_agree_with_each_other(bundles, target, capsys):
         and not weights["embed_text"]
     )
     assert found["rtf"] == frame["median_ms"] / 80 and found["machine"]["threads"] == 1
-    assert frame["share_of_floor"] == pytest.approx(
+    assert frame["mbu"] == pytest.approx(
         frame["weight_bytes"] / found["bandwidth_gb_s"] / 1e6 / frame["median_ms"]
     )
     assert 0 < frame["outside_ms"] < frame["median_ms"]
@@ -157,7 +157,7 @@ def run_of(frame: float, recipe: str, **more) -> dict:
         "bandwidth_gb_s": 40.0,
         "resident_bytes": 130,
         "components": {name: {"calls": calls[name], "median_ms": parts[name]} for name in calls},
-        "frame": {"frames": 10, "median_ms": frame, "outside_ms": frame / 16, "share_of_floor": 0.6},
+        "frame": {"frames": 10, "median_ms": frame, "outside_ms": frame / 16, "mbu": 0.6},
         "rtf": frame / 80,
         "first_sound_s": 0.5,
         "prompt_tokens": 20,

@@ -9,8 +9,8 @@ import pytest
 from bundle.bundle import Bundle
 from bundle.errors import UsageError
 from runtime.engines import open_engine
-from runtime.families.voxtral_tts.model import Speaker
-from runtime.text_to_speech import Synthesizer
+from runtime.families.voxtral_tts.decoder import SpeechDecoder
+from runtime.opening import open_bundle
 
 pytestmark = pytest.mark.slow
 TARGETS = ["onnx", "executorch", "coreml"]
@@ -22,7 +22,7 @@ def copy(bundles, tmp_path, request) -> Path:
 
 
 def spoken(bundle: Path, text: str = "Hello there.") -> np.ndarray:
-    return np.concatenate(list(Synthesizer(bundle, check=False).speak(text, seed=3, max_frames=4)))
+    return np.concatenate(list(open_bundle(bundle, check_hashes=False).speak(text, seed=3, max_frames=4)))
 
 
 def kept(bundle: Path) -> list[Path]:
@@ -34,11 +34,11 @@ def test_speech_from_kept_rows_is_the_same_to_the_bit(copy, monkeypatch):
     first = spoken(copy)
     assert len(kept(copy)) == 1
     prefilled = []
-    run = Speaker._read
+    run = SpeechDecoder._prefill
     monkeypatch.setattr(
-        Speaker,
-        "_read",
-        lambda self, ids, voice, extra: prefilled.append(len(ids)) or run(self, ids, voice, extra),
+        SpeechDecoder,
+        "_prefill",
+        lambda self, ids, *voice: prefilled.append(len(ids)) or run(self, ids, *voice),
     )
     np.testing.assert_array_equal(spoken(copy), first)
     assert len(prefilled) == 1  # of the text alone
@@ -76,16 +76,17 @@ def test_rows_go_into_a_stream_and_leave_the_rest_as_it_is(bundles, target):
     engine = open_engine(Bundle(bundles / target))
     first, second = engine.stream(), engine.stream()
     rng = np.random.default_rng(0)
-    dim = first.components["prefill"].signature.inputs[0].shape[-1]
+    dim = first.signatures["prefill"].inputs[0].shape[-1]
+    axis = first.signatures["prefill"].cache.cache.row_axis
     embeddings = rng.standard_normal((1, 7, dim), dtype=np.float32)
     first.run("prefill", {"embeddings": embeddings, "position": np.array([0])})
     rows = first.save_rows(5)
-    assert {array.shape[first.row_axis] for array in rows.values()} == {5}
+    assert {array.shape[axis] for array in rows.values()} == {5}
     second.load_rows(rows)
     for name, array in second.snapshot().items():
         if name in rows:
-            np.testing.assert_array_equal(np.take(array, range(5), first.row_axis), rows[name])
-            assert not np.take(array, range(5, array.shape[first.row_axis]), first.row_axis).any()
+            np.testing.assert_array_equal(np.take(array, range(5), axis), rows[name])
+            assert not np.take(array, range(5, array.shape[axis]), axis).any()
     step = {"embeddings": embeddings[:, 5:6], "position": np.array([5])}
     alone = engine.stream()
     alone.run("prefill", {"embeddings": embeddings[:, :5], "position": np.array([0])})

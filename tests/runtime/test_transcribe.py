@@ -200,7 +200,10 @@ def test_what_does_not_go_together_is_told(listening, bundles, recording, tmp_pa
         assert runtime(["transcribe", *arguments]) == 2
         assert message in capsys.readouterr().err
     assert runtime(["say", "hello", *onnx, "-o", str(tmp_path / "a.wav")]) == 2
-    assert "family voxtral_realtime is speech to text, expected a bundle for text to speech" in capsys.readouterr().err
+    assert (
+        "family voxtral_realtime is speech to text, expected a bundle for text to speech"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_bundle_for_recordings_does_not_listen(listening, tmp_path, capsys):
