@@ -17,7 +17,8 @@ from runtime.__main__ import main as runtime
 from runtime.engines import open_engine
 from runtime.engines.base import Engine, EngineOptions
 from runtime.families import open_family, read_constants
-from runtime.families.voxtral_realtime.model import Constants, Listener
+from runtime.families.voxtral_realtime.constants import Constants
+from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 
 GOLDEN = Path(__file__).parent / "golden" / "voxtral_realtime"
 BAR = 1e-4
@@ -88,10 +89,11 @@ def test_eager_hears_the_same_however_it_is_fed(size, at_once):
     assert fed(engine, constants, size, at_once) == np.load(GOLDEN / "reference.npz")["tokens"].tolist()
 
 
-def fed(engine: Engine, constants: Constants, size: int, at_once: int | None) -> list[int]:
-    samples, listener = np.load(GOLDEN / "audio.npy"), Listener(engine.stream(), constants, at_once=at_once)
+def fed(engine: Engine, constants: Constants, size: int, chunk_tokens: int | None) -> list[int]:
+    samples = np.load(GOLDEN / "audio.npy")
+    decoder = StreamingDecoder(engine.stream(), constants, DecodeOptions(chunk_tokens=chunk_tokens))
     pieces = np.split(samples, range(size, len(samples), size))
-    return [token for piece in pieces for token in listener.feed(piece)] + list(listener.finish())
+    return [token for piece in pieces for token in decoder.feed(piece)] + list(decoder.finish())
 
 
 @pytest.mark.parametrize("delay", ["80", "560"])

@@ -18,7 +18,7 @@ from export.model import Model
 from export.source import Source
 from export.verify.eager import EagerEngine
 from runtime.families import open_family
-from runtime.families.voxtral_realtime.model import Listener
+from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 
 BAR = 2e-5  # of the largest value: two orders of float sums through four layers
 P = "mm_streams_embeddings.embedding_module."
@@ -231,13 +231,13 @@ def test_encoder_logits_and_tokens_agree(models, sizes, live):
     model, folder = models(sizes)
     ours = Ours(folder, sizes.delay)
     told: dict[str, list] = {"mel": [], "audio_embeds": [], "logits": []}
-    listener = Listener(
+    decoder = StreamingDecoder(
         ours.engine.stream(),
         ours.constants,
-        at_once=1 if live else None,
-        observe=lambda what, values: told[what].append(values),
+        DecodeOptions(chunk_tokens=1 if live else None),
+        lambda name, values: told[name].append(values),
     )
-    tokens = [*listener.feed(sound(sizes.samples)), *listener.finish()]
+    tokens = [*decoder.feed(sound(sizes.samples)), *decoder.finish()]
     mel = torch.from_numpy(np.concatenate(told["mel"]).T)[None]
     length = ours.constants.prompt_length(0)
     ids = torch.tensor([[1] + [32] * (length - 1) + tokens[:-1]])
