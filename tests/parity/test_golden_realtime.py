@@ -16,7 +16,7 @@ from export.verify.eager import EagerEngine
 from runtime.__main__ import main as runtime
 from runtime.engines import open_engine
 from runtime.engines.base import Engine, EngineOptions
-from runtime.families import open_family, read_constants
+from runtime.families import read_constants
 from runtime.families.voxtral_realtime.constants import Constants
 from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 
@@ -82,9 +82,7 @@ def test_eager_agrees(inputs, tmp_path, live):
 def test_eager_hears_the_same_however_it_is_fed(size, at_once):
     source, request = Source(GOLDEN / "checkpoint"), ExportRequest(options={"streaming": True})
     switches = resolve_options(source, request)
-    constants = open_family("voxtral_realtime").parse_constants(
-        source.family.constants(source.config, switches), {}
-    )
+    constants = Constants.model_validate(source.family.constants(source.config, switches))
     engine = EagerEngine(Model(source, request, "BSHD").all_components(), "BSHD")
     assert fed(engine, constants, size, at_once) == np.load(GOLDEN / "reference.npz")["tokens"].tolist()
 
@@ -143,7 +141,7 @@ def test_artifacts_agree_and_streaming_equals_offline(inputs, tmp_path, target):
     opened, expected = Bundle(bundle), np.load(GOLDEN / "reference.npz")["tokens"].tolist()
     engine, constants = (
         open_engine(opened, EngineOptions(compute_precision="float32" if precise else None)),
-        read_constants(opened.manifest),
+        read_constants(opened.job),
     )
     for size in (1, 1279, 1280, 4001) if target != "coreml" else (4001,):
         assert fed(engine, constants, size, 1) == expected

@@ -17,7 +17,7 @@ from export.job import resolve_options
 from export.model import Model
 from export.source import Source
 from export.verify.eager import EagerEngine
-from runtime.families import open_family
+from runtime.families.voxtral_realtime.constants import Constants
 from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 
 BAR = 2e-5  # of the largest value: two orders of float sums through four layers
@@ -188,9 +188,7 @@ class Ours:
         source = Source(folder)
         request = ExportRequest(options={"delay_ms": str(80 * delay), "streaming": True}, **more)
         switches = resolve_options(source, request)
-        self.constants = open_family("voxtral_realtime").parse_constants(
-            source.family.constants(source.config, switches), {}
-        )
+        self.constants = Constants.model_validate(source.family.constants(source.config, switches))
         self.engine = EagerEngine(Model(source, request, "BSHD").all_components(), "BSHD")
 
 
