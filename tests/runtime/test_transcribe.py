@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from runtime.opening import open_bundle
 
 from bundle.errors import UsageError
 from runtime.__main__ import main as runtime
-from runtime.opening import open_bundle
 
 RATE = 16000
 pytestmark = pytest.mark.slow
