@@ -27,7 +27,7 @@ from runtime.__main__ import main as runtime
 from runtime.text_to_speech import Synthesizer
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TEXT = "Hello there, this is a sentence."
 
 

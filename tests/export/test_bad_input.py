@@ -19,7 +19,7 @@ from export.staging import staging
 from runtime.__main__ import main as runtime
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def say(bundle, text="Hello.", *more, out="out.wav") -> int:
@@ -97,7 +97,6 @@ def test_missing_and_truncated_files(onnx_copy, capsys, name):
     [
         (lambda m: m.update(schema_version=99), "update voxport"),
         (lambda m: m.update(schema_version=1), "export the bundle again"),
-        (lambda m: m["job"]["request"].update(quant="w3"), "w3"),
         (lambda m: m["files"].update({"../outside": m["files"]["tekken.json"]}), "inside the bundle"),
         (lambda m: m["files"].update({"/etc/passwd": m["files"]["tekken.json"]}), "inside the bundle"),
         (lambda m: m["job"]["components"][0].update(file="../x.onnx"), "inside the bundle"),
@@ -146,6 +145,7 @@ def test_a_bundle_of_something_else(onnx_copy, tmp_path, capsys, change, code, s
     [
         (lambda m: m["job"]["request"]["options"].update(alibi_slopes="steep"), "alibi-slopes"),
         (lambda m: m["job"]["request"]["options"].update(more="1"), "more"),
+        (lambda m: m["job"]["request"].update(quant="w3"), "w3"),
         (lambda m: m["job"]["recipes"]["codec"].update(name="w3"), "recipes.codec.name"),
         (lambda m: m["job"]["recipes"]["codec"].update(linears=None), "recipe"),
         (
@@ -370,7 +370,7 @@ def test_an_export_warns_of_what_a_checkpoint_lacks(checkpoint, tmp_path, capsys
     )
     assert export(["--target", "onnx", "--checkpoint", str(bare), "--dry-run"]) == 0
     told = capsys.readouterr().err
-    assert "no tekken.json" in told and "no voices" in told
+    assert "no tokenizer" in told and "no voices" in told
 
 
 def test_help_answers_without_torch():

@@ -14,7 +14,7 @@ from runtime.__main__ import main as runtime
 from runtime.bench import measure_bandwidth
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch"])
