@@ -19,29 +19,8 @@ class TranscriptDelta:
     words: list[Word]
 
 
-<<<<<<< HEAD
-class Transcriber:
-    """Transcribes recordings and live streams from one bundle, each on an engine stream of its own."""
-
-    def __init__(self, folder: Path | str, options: EngineOptions = DEFAULT, check: bool = True):
-        """`check` reads every file once and compares its hash: 0.6 s per GB. Raises IntegrityError that names the file."""
-        self.bundle = Bundle(folder)
-        manifest = self.bundle.manifest
-        self.constants = read_constants(self.bundle.job, FAMILY)
-        if check:
-            self.bundle.check_hashes()
-        if not manifest.tokenizer:
-            raise UsageError(
-                f"{folder}: the bundle has no tokenizer, so it cannot write text; export from a checkpoint with tekken.json"
-            )
-        if not self.bundle.is_verified:
-            log.warning("%s: this bundle is %s", folder, manifest.verification.status)
-        self._piece = load_pieces(self.bundle.folder / manifest.tokenizer[0])
-        self._engine, self._is_warm = open_engine(self.bundle, options), False
-=======
 class SpeechToText(ABC):
     """Transcribes recordings and live streams. Transcriptions are independent and may be interleaved."""
->>>>>>> c95df01 (voxtral_realtime: encoder, decoder, transcript, task, trace, verification and bench as modules; the task SpeechToText)
 
     @property
     @abstractmethod
@@ -55,15 +34,7 @@ class SpeechToText(ABC):
 
     @abstractmethod
     def check_live(self) -> None:
-<<<<<<< HEAD
-        """Raises UsageError where the bundle was made for recordings only."""
-        if LIVE not in {entry.name for entry in self.bundle.components}:
-            raise UsageError(
-                f"{self.bundle.folder}: made for recordings, not for live sound; export with --streaming"
-            )
-=======
         """Raises UsageError if the bundle is for recordings only."""
->>>>>>> c95df01 (voxtral_realtime: encoder, decoder, transcript, task, trace, verification and bench as modules; the task SpeechToText)
 
     @abstractmethod
     def transcribe(

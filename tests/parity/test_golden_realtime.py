@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mistral_common.audio import mel_filter_bank
-from runtime.families.voxtral_realtime.model import Constants, Listener
 
 from bundle.bundle import Bundle
 from bundle.manifest import ExportRequest
@@ -17,7 +16,9 @@ from export.verify.eager import EagerEngine
 from runtime.__main__ import main as runtime
 from runtime.engines import open_engine
 from runtime.engines.base import Engine, EngineOptions
-from runtime.families import open_family, read_constants
+from runtime.families import read_constants
+from runtime.families.voxtral_realtime.constants import Constants
+from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 
 GOLDEN = Path(__file__).parent / "golden" / "voxtral_realtime"
 BAR = 1e-4
@@ -81,17 +82,16 @@ def test_eager_agrees(inputs, tmp_path, live):
 def test_eager_hears_the_same_however_it_is_fed(size, at_once):
     source, request = Source(GOLDEN / "checkpoint"), ExportRequest(options={"streaming": True})
     switches = resolve_options(source, request)
-    constants = open_family("voxtral_realtime").parse_constants(
-        source.family.constants(source.config, switches), {}
-    )
+    constants = Constants.model_validate(source.family.constants(source.config, switches))
     engine = EagerEngine(Model(source, request, "BSHD").all_components(), "BSHD")
     assert fed(engine, constants, size, at_once) == np.load(GOLDEN / "reference.npz")["tokens"].tolist()
 
 
-def fed(engine: Engine, constants: Constants, size: int, at_once: int | None) -> list[int]:
-    samples, listener = np.load(GOLDEN / "audio.npy"), Listener(engine.stream(), constants, at_once=at_once)
+def fed(engine: Engine, constants: Constants, size: int, chunk_tokens: int | None) -> list[int]:
+    samples = np.load(GOLDEN / "audio.npy")
+    decoder = StreamingDecoder(engine.stream(), constants, DecodeOptions(chunk_tokens=chunk_tokens))
     pieces = np.split(samples, range(size, len(samples), size))
-    return [token for piece in pieces for token in listener.feed(piece)] + list(listener.finish())
+    return [token for piece in pieces for token in decoder.feed(piece)] + list(decoder.finish())
 
 
 @pytest.mark.parametrize("delay", ["80", "560"])
@@ -141,7 +141,7 @@ def test_artifacts_agree_and_streaming_equals_offline(inputs, tmp_path, target):
     opened, expected = Bundle(bundle), np.load(GOLDEN / "reference.npz")["tokens"].tolist()
     engine, constants = (
         open_engine(opened, EngineOptions(compute_precision="float32" if precise else None)),
-        read_constants(opened.manifest),
+        read_constants(opened.job),
     )
     for size in (1, 1279, 1280, 4001) if target != "coreml" else (4001,):
         assert fed(engine, constants, size, 1) == expected

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from runtime.families.voxtral_realtime.model import Listener
 from safetensors.torch import save_file
 
 from bundle.manifest import ExportRequest
@@ -18,7 +17,8 @@ from export.job import resolve_options
 from export.model import Model
 from export.source import Source
 from export.verify.eager import EagerEngine
-from runtime.families import open_family
+from runtime.families.voxtral_realtime.constants import Constants
+from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 
 BAR = 2e-5  # of the largest value: two orders of float sums through four layers
 P = "mm_streams_embeddings.embedding_module."
@@ -188,9 +188,7 @@ class Ours:
         source = Source(folder)
         request = ExportRequest(options={"delay_ms": str(80 * delay), "streaming": True}, **more)
         switches = resolve_options(source, request)
-        self.constants = open_family("voxtral_realtime").parse_constants(
-            source.family.constants(source.config, switches), {}
-        )
+        self.constants = Constants.model_validate(source.family.constants(source.config, switches))
         self.engine = EagerEngine(Model(source, request, "BSHD").all_components(), "BSHD")
 
 
@@ -231,13 +229,13 @@ def test_encoder_logits_and_tokens_agree(models, sizes, live):
     model, folder = models(sizes)
     ours = Ours(folder, sizes.delay)
     told: dict[str, list] = {"mel": [], "audio_embeds": [], "logits": []}
-    listener = Listener(
+    decoder = StreamingDecoder(
         ours.engine.stream(),
         ours.constants,
-        at_once=1 if live else None,
-        observe=lambda what, values: told[what].append(values),
+        DecodeOptions(chunk_tokens=1 if live else None),
+        lambda name, values: told[name].append(values),
     )
-    tokens = [*listener.feed(sound(sizes.samples)), *listener.finish()]
+    tokens = [*decoder.feed(sound(sizes.samples)), *decoder.finish()]
     mel = torch.from_numpy(np.concatenate(told["mel"]).T)[None]
     length = ours.constants.prompt_length(0)
     ids = torch.tensor([[1] + [32] * (length - 1) + tokens[:-1]])
