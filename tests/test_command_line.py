@@ -162,7 +162,20 @@ def test_an_unknown_command_lists_the_commands(main, capsys):
 
 
 def test_voxport_has_every_command():
-    names = {"export", "verify", "list", "say", "transcribe", "voices", "info", "bench", "trace", "inspect", "synth", "mil"}
+    names = {
+        "export",
+        "verify",
+        "list",
+        "say",
+        "transcribe",
+        "voices",
+        "info",
+        "bench",
+        "trace",
+        "inspect",
+        "synth",
+        "mil",
+    }
     assert names == {command.name for command in COMMANDS} - {"trace-eager"}
     assert all(command.summary for command in COMMANDS)
 
