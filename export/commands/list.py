@@ -8,9 +8,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from export.commands.request import full_request, open_source
-from export.targets import TARGETS
+from export.targets import TARGETS, targets_of
 from model.families import FAMILIES, public_name
-from quantize.recipe import RECIPES, Recipe
+from quantize.recipe import RECIPES
+from quantize.schemes import Scheme
 
 if TYPE_CHECKING:
     from export.source import Source
@@ -30,7 +31,7 @@ def _content(sources: dict[str, Source]) -> dict[str, Any]:
     return {
         "families": {family: row.title for family, row in FAMILIES.items()},
         "targets": list(TARGETS),
-        "recipes": {name: recipe.describe() for name, recipe in RECIPES.items()},
+        "recipes": {name: recipe.to_dict() for name, recipe in RECIPES.items()},
         "components": {family: _components(source) for family, source in sources.items()},
         "paths": {family: _paths(source) for family, source in sources.items()},
     }
@@ -52,7 +53,10 @@ def _lines(sources: dict[str, Source]) -> list[str]:
     lines = [
         f"models      {', '.join(map(public_name, FAMILIES))}",
         f"targets     {', '.join(TARGETS)}",
-        *(f"recipe      {name:<8} {_recipe_text(recipe)}" for name, recipe in RECIPES.items()),
+        *(
+            f"recipe      {name:<8} {_scheme_text(recipe.linears)}; tables {_scheme_text(recipe.tables)}"
+            for name, recipe in RECIPES.items()
+        ),
     ]
     for family, source in sources.items():
         lines += ["", public_name(family)]
@@ -63,13 +67,8 @@ def _lines(sources: dict[str, Source]) -> list[str]:
     return lines
 
 
-def _recipe_text(recipe: Recipe) -> str:
-    scheme = recipe.linears
+def _scheme_text(scheme: Scheme | None) -> str:
     if scheme is None:
         return "full precision"
-    if scheme.channels:
-        text = f"palettes of {2**scheme.bits} values for {scheme.channels} output channels (Core ML only)"
-    else:
-        text = f"int{scheme.bits}, {f'groups of {scheme.group}' if scheme.group else 'per output channel'}"
-    activations = ", int8 activations on every target" if scheme.activations == "int8" else ""
-    return f"{text}, tables int8{activations}"
+    allowed = targets_of(scheme)
+    return scheme.describe() + (f" ({', '.join(sorted(allowed))} only)" if allowed else "")

@@ -67,4 +67,4 @@ def _eager_engine(
     check_recipes(target, resolve_recipes(source, request).values())
     lowering = open_target(target, precision)
     components = Model(source, request, lowering.layout, lowering.compute_precision).all_components()
-    return EagerEngine(components, lowering.layout, lowering.product)
+    return EagerEngine(components, lowering.layout, lowering.linear_kernel)
