@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 import soundfile
-from conftest import QUANT
+from bundle_options import QUANT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,7 +77,7 @@ def test_a_folder_of_something_else_needs_force_and_then_is_replaced(tmp_path, c
 
 
 def test_an_unverified_bundle_says_so(onnx_copy, caplog):
-    from conftest import edit_manifest
+    from bundle_options import edit_manifest
 
     edit_manifest(onnx_copy, lambda m: m["verification"].update(status="unverified"))
     with caplog.at_level("WARNING"):
