@@ -16,7 +16,7 @@ import numpy as np
 
 from bundle.bundle import Bundle
 from bundle.errors import UsageError
-from runtime.engines import PACKAGES, open_engine
+from runtime.engines import ENGINES, open_engine
 from runtime.engines.base import Engine, EngineOptions, Stream
 from runtime.engines.states import Arrays
 from runtime.families import open_family, read_constants
@@ -73,7 +73,7 @@ def bench(
             "recipe": job.request.quant,
             "bytes": bundle.size,
         },
-        "machine": describe_machine(options.threads, PACKAGES[job.target][0]),
+        "machine": describe_machine(options.threads, ENGINES[job.target].packages[:1]),
         **measure(target, options.threads, frames),
     }
 
