@@ -54,7 +54,7 @@ def bench_eager(
             "recipe": "bfloat16",
             "bytes": source.checkpoint.path.stat().st_size,
         },
-        "machine": describe_machine(threads, ("torch",)),
+        "machine": describe_machine(threads, "torch"),
         **measure(target, threads, frames),
     }
 

@@ -73,7 +73,7 @@ def bench(
             "recipe": job.request.quant,
             "bytes": bundle.size,
         },
-        "machine": describe_machine(options.threads, ENGINES[job.target].packages[:1]),
+        "machine": describe_machine(options.threads, ENGINES[job.target].packages[0]),
         **measure(target, options.threads, frames),
     }
 

@@ -14,23 +14,20 @@ import numpy as np
 PROBE_BYTES = 2**29  # far larger than any processor cache
 
 
-def describe_machine(threads: int | None, packages: tuple[str, ...]) -> dict[str, str | int | None]:
-    """Processor, threads and versions as JSON values; `packages` are those of the engine."""
+def describe_machine(threads: int | None, package: str) -> dict[str, str | int | None]:
+    """Processor, threads and versions as JSON values; `package` is that of the engine."""
+    try:
+        engine = version(package)
+    except PackageNotFoundError:
+        engine = "?"
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": threads or os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        **{package: _version(package) for package in packages},
+        package: engine,
     }
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "?"
 
 
 def _processor() -> str:

@@ -1,11 +1,11 @@
 """Bundles of the embedded default, made once for all tests through the command line, as a person makes them."""
 
-import json
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+from bundle_options import QUANT
 from eager_streams import Engines
 from filelock import FileLock
 from hypothesis import settings
@@ -16,18 +16,6 @@ from model.synthetic.checkpoint import embedded_default
 # A green commit stays green; `--hypothesis-profile default` looks for new cases.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
-
-WIDE = "layers.0.attention.wo=w4g128"
-QUANT = [
-    "--quant",
-    "w4",
-    "--quant-for",
-    "codec=w8",
-    "--quant-rule",
-    WIDE,
-    "--cache-length",
-    "1024",
-]  # groups of 32 and of 128, and per channel, in one bundle
 
 
 @pytest.fixture(scope="session")
@@ -73,25 +61,6 @@ def listening(tmp_path_factory) -> Path:
 def onnx_copy(bundles, tmp_path) -> Path:
     """A bundle that a test may damage."""
     return Path(shutil.copytree(bundles / "onnx", tmp_path / "bundle"))
-
-
-def edit_manifest(bundle: Path, change) -> None:
-    path = bundle / "manifest.json"
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
-
-
-def vouch_for(bundle: Path, *names: str) -> None:
-    """Writes the hashes of damaged files into the manifest, as somebody would who hides the damage."""
-    from bundle.files import file_entry
-
-    edit_manifest(
-        bundle,
-        lambda content: content["files"].update(
-            {name: file_entry(bundle / name).model_dump() for name in names}
-        ),
-    )
 
 
 @pytest.fixture(scope="module", params=["none", "w8"])

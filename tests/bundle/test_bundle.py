@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 import soundfile
-from conftest import QUANT
+from bundle_options import QUANT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,7 +78,7 @@ def test_a_folder_of_something_else_needs_force_and_then_is_replaced(tmp_path, c
 
 
 def test_an_unverified_bundle_says_so(onnx_copy, caplog):
-    from conftest import edit_manifest
+    from bundle_options import edit_manifest
 
     edit_manifest(onnx_copy, lambda m: m["verification"].update(status="unverified"))
     with caplog.at_level("WARNING"):
@@ -173,8 +173,10 @@ def test_a_stream_of_several_keeps_them_apart(bundles):
         max(float(array.max()) for array in stream.slot(index).save_rows(4).values()) for index in range(3)
     ]
     assert kept == [2.0, 0.0, 2.0]
-    with pytest.raises(UsageError, match="prefill: one call serves at most 1 streams, not 3"):
-        stream.run("prefill", {})
+    dim = stream.signatures["prefill"].inputs[0].shape[-1]
+    inputs = {"embeddings": np.zeros((3, 2, dim), np.float32), "position": np.zeros(3, np.int64)}
+    with pytest.raises(UsageError, match="prefill: one call serves at most 1"):
+        stream.run("prefill", inputs)
 
 
 def test_texts_that_nobody_can_speak_are_refused_before_the_first_sound(bundles):

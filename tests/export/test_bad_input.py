@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import QUANT, edit_manifest, vouch_for
+from bundle_options import QUANT, edit_manifest, vouch_for
 from safetensors.numpy import load_file, save_file
 
 from export.__main__ import main as export

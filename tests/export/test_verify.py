@@ -5,7 +5,7 @@ import json
 import numpy as np
 import onnx
 import pytest
-from conftest import vouch_for
+from bundle_options import vouch_for
 
 from export.__main__ import main as export
 from export.verify.comparison import FLOAT_BAR, TIE_BAR, Comparison, lowering_error

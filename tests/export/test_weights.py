@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 import pytest
-from conftest import WIDE
+from bundle_options import WIDE
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from bundle.manifest import ExportRequest

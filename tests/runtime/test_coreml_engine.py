@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import QUANT, edit_manifest, vouch_for
+from bundle_options import QUANT, edit_manifest, vouch_for
 
 from bundle.bundle import Bundle
 from bundle.errors import UsageError
