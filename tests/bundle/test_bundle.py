@@ -24,6 +24,7 @@ from bundle.manifest import read_manifest
 from export.__main__ import main as export
 from export.memory import check_memory
 from runtime.__main__ import main as runtime
+from runtime.engines.states import unique_caches
 from runtime.opening import open_bundle
 
 pytestmark = pytest.mark.slow
@@ -162,8 +163,8 @@ def test_texts_one_after_another_are_those_alone_to_the_bit(bundles, target):
 def test_a_stream_of_several_keeps_them_apart(bundles):
     stream = open_bundle(bundles / "onnx").engine.batched(3)
     rows = {
-        name: np.full((1, *shape[1:2], 4, *shape[3:]), 2.0, np.float32)
-        for name, shape in stream._caches().items()
+        name: np.full((1, *state.shape[1:2], 4, *state.shape[3:]), 2.0, np.float32)
+        for name, state in unique_caches(stream.signatures.values()).items()
     }
     for index in range(3):
         stream.slot(index).load_rows(rows)
@@ -172,8 +173,10 @@ def test_a_stream_of_several_keeps_them_apart(bundles):
         max(float(array.max()) for array in stream.slot(index).save_rows(4).values()) for index in range(3)
     ]
     assert kept == [2.0, 0.0, 2.0]
-    with pytest.raises(UsageError, match="prefill: one call serves at most 1 streams, not 3"):
-        stream.run("prefill", {})
+    dim = stream.signatures["prefill"].inputs[0].shape[-1]
+    inputs = {"embeddings": np.zeros((3, 2, dim), np.float32), "position": np.zeros(3, np.int64)}
+    with pytest.raises(UsageError, match="prefill: one call serves at most 1"):
+        stream.run("prefill", inputs)
 
 
 def test_texts_that_nobody_can_speak_are_refused_before_the_first_sound(bundles):

@@ -108,7 +108,8 @@ class SpeechDecoder:
         velocity.
         """
         inputs = {"x": x, "step": np.array([step]), "condition": condition}
-        return self.stream.run("acoustic_step", inputs)["velocity"][0]
+        velocities: np.ndarray = self.stream.run("acoustic_step", inputs)["velocity"][0]
+        return velocities
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
         """codes int64 [T, K] of the next frames -> samples float32 [T * samples_per_frame]."""
