@@ -1,8 +1,6 @@
-"""The published weights in eager torch, timed as a bundle is: what `runtime bench --compare eager` stands beside."""
+"""Speed of the published weights in eager PyTorch, measured like a bundle."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,44 +16,36 @@ from runtime.bench import BenchTarget, measure
 from runtime.engines.base import Stream
 from runtime.engines.states import Arrays, unique_states
 from runtime.families import open_family
-from runtime.families.base import BenchSettings
+from runtime.families.base import BenchSettings, Figures
 from runtime.machine import describe_machine
 
 LAYOUT = "BSHD"
 
 
-def bench_eager(
-    source: Source,
-    request: ExportRequest,
-    voice_rows: int,
-    threads: int | None,
-    frames: int,
-    prompt_tokens: int,
-) -> dict[str, Any]:
-    """`measure` of the model in bfloat16, as its checkpoint holds it: 2 bytes a weight."""
+def bench_eager(source: Source, request: ExportRequest, beside: Figures) -> Figures:
+    """The measurement `beside` of a bundle, repeated with the model in bfloat16: 2 bytes per weight."""
     job, family = eager_job(source, request), open_family(source.family.name)
-    constants = family.parse_constants(job)
-    voice = np.random.default_rng(0).standard_normal((voice_rows, constants.dim), dtype=np.float32)
-    if threads:
-        torch.set_num_threads(threads)
+    constants, threads = family.parse_constants(job), beside["machine"]["threads"]
+    voice = np.random.default_rng(0).standard_normal((beside["voice_rows"], constants.dim), dtype=np.float32)
+    torch.set_num_threads(threads)
     target = BenchTarget(
         family,
         lambda: BFloat16Engine(source, request),
         constants,
         job.cache_length,
-        {each.name: _bytes_read(source, each.graph) for each in describe(source, request, LAYOUT)},
-        BenchSettings(voice, prompt_tokens),
+        {part.name: _bytes_read(source, part.graph) for part in describe(source, request, LAYOUT)},
+        BenchSettings(voice, beside["prompt_tokens"]),
     )
     return {
         "bundle": {
             "name": job.source.name,
             "family": job.family,
-            "target": "eager",
+            "target": job.target,
             "recipe": "bfloat16",
             "bytes": source.checkpoint.path.stat().st_size,
         },
         "machine": describe_machine(threads, "torch"),
-        **measure(target, threads, frames),
+        **measure(target, threads, beside["frame"]["frames"]),
     }
 
 

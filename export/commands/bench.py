@@ -6,14 +6,10 @@ With --compare eager, the published weights in eager PyTorch in bfloat16 are mea
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
 
 from bundle.bundle import Bundle
 from bundle.errors import UsageError
 from runtime.commands import bench as bundle_bench
-
-if TYPE_CHECKING:
-    from export.source import Source
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,19 +26,12 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.checkpoint:
             raise UsageError("bench: --checkpoint needs --compare; give both or none")
         return bundle_bench.run(arguments)
-    from export.commands.request import open_source
+    from export.commands.request import full_request, open_source
 
     source = open_source(arguments.checkpoint, Bundle(arguments.bundle).job.family)
     result = bundle_bench.measure_bundle(arguments)
-    result["eager"] = _measure_eager(source, result, arguments.threads)
+    from export.bench import bench_eager
+
+    result["eager"] = bench_eager(source, full_request(source), result)
     bundle_bench.print_result(result, arguments.json)
     return 0
-
-
-def _measure_eager(source: Source, bundle: dict[str, Any], threads: int | None) -> dict[str, Any]:
-    """The same measurement as that of the bundle, whose figures are `bundle`."""
-    from export.bench import bench_eager
-    from export.commands.request import full_request
-
-    sizes = (bundle["frame"]["frames"], bundle["prompt_tokens"])
-    return bench_eager(source, full_request(source), bundle["voice_rows"], threads, *sizes)
