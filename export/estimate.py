@@ -113,7 +113,7 @@ def speed(seconds: float = 1.0) -> float:
 
 
 def _source_bytes(source: Source) -> int:
-    return source.checkpoint.path.stat().st_size
+    return source.checkpoint.size
 
 
 def _products(root: nn.Module, prefixes: tuple[str, ...]) -> int:

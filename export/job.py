@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 from torch import nn
 
+from bundle.cache import LayoutName
 from bundle.errors import RecipeError, UsageError
 from bundle.manifest import ComponentEntry, ExportJob, ExportRequest, RecipeEntry
 from bundle.manifest import Source as SourceEntry
@@ -82,7 +83,7 @@ def eager_job(source: Source, request: ExportRequest) -> ExportJob:
 def resolve_options(source: Source, request: ExportRequest) -> Any:
     """The family's options with their defaults, as a pydantic model of the family. Raises UsageError."""
     try:
-        return source.family.switches(**request.options)
+        return source.family.options(**request.options)
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
         raise UsageError(first_fault(error), field=name) from None
@@ -157,10 +158,10 @@ def _check_shapes(source: Source, recipes: dict[str, Recipe]) -> None:
         raise RecipeError(f"{first}; {remedy}")
 
 
-def describe(source: Source, request: ExportRequest, layout: str = "BSHD") -> list[Component]:
+def describe(source: Source, request: ExportRequest, layout: LayoutName = "BSHD") -> tuple[Component, ...]:
     """The components of the checkpoint's family under this request."""
     options, cache_length = resolve_options(source, request), resolve_cache_length(source, request)
-    return source.family.components(source.root(), source.config, options, cache_length, layout)
+    return source.family.components(source.config, options, cache_length, layout)
 
 
 def _entry(source: Source, target: Lowering, component: Component, recipe: Recipe) -> ComponentEntry:

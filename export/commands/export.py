@@ -96,7 +96,7 @@ def _warn_of_missing_parts(source: Source) -> None:
         log.warning(
             "%s: the checkpoint has no tokenizer; its bundle cannot read or write text", source.folder
         )
-    if source.family.voices is not None and not source.voices:
+    if source.family.format.has_voices and not source.voices:
         log.warning("%s: the checkpoint has no voices", source.folder)
 
 

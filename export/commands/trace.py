@@ -62,9 +62,9 @@ def _eager_engine(
     from quantize.linear import float_activations
 
     if target is None:
-        components = Model(source, request, "BSHD", "float32").all_components()
-        return EagerEngine(components, "BSHD", float_activations)
+        model = Model(source, request, "BSHD", "float32")
+        return EagerEngine(model.components, model.module, "BSHD", float_activations)
     check_recipes(target, resolve_recipes(source, request).values())
     lowering = open_target(target, precision)
-    components = Model(source, request, lowering.layout, lowering.compute_precision).all_components()
-    return EagerEngine(components, lowering.layout, lowering.linear_kernel)
+    model = Model(source, request, lowering.layout, lowering.compute_precision)
+    return EagerEngine(model.components, model.module, lowering.layout, lowering.linear_kernel)

@@ -23,9 +23,10 @@ TRACE_ROWS = 5  # size of a dynamic dimension while tracing: neither 0 nor 1, wh
 
 @dataclass(frozen=True)
 class Graph:
-    """Components that are lowered as one: the first has the widest bounds, the others are the same module at other sizes."""
+    """A module with its weights, and the components that it computes: the first has the widest bounds."""
 
     name: str
+    module: nn.Module
     components: tuple[Component, ...]
 
     @property
@@ -128,9 +129,9 @@ class Stateful(nn.Module):
     A target's attention may write a cache in place and hand it back; then there is nothing to copy.
     """
 
-    def __init__(self, component: Component):
+    def __init__(self, component: Component, module: nn.Module):
         super().__init__()
-        self.module = component.module
+        self.module = module
         self.n_outputs = len(component.signature.outputs)
         self.names = [coreml_state_name(component.graph, state.name) for state in component.signature.states]
         for name, state in zip(self.names, component.signature.states, strict=True):

@@ -29,7 +29,7 @@ from bundle.errors import ExportError, first_line
 from bundle.spec import Signature
 from export.targets.base import TRACE_ROWS, EntryPoint, Graph, Lowering, Stateful, dynamic_shapes, quiet_logs
 from model.component import Component
-from model.layers.attention import AttentionKernel, attention_kernel, held_positions, seen
+from model.layers.attention import AttentionKernel, attention_kernel, ring_positions, window_mask
 from model.layers.norm import norm_kernel
 from quantize.linear import int8_per_token, linear_kernel
 
@@ -60,13 +60,13 @@ class LlamaAttention(AttentionKernel):
         torch.ops.llama.update_cache(v, v_cache, start)
         return torch.ops.llama.custom_sdpa(q, k_cache, v_cache, start, None, 0.0, True), k_cache, v_cache
 
-    def turn(self, position, rows, cache, window):
+    def cache_update(self, position, rows, cache, window):
         """In a ring: places of the rows and a mask; or, where it holds `window` rows and a call writes one, so that every row is seen
         and no mask is needed, its place and how many rows lie before it."""
         length = cache.shape[1]
         if length > window:
             mask = torch.where(
-                seen(held_positions(length, position + rows), position, rows, window), 0.0, MASKED
+                window_mask(ring_positions(length, position + rows), position, rows, window), 0.0, MASKED
             )
             return ((position + torch.arange(rows)) % length)[None], mask
         place, before = (position % length)[0].item(), position.clamp(max=length - rows)[0].item()
@@ -75,9 +75,9 @@ class LlamaAttention(AttentionKernel):
             torch._check(value + rows <= length)
         return place, before
 
-    def rolling(self, q, k, v, rotation, k_cache, v_cache, turn):
+    def sliding_window(self, q, k, v, rotation, k_cache, v_cache, update):
         q, k = rotation.both(q, k)
-        place, what = turn
+        place, what = update
         if isinstance(place, torch.Tensor):
             torch.ops.llama.update_cache_with_indices(k, k_cache, 0, place)
             torch.ops.llama.update_cache_with_indices(v, v_cache, 0, place)
@@ -92,7 +92,7 @@ class LlamaAttention(AttentionKernel):
         torch.ops.llama.update_cache(v, v_cache, place)
         return torch.ops.llama.custom_sdpa(q, k_cache, v_cache, what, None, 0.0, True), k_cache, v_cache
 
-    def among(self, q, k, v):
+    def uncached(self, q, k, v):
         return torch.ops.llama.custom_sdpa(
             q, k, v, k.shape[1] - q.shape[1], None, 0.0, False
         )  # it reads keys up to the start and the queries' number
@@ -102,7 +102,7 @@ class Mover(Stateful):
     """States of a graph without its weights."""
 
     def __init__(self, component: Component):
-        super().__init__(replace(component, module=nn.Module()))
+        super().__init__(component, nn.Module())
         self.are_caches = [state.cache for state in component.signature.states]
 
 
@@ -151,7 +151,10 @@ class ExecuTorchLowering(Lowering):
         return EntryPoint(f"{component.graph}.pte", component.graph, _rows_moved(component))
 
     def lower(self, graph: Graph, folder: Path) -> None:
-        graph = Graph(graph.name, tuple(replace(c, signature=self.signature(c)) for c in graph.components))
+        graph = replace(
+            graph,
+            components=tuple(replace(c, signature=self.signature(c)) for c in graph.components),
+        )
         programs = self._trace(graph)
         products = {graph.name: [_products_only()]}  # nothing in the methods that only move states
         try:
@@ -179,15 +182,15 @@ class ExecuTorchLowering(Lowering):
         try:
             with (
                 _quiet(),
-                linear_kernel(component.module, int8_per_token),
-                attention_kernel(component.module, LlamaAttention()),
-                norm_kernel(component.module, _rms_norm),
+                linear_kernel(graph.module, int8_per_token),
+                attention_kernel(graph.module, LlamaAttention()),
+                norm_kernel(graph.module, _rms_norm),
             ):
                 inputs = tuple(graph.trace_inputs().values())
                 dynamic = (tuple(shapes or None for shapes in dynamic_shapes(component)),)
                 methods = {
                     graph.name: torch.export.export(
-                        Stateful(component), inputs, dynamic_shapes=dynamic, strict=False
+                        Stateful(component, graph.module), inputs, dynamic_shapes=dynamic, strict=False
                     )
                 }
                 methods |= _movers(component)

@@ -18,7 +18,7 @@ from bundle.cache import ONNX_PAST, ONNX_PRESENT
 from bundle.errors import ExportError, first_line
 from export.targets.base import EntryPoint, Graph, Lowering, dynamic_shapes, quiet_logs, zero_states
 from model.component import Component
-from model.layers.attention import AttentionKernel, attention_kernel, held_positions, seen
+from model.layers.attention import AttentionKernel, attention_kernel, ring_positions, window_mask
 from model.layers.rope import Rotation
 from quantize.linear import CHANNEL_BLOCK, QuantizedLinear, int8_per_block, linear_kernel
 
@@ -120,19 +120,21 @@ class SharedBufferAttention(AttentionKernel):
         )
         return out.reshape(q.shape), k_cache, v_cache
 
-    def turn(self, position, rows, cache, window):
+    def cache_update(self, position, rows, cache, window):
         """Place of the last row, and what is added to the scores."""
         history = window - 1
         if (
             cache.shape[2] == window
         ):  # one row a call, once the cache is full: all that lies before it is seen
             return (position.clamp(max=history) + (rows - 1)).to(torch.int32), None
-        held = torch.cat((held_positions(history, position), position + torch.arange(rows)))
+        keys = torch.cat((ring_positions(history, position), position + torch.arange(rows)))
         last = torch.full_like(position, history - 1) + rows
-        return last.to(torch.int32), torch.where(seen(held, position, rows, window), 0.0, MASKED)[None, None]
+        return last.to(torch.int32), torch.where(window_mask(keys, position, rows, window), 0.0, MASKED)[
+            None, None
+        ]
 
-    def rolling(self, q, k, v, rotation, k_cache, v_cache, turn):
-        last, bias = turn
+    def sliding_window(self, q, k, v, rotation, k_cache, v_cache, update):
+        last, bias = update
         flat = (_rotated(q, rotation), _rotated(k, rotation), v.flatten(-2))
         out, k_cache, v_cache = rolling_attention(
             *flat, k_cache, v_cache, last, last + 1, bias, q.shape[2], k.shape[2]
@@ -234,14 +236,14 @@ class OnnxLowering(Lowering):
             with (
                 warnings.catch_warnings(),
                 quiet_logs("torch.onnx", "onnxscript"),
-                linear_kernel(component.module, lower_linear),
-                attention_kernel(component.module, SharedBufferAttention()),
+                linear_kernel(graph.module, lower_linear),
+                attention_kernel(graph.module, SharedBufferAttention()),
             ):
                 warnings.simplefilter("ignore")
                 arguments = (*inputs, *states)
                 # strict: no; the graphs take their states as *args, which strict tracing renames
                 program = torch.export.export(
-                    component.module, arguments, dynamic_shapes=_nest(dynamic, len(states)), strict=False
+                    graph.module, arguments, dynamic_shapes=_nest(dynamic, len(states)), strict=False
                 )
                 names = [state.name for state in component.signature.states]
                 onnx_program = torch.onnx.export(

@@ -21,7 +21,6 @@ from export.verify.comparison import FLOAT_BAR, HALF_BAR, Comparison, Fact, dist
 from export.verify.context import SAMPLE, SKETCH, WHOLE, Context
 from export.verify.eager import EagerEngine, reordered
 from export.verify.teacher_forcing import Reports, agreement, end_to_end
-from model.component import Component
 from quantize.module import QuantizedModule
 from runtime.engines import open_engine
 from runtime.engines.base import EngineOptions
@@ -91,7 +90,7 @@ def _run(
     steps: int,
 ) -> tuple[list[Comparison | Fact], Reports]:
     """Every check in one precision."""
-    components, precision = model.all_components(), options.compute_precision
+    components, precision = model.components, options.compute_precision
     half = lowering.computes_in_half(precision)
     job, layout = bundle.job, lowering.layout
     plain = LazyReference(
@@ -103,16 +102,17 @@ def _run(
     context = Context(
         components,
         artifact=engine.stream,
-        eager=EagerEngine(components, layout, lowering.linear_kernel).stream,
+        eager=EagerEngine(components, model.module, layout, lowering.linear_kernel).stream,
         reordered=EagerEngine(
-            components, layout, reordered(lowering.linear_kernel, torch.float16 if half else torch.float32)
+            components,
+            model.module,
+            layout,
+            reordered(lowering.linear_kernel, torch.float16 if half else torch.float32),
         ).stream,
-        full=EagerEngine(components, layout, find=plain).stream if rounded else None,
+        full=EagerEngine(components, plain, layout).stream if rounded else None,
         layout=layout,
-        integer_graphs={
-            component.graph for component in components if _rounds_activations(component, lowering)
-        },
-        bars=_quantisation_bars(components),
+        integer_graphs={graph.name for graph in model.graphs() if _rounds_activations(graph, lowering)},
+        bars=_quantisation_bars(model),
         float_bar=HALF_BAR if half else FLOAT_BAR,
         extent=extent,
         batched=engine.batched,
@@ -145,22 +145,22 @@ def _run(
     return results, reports
 
 
-def _rounds_activations(component: Component, lowering: Lowering) -> bool:
-    linears = (part for part in _quantized_modules(component) if not part.is_table)
+def _rounds_activations(graph: Graph, lowering: Lowering) -> bool:
+    linears = (part for part in _quantized_modules(graph) if not part.is_table)
     return any(linear.scheme.integer_activations(lowering.integer_kernels) for linear in linears)
 
 
-def _quantisation_bars(components: list[Component]) -> dict[str, float]:
+def _quantisation_bars(model: Model) -> dict[str, float]:
     """The largest distance from full precision of each graph, by the scheme with the lowest correlation limit."""
     limits = {
-        component.graph: [part.scheme.min_correlation for part in _quantized_modules(component)]
-        for component in components
+        graph.name: [part.scheme.min_correlation for part in _quantized_modules(graph)]
+        for graph in model.graphs()
     }
     return {graph: distance_at(min(found)) for graph, found in limits.items() if found}
 
 
-def _quantized_modules(component: Component) -> list[QuantizedModule]:
-    return [part for part in component.module.modules() if isinstance(part, QuantizedModule)]
+def _quantized_modules(graph: Graph) -> list[QuantizedModule]:
+    return [part for part in graph.module.modules() if isinstance(part, QuantizedModule)]
 
 
 def table(result: dict[str, Any]) -> str:

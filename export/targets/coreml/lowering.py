@@ -6,6 +6,7 @@ What a package is on disk stands in `export.targets.coreml.package`.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,7 +23,7 @@ from export.memory import free_memory
 from export.targets.base import EntryPoint, Graph, Lowering, Stateful, dynamic_shapes, quiet_logs
 from export.targets.coreml.package import OPSET, bounds_of, check_package, merge, normalise, quiet
 from model.component import Component
-from model.layers.attention import AttentionKernel, attention_kernel, held_positions, seen
+from model.layers.attention import AttentionKernel, attention_kernel, ring_positions, window_mask
 from quantize.linear import QuantizedLinear, linear_kernel
 from quantize.palettes import PalettizedLinear
 from quantize.scales import SMALLEST_SCALE
@@ -162,17 +163,17 @@ class OneHotAttention(AttentionKernel):
     def cached(self, q, k, v, rotation, k_cache, v_cache, position):
         at = (position + torch.arange(q.shape[1]))[:, None]  # [S, 1]
         slots = torch.arange(k_cache.shape[2])
-        return self.rolling(q, k, v, rotation, k_cache, v_cache, (slots == at, slots > at))
+        return self.sliding_window(q, k, v, rotation, k_cache, v_cache, (slots == at, slots > at))
 
-    def turn(self, position, rows, cache, window):
+    def cache_update(self, position, rows, cache, window):
         """In a ring, bool [S, L]: which row goes where, and what a query does not see."""
         length = cache.shape[2]
         at = (position + torch.arange(rows))[:, None] % length
-        hidden = seen(held_positions(length, position + rows), position, rows, window).logical_not()
+        hidden = window_mask(ring_positions(length, position + rows), position, rows, window).logical_not()
         return torch.arange(length) == at, hidden
 
-    def rolling(self, q, k, v, rotation, k_cache, v_cache, turn):
-        written, hidden = turn
+    def sliding_window(self, q, k, v, rotation, k_cache, v_cache, update):
+        written, hidden = update
         q, k = rotation.both(q, k)
         rows, heads, head_dim = q.shape[1:]
         kv_heads = k_cache.shape[1]
@@ -214,7 +215,7 @@ class CoreMLLowering(Lowering):
     def lower(self, graph: Graph, folder: Path) -> None:
         path = folder / f"{graph.name}.mlpackage"
         try:
-            module = graph.widest.module
+            module = graph.module
             with (
                 quiet(),
                 linear_kernel(module, lower_linear),
@@ -236,7 +237,7 @@ class CoreMLLowering(Lowering):
 
 
 def _write_package(graph: Graph, path: Path, compute_precision: str) -> None:
-    _tell_palettes(graph.widest.module)
+    _tell_palettes(graph.module)
     parts: dict[str, Path] = {}
     with TemporaryDirectory(dir=path.parent, prefix=".coreml") as temporary:
         converted: dict[str, Path] = {}
@@ -244,7 +245,7 @@ def _write_package(graph: Graph, path: Path, compute_precision: str) -> None:
             bounds = str((component.signature.inputs, component.signature.dims))
             if bounds not in converted:  # components of the same bounds are one program under two names
                 converted[bounds] = Path(temporary, f"{component.name}.mlpackage")
-                _convert(component, compute_precision, converted[bounds])
+                _convert(replace(graph, components=(component,)), compute_precision, converted[bounds])
                 free_memory()
             parts[component.name] = converted[bounds]
         merge(parts, graph.widest.name, path)
@@ -261,12 +262,15 @@ def _tell_palettes(module: nn.Module) -> None:
             )  # [N / channels, 1, values, 1]
 
 
-def _convert(component: Component, compute_precision: str, path: Path) -> None:
-    trace_inputs = tuple(Graph(component.graph, (component,)).trace_inputs().values())
+def _convert(graph: Graph, compute_precision: str, path: Path) -> None:
+    """Converts a graph of one component."""
+    component, trace_inputs = graph.widest, tuple(graph.trace_inputs().values())
     dynamic = (tuple(shapes or None for shapes in dynamic_shapes(component)),)
     with torch.no_grad():
         # strict: no; the inputs are *args, which strict tracing renames
-        program = torch.export.export(Stateful(component), trace_inputs, dynamic_shapes=dynamic, strict=False)
+        program = torch.export.export(
+            Stateful(component, graph.module), trace_inputs, dynamic_shapes=dynamic, strict=False
+        )
     exact = [index for index, spec in enumerate(component.signature.outputs) if spec.kind in EXACT]
     mixed = ct.transform.FP16ComputePrecision(lambda op: not _ends_exactly(op, exact))
     ct.convert(

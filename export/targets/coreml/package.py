@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from bundle.cache import coreml_state_name
 from bundle.errors import ExportError, first_line
@@ -179,6 +180,7 @@ def check_package(path: Path, graph: Graph, compute_precision: str = "float16") 
                     where,
                     _quantized_weights(_read(path, component.name)[1].functions[component.name]),
                     component,
+                    graph.module,
                 )
         except ExportError:
             raise
@@ -298,8 +300,8 @@ def _described(array: Any) -> tuple[int, list[tuple[int, int]]]:
     return array.dataType, ranges or [(size, size) for size in array.shape]
 
 
-def _check_weights(where: str, found: list[Weight], component: Component) -> None:
-    expected = _calls(component)
+def _check_weights(where: str, found: list[Weight], component: Component, module: nn.Module) -> None:
+    expected = _calls(component, module)
     _compare(where, "number of quantised weights", len(found), len(expected))
     for weight, (name, module) in zip(found, expected, strict=True):
         if not all(map(np.array_equal, weight(), _held(module))):
@@ -313,18 +315,18 @@ def _held(module: Compressed) -> tuple[torch.Tensor, torch.Tensor]:
     return module.integers() if isinstance(module, QuantizedLinear) else module.weight, module.scale
 
 
-def _calls(component: Component) -> list[tuple[str, Compressed]]:
+def _calls(component: Component, module: nn.Module) -> list[tuple[str, Compressed]]:
     """The quantised modules in the order of their calls; products are left out of the run, so that it costs little."""
     called: list[tuple[str, Compressed]] = []
-    parts = {name: part for name, part in component.module.named_modules() if isinstance(part, Compressed)}
+    parts = {name: part for name, part in module.named_modules() if isinstance(part, Compressed)}
     hooks = [
         part.register_forward_pre_hook(lambda module, _, name=name: called.append((name, module)))
         for name, part in parts.items()
     ]
     inputs = example_inputs(component, {dim: low for dim, (low, _) in component.signature.dims.items()})
     try:
-        with torch.no_grad(), linear_kernel(component.module, _zeros):
-            component.module(*inputs.values(), *zero_states(component))
+        with torch.no_grad(), linear_kernel(module, _zeros):
+            module(*inputs.values(), *zero_states(component))
     finally:
         for hook in hooks:
             hook.remove()
