@@ -94,7 +94,7 @@ def test_functions_take_exactly_the_sizes_of_their_component(packages):
 )
 def test_weights_read_back_are_the_modules_own(packages, w4, graph, function, bits):
     found = read_quantized_weights(packages / f"{graph}.mlpackage", function)
-    linears = [part for part in w4[graph].widest.module.modules() if isinstance(part, QuantizedLinear)]
+    linears = [part for part in w4[graph].module.modules() if isinstance(part, QuantizedLinear)]
     assert len(found) == len(linears)
     for linear in linears:
         assert linear.scheme.bits == bits
@@ -109,7 +109,7 @@ def test_weights_read_back_are_the_modules_own(packages, w4, graph, function, bi
 
 def test_tables_stay_int8(packages, w4):
     ((integers, scale),) = read_quantized_weights(packages / "embed_text.mlpackage", "embed_text")
-    table = w4["embed_text"].widest.module.table
+    table = w4["embed_text"].module.table
     assert (
         integers.dtype == np.int8
         and np.array_equal(integers, table.weight.numpy())
@@ -176,7 +176,7 @@ def test_merged_functions_are_those_that_coremltools_merges(w4, tmp_path, monkey
 def test_the_passes_that_are_left_out_would_change_nothing(key, name, recipe, tmp_path, monkeypatch):
     """All of coremltools' but the one that is told of; of a graph with a cache and of one without."""
     graph = Model(Source(embedded_default(key)), ExportRequest(quant=recipe), "BHSD", "float16").graph(name)
-    step = Graph(name, graph.components[-1:])
+    step = replace(graph, components=graph.components[-1:])
     lower({name: step}, tmp_path)
 
     def every(component):
@@ -196,7 +196,7 @@ def test_no_call_widens_a_compressed_weight(tmp_path):
     graph = Model(
         Source(embedded_default("voxtral_realtime")), ExportRequest(quant="8da4w"), "BHSD", "float16"
     ).graph("decoder")
-    lower({"decoder": Graph("decoder", graph.components[-1:])}, tmp_path)
+    lower({"decoder": replace(graph, components=graph.components[-1:])}, tmp_path)
     operations = list(Package(tmp_path / "decoder.mlpackage").function("decode_step").operations())
     weights = {
         named.name
@@ -215,9 +215,7 @@ def test_no_call_widens_a_compressed_weight(tmp_path):
 
 
 def test_check_sees_a_changed_integer(packages, w4):
-    linear = next(
-        part for part in w4["acoustic_step"].widest.module.modules() if isinstance(part, QuantizedLinear)
-    )
+    linear = next(part for part in w4["acoustic_step"].module.modules() if isinstance(part, QuantizedLinear))
     linear.weight[0, 0] ^= 1
     try:
         with pytest.raises(
@@ -259,23 +257,24 @@ def test_check_sees_weights_that_changed_places_in_the_second_function(packages,
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: {"name": "other"}, "function other: missing; there are"),
-        (lambda c: {"inputs": c.inputs[::-1][:1]}, "inputs: found"),
+        ({"name": "other"}, "function other: missing; there are"),
+        (lambda s: {"inputs": s.inputs[::-1][:1]}, "inputs: found"),
         (
-            lambda c: {"outputs": (replace(c.outputs[0], shape=(1, "S", 7)), *c.outputs[1:])},
+            lambda s: {"outputs": (replace(s.outputs[0], shape=(1, "S", 7)), *s.outputs[1:])},
             "shapes of outputs: found",
         ),
-        (lambda c: {"dims": {"S": (1, CACHE - 1)}}, "inputs: found"),
-        (lambda c: {"states": c.states[1:]}, "states: found"),
-        (lambda c: {"states": (replace(c.states[0], shape=(1, 2, 3, 4)), *c.states[1:])}, "states: found"),
+        (lambda s: {"dims": {"S": (1, CACHE - 1)}}, "inputs: found"),
+        (lambda s: {"states": s.states[1:]}, "states: found"),
+        (lambda s: {"states": (replace(s.states[0], shape=(1, 2, 3, 4)), *s.states[1:])}, "states: found"),
     ],
 )
 def test_check_sees_another_interface(packages, w4, change, message):
-    prefill = w4["backbone"].widest
+    graph, prefill = w4["backbone"], w4["backbone"].widest
+    if callable(change):
+        change = {"signature": replace(prefill.signature, **change(prefill.signature))}
+    changed = replace(graph, components=(replace(prefill, **change),))
     with pytest.raises(ExportError, match=message):
-        check_package(
-            packages / "backbone.mlpackage", Graph("backbone", (replace(prefill, **change(prefill)),))
-        )
+        check_package(packages / "backbone.mlpackage", changed)
 
 
 def test_check_sees_truncated_weights(packages, w4, tmp_path):
@@ -288,10 +287,11 @@ def test_check_sees_truncated_weights(packages, w4, tmp_path):
 
 def test_a_failed_conversion_is_one_line_and_leaves_the_modules_alone(w4, tmp_path):
     graph = w4["backbone"]
-    broken = replace(graph.widest, inputs=graph.widest.signature.inputs[:1])
+    signature = graph.widest.signature
+    broken = replace(graph.widest, signature=replace(signature, inputs=signature.inputs[:1]))
     with pytest.raises(ExportError, match=r"^backbone: Core ML export failed: [^\n]*$"):
-        CoreMLLowering().lower(Graph("backbone", (broken,)), tmp_path)
-    assert isinstance(graph.widest.module.layers[0].attention.kernel, ReferenceAttention)
+        CoreMLLowering().lower(replace(graph, components=(broken,)), tmp_path)
+    assert isinstance(graph.module.layers[0].attention.kernel, ReferenceAttention)
     assert not list(tmp_path.iterdir())
 
 
@@ -345,8 +345,8 @@ def test_one_graph_in_the_other_recipes_computes_what_the_module_does(checkpoint
     kinds = {op.type for op in function.operations()}
     assert ("constexpr_lut_to_dense" in kinds) == (recipe == "lut4")
     inputs = graph.widest.example(0)
-    with torch.no_grad(), linear_kernel(graph.widest.module, lower_linear):
-        expected = graph.widest.module(*(torch.from_numpy(array) for array in inputs.values()))
+    with torch.no_grad(), linear_kernel(graph.module, lower_linear):
+        expected = graph.module(*(torch.from_numpy(array) for array in inputs.values()))
     found = Executor(function, "float32").run(
         {name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in inputs.items()}
     )

@@ -25,7 +25,7 @@ def linears(checkpoint) -> dict[str, list[QuantizedLinear]]:
     request = ExportRequest(quant="w4", quant_for=(("codec", "w8"),), rules=(WIDE,))
     model = Model(source, request, "BSHD")
     return {
-        graph.name: [part for part in graph.widest.module.modules() if isinstance(part, QuantizedLinear)]
+        graph.name: [part for part in graph.module.modules() if isinstance(part, QuantizedLinear)]
         for graph in model.graphs()
     }
 
@@ -33,11 +33,7 @@ def linears(checkpoint) -> dict[str, list[QuantizedLinear]]:
 @pytest.fixture(scope="module")
 def tables(checkpoint) -> dict[str, QuantizedEmbedding]:
     model = Model(Source(checkpoint), ExportRequest(quant="w4"), "BSHD")
-    parts = {
-        graph.name: graph.widest.module.modules()
-        for graph in model.graphs()
-        if graph.name.startswith("embed")
-    }
+    parts = {graph.name: graph.module.modules() for graph in model.graphs() if graph.name.startswith("embed")}
     return {
         name: next(part for part in modules if isinstance(part, QuantizedEmbedding))
         for name, modules in parts.items()
@@ -137,9 +133,7 @@ def test_once_packed_the_integers_of_a_lowered_graph_are_nowhere_else(target, tm
     )
     graph = model.graph("decoder")
     linears = [
-        part
-        for part in graph.widest.module.modules()
-        if isinstance(part, QuantizedLinear) and part.scheme.bits == 4
+        part for part in graph.module.modules() if isinstance(part, QuantizedLinear) and part.scheme.bits == 4
     ]
     held = [StorageWeakRef(linear.weight.untyped_storage()) for linear in linears]
     lowering.lower(graph, tmp_path)
