@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from bundle.cache import LayoutName
 from bundle.manifest import ExportRequest
 from bundle.spec import Signature
 from export.job import describe, eager_job, resolve_cache_length, resolve_options
@@ -21,7 +22,7 @@ from runtime.families import open_family
 from runtime.families.base import BenchSettings
 from runtime.machine import describe_machine
 
-LAYOUT = "BSHD"
+LAYOUT: LayoutName = "BSHD"
 
 
 def bench_eager(

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from bundle.cache import coreml_state_name
+from bundle.cache import LayoutName, coreml_state_name
 from bundle.manifest import Precision
 from bundle.spec import Signature
 from model.component import Component
@@ -63,7 +63,7 @@ class Lowering(Protocol):
     """
 
     target: str
-    layout: str
+    layout: LayoutName
     linear_kernel: LinearKernel
     max_batch: int = 1
     is_slow: bool = False
