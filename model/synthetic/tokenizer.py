@@ -25,8 +25,8 @@ FIRST_SPECIALS = (
 )
 # Every prefix of these becomes a token, so that merges of two and more bytes occur in ordinary text.
 WORDS = (
-    "the and that have for not with you this but his from they say her she will one all would there their what "
-    "out about who get which when make can like time just him know take people into year "
+    "the and that have for not with you this but his from they say her she will one all would there their "
+    "what out about who get which when make can like time just him know take people into year "
     "your good some could them see other than then now look only come over "
     "hello model voice speech random weights"
 )

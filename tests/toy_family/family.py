@@ -24,7 +24,7 @@ class ToyWeights(nn.Module):
 
 
 class Step(nn.Module):
-    """x [1, 1, dim], position int64 [1], cache [1, 1, rows, dim] -> head(sum of all body(x)) and the cache."""
+    """x [1, 1, dim], position int64 [1], cache [1, 1, rows, dim] -> head(sum of all body(x)), cache."""
 
     def __init__(self, weights: ToyWeights):
         super().__init__()
