@@ -15,7 +15,7 @@ from bundle.manifest import ExportRequest
 from export.memory import free_memory
 from export.model import LazyReference, Model
 from export.source import Source
-from export.targets.base import Graph, Lowering
+from export.targets.base import Graph, Target
 from export.verify.checks import at_once, each_component, guarded, long_run, replay, streaming
 from export.verify.comparison import FLOAT_BAR, HALF_BAR, Comparison, Fact, distance_at
 from export.verify.context import SAMPLE, SKETCH, WHOLE, Context
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 def verify(
     bundle: Bundle,
     source: Source,
-    lowering: Lowering,
+    lowering: Target,
     steps: int = DEFAULT_STEPS,
     model: Model | None = None,
     precisions: tuple[str | None, ...] | None = None,
@@ -51,7 +51,9 @@ def verify(
         model.pack(graph.name)
         free_memory()
     reports: Reports = {}
-    for index, precision in enumerate(precisions or lowering.precisions[: 1 if source.is_large else None]):
+    for index, precision in enumerate(
+        precisions or lowering.verification_precisions[: 1 if source.is_large else None]
+    ):
         options = EngineOptions(
             compute_precision=precision, compute_units=compute_units if precision is None else None
         )
@@ -73,7 +75,7 @@ def verify(
     }
 
 
-def _structure(graph: Graph, bundle: Bundle, lowering: Lowering) -> list[Fact]:
+def _structure(graph: Graph, bundle: Bundle, lowering: Target) -> list[Fact]:
     try:
         right = lowering.check(graph, bundle.folder)
     except ExportError as error:
@@ -84,14 +86,14 @@ def _structure(graph: Graph, bundle: Bundle, lowering: Lowering) -> list[Fact]:
 def _run(
     bundle: Bundle,
     source: Source,
-    lowering: Lowering,
+    lowering: Target,
     model: Model,
     options: EngineOptions,
     steps: int,
 ) -> tuple[list[Comparison | Fact], Reports]:
     """Every check in one precision."""
     components, precision = model.components, options.compute_precision
-    half = lowering.computes_in_half(precision)
+    half = lowering.runs_in_float16(precision)
     job, layout = bundle.job, lowering.layout
     plain = LazyReference(
         source, ExportRequest(options=job.request.options, cache_length=job.cache_length), layout
@@ -145,9 +147,9 @@ def _run(
     return results, reports
 
 
-def _rounds_activations(graph: Graph, lowering: Lowering) -> bool:
+def _rounds_activations(graph: Graph, lowering: Target) -> bool:
     linears = (part for part in _quantized_modules(graph) if not part.is_table)
-    return any(linear.scheme.integer_activations(lowering.integer_kernels) for linear in linears)
+    return any(linear.scheme.integer_activations(lowering.has_integer_kernels) for linear in linears)
 
 
 def _quantisation_bars(model: Model) -> dict[str, float]:

@@ -18,6 +18,7 @@ from export.job import resolve_recipes
 from export.model import Model
 from export.source import Source
 from export.targets import open_target
+from export.targets.coreml.target import CoreMLTarget
 from quantize.module import QuantizedModule, QuantizedWeight, SquaredErrors
 from quantize.recipe import RECIPES, Recipe
 from quantize.schemes import SCHEMES, IntegerScheme, Scheme, Storage, scheme_from_dict
@@ -95,7 +96,7 @@ def test_other_targets_compute_what_its_module_computes(checkpoint, target, tmp_
     assert any(isinstance(part, Int6Linear) for part in graph.module.modules())
     lowering.lower(graph, tmp_path)
     lowering.check(graph, tmp_path)
-    inputs = graph.widest.example(0)
+    inputs = graph.first.example(0)
     with torch.no_grad():
         expected = graph.module(*map(torch.from_numpy, inputs.values()))
     found = {"executorch": run_program, "coreml": run_package}[target](tmp_path, inputs)
@@ -129,6 +130,7 @@ def test_a_shape_that_does_not_fit_is_named_with_the_rule_that_helps(capsys, mon
 
 
 def test_a_target_that_cannot_store_it_is_refused(capsys, monkeypatch):
-    monkeypatch.setattr(Int6Scheme, "targets", frozenset({"coreml"}))
+    monkeypatch.setattr(Int6Scheme, "needs_native_support", True)
+    monkeypatch.setattr(CoreMLTarget, "native_schemes", frozenset({"int6"}))
     assert export(["--target", "onnx", "--quant", "int6", "--dry-run"]) == 2
     assert "onnx cannot store int6 weights, only coreml can" in capsys.readouterr().err

@@ -11,7 +11,6 @@ from export.memory import free_memory
 from export.model import Model
 from export.source import Source
 from export.targets import open_target
-from export.targets.onnx import unpack
 from model.synthetic.checkpoint import embedded_default
 from quantize.linear import QuantizedEmbedding, QuantizedLinear
 
@@ -38,6 +37,14 @@ def tables(checkpoint) -> dict[str, QuantizedEmbedding]:
         name: next(part for part in modules if isinstance(part, QuantizedEmbedding))
         for name, modules in parts.items()
     }
+
+
+def unpack(packed: np.ndarray, bits: int, columns: int) -> np.ndarray:
+    """The packing of MatMulNBits: uint8 [N, blocks, bytes] -> int8 [N, columns]."""
+    zero = 1 << (bits - 1)
+    if bits == 4:
+        packed = np.stack((packed & 15, packed >> 4), axis=-1).reshape(*packed.shape[:2], -1)
+    return (packed.astype(np.int16) - zero).astype(np.int8).reshape(packed.shape[0], -1)[:, :columns]
 
 
 def test_onnx_holds_them(bundles, linears):
@@ -79,7 +86,7 @@ def test_executorch_holds_them(bundles, linears):
 
 
 def test_tables_are_the_same_in_all_three(bundles, tables):
-    from export.targets.coreml.package import read_quantized_weights
+    from export.targets.coreml.stored_weights import read_quantized_weights
 
     for graph, module in tables.items():
         program = (bundles / "executorch" / f"{graph}.pte").read_bytes()
@@ -97,7 +104,7 @@ def test_tables_are_the_same_in_all_three(bundles, tables):
 
 
 def test_coreml_holds_them(bundles, linears):
-    from export.targets.coreml.package import read_quantized_weights
+    from export.targets.coreml.stored_weights import read_quantized_weights
 
     functions = {
         "backbone": ("prefill", "decode_step"),
