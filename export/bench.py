@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from bundle.cache import LayoutName
 from bundle.manifest import ExportRequest
 from bundle.spec import Signature
 from export.job import describe, eager_job, resolve_cache_length, resolve_options
@@ -19,7 +20,7 @@ from runtime.families import open_family
 from runtime.families.base import BenchSettings, Figures
 from runtime.machine import describe_machine
 
-LAYOUT = "BSHD"
+LAYOUT: LayoutName = "BSHD"
 
 
 def bench_eager(source: Source, request: ExportRequest, beside: Figures) -> Figures:
@@ -42,7 +43,7 @@ def bench_eager(source: Source, request: ExportRequest, beside: Figures) -> Figu
             "family": job.family,
             "target": job.target,
             "recipe": "bfloat16",
-            "bytes": source.checkpoint.path.stat().st_size,
+            "bytes": source.checkpoint.size,
         },
         "machine": describe_machine(threads, "torch"),
         **measure(target, threads, beside["frame"]["frames"]),
@@ -68,23 +69,23 @@ class BFloat16Engine(EagerEngine):
     """Weights, activations and caches in bfloat16."""
 
     def __init__(self, source: Source, request: ExportRequest):
-        root = source.root()
+        root, options = source.root(), resolve_options(source, request)
+        cache_length = resolve_cache_length(source, request)
         prefixes = {prefix for below in source.family.weights_of_graph.values() for prefix in below}
         materialize(
             root, source.checkpoint, prefixes, _as_stored
         )  # at once: a tied weight is asked for by its first name
         root.to(torch.bfloat16)
         with torch.no_grad(), _half():  # constants are derived here
-            components = source.family.components(
-                root,
-                source.config,
-                resolve_options(source, request),
-                resolve_cache_length(source, request),
-                LAYOUT,
-            )
-        for component in components:
-            component.module.to(torch.bfloat16)
-        super().__init__(components, LAYOUT)
+            modules = {
+                graph: source.family.build(graph, root, source.config, options, cache_length)
+                for graph in source.family.weights_of_graph
+            }
+        for module in modules.values():
+            module.to(torch.bfloat16)
+        components = describe(source, request, LAYOUT)
+        graphs = {component.name: component.graph for component in components}
+        super().__init__(components, lambda name: modules[graphs[name]], LAYOUT)
 
     def stream(self) -> BFloat16Stream:  # type: ignore[override]  # a stream whose states are torch's, because NumPy has no bfloat16
         return BFloat16Stream(

@@ -22,7 +22,7 @@ from export.model import Model
 from export.resume import RECORD, FinishedGraph, ResumeCache
 from export.source import Source
 from export.staging import staging
-from export.targets.base import Lowering
+from export.targets.base import Target
 from export.verify.verify import failures, verify
 from runtime.families import open_family
 
@@ -41,7 +41,7 @@ class Output:
     memory: int = 0
 
 
-def build(source: Source, job: ExportJob, target: Lowering, output: Output) -> bool:
+def build(source: Source, job: ExportJob, target: Target, output: Output) -> bool:
     """Exports one bundle. Returns False where the folder already holds this very bundle.
 
     Raises ExportError, VerificationError or OutputExists; then no finished bundle is left behind.
@@ -54,7 +54,7 @@ def build(source: Source, job: ExportJob, target: Lowering, output: Output) -> b
         model = Model(source, job.request, target.layout, job.compute_precision)
         log.info("%s: lowering to %s", job.source.name, job.target)
         finished = _lower(target, model, job, folder, keep_weights=output.verify)
-        manifest = _write_bundle(source, job, finished, folder)
+        manifest = _write_bundle(source, target, job, finished, folder)
         if output.verify:
             _verify(source, target, model, manifest, folder)
         (folder / RECORD).unlink()
@@ -69,7 +69,7 @@ def _check_tokenizer(source: Source) -> None:
 
 
 def _lower(
-    target: Lowering, model: Model, job: ExportJob, folder: Path, keep_weights: bool
+    target: Target, model: Model, job: ExportJob, folder: Path, keep_weights: bool
 ) -> dict[str, FinishedGraph]:
     """The artifact of every graph; those of an interrupted run are reused. `keep_weights` is for verification."""
     cache, finished = ResumeCache(folder), {}
@@ -89,7 +89,7 @@ def _lower(
     return finished
 
 
-def _lower_graph(target: Lowering, model: Model, name: str, folder: Path) -> WeightError | None:
+def _lower_graph(target: Target, model: Model, name: str, folder: Path) -> WeightError | None:
     graph = model.graph(name)
     free_memory()
     target.lower(graph, folder)
@@ -102,7 +102,7 @@ def _progress(graph: FinishedGraph) -> str:
 
 
 def _write_bundle(
-    source: Source, job: ExportJob, finished: dict[str, FinishedGraph], folder: Path
+    source: Source, target: Target, job: ExportJob, finished: dict[str, FinishedGraph], folder: Path
 ) -> Manifest:
     """Writes everything but the artifacts; the manifest says `unverified`."""
     voices = _write_tokenizer_and_voices(source, folder)
@@ -113,14 +113,14 @@ def _write_bundle(
         voices=voices,
         weight_errors={name: graph.weight_error for name, graph in finished.items() if graph.weight_error},
     )
-    readme = bundle_readme(manifest, source.family.calls(job.constants, job.options))
+    readme = bundle_readme(manifest, source.family.calls(job.constants, job.options), target)
     (folder / "README.md").write_text(readme, encoding="utf-8")
     manifest = manifest.model_copy(update={"files": _artifact_files(folder)})
     _write_manifest(folder, manifest)
     return manifest
 
 
-def _verify(source: Source, target: Lowering, model: Model, manifest: Manifest, folder: Path) -> None:
+def _verify(source: Source, target: Target, model: Model, manifest: Manifest, folder: Path) -> None:
     """Writes the result into the manifest. Raises VerificationError."""
     job = manifest.job
     log.info("%s: verifying", job.source.name)

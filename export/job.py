@@ -13,13 +13,14 @@ from typing import Any
 from pydantic import ValidationError
 from torch import nn
 
+from bundle.cache import LayoutName
 from bundle.errors import RecipeError, UsageError
 from bundle.manifest import ComponentEntry, ExportJob, ExportRequest, RecipeEntry
 from bundle.manifest import Source as SourceEntry
 from bundle.record import first_fault
 from export.source import Source
 from export.targets import check_recipes
-from export.targets.base import Lowering
+from export.targets.base import Target
 from export.weights import graph_weights
 from model.checkpoint import is_below
 from model.component import Component
@@ -29,7 +30,7 @@ MIN_CACHE_LENGTH = 64  # rows that verification writes: twice its longest call, 
 PACKAGES = ("bundle", "export", "model", "quantize", "runtime")
 
 
-def resolve(source: Source, request: ExportRequest, target: Lowering, name: str, licence: str) -> ExportJob:
+def resolve(source: Source, request: ExportRequest, target: Target, name: str, licence: str) -> ExportJob:
     """The job that `request` describes for `source` and `target`; `name` is the checkpoint's.
 
     Raises RecipeError or UsageError that names the option that cannot be followed.
@@ -37,13 +38,14 @@ def resolve(source: Source, request: ExportRequest, target: Lowering, name: str,
     options = resolve_options(source, request)
     cache_length = resolve_cache_length(source, request)
     recipes = resolve_recipes(source, request)
-    check_recipes(target.target, recipes.values())
+    check_recipes(target, recipes.values())
+    target.check_installed()
     components = describe(source, request, target.layout)
     return ExportJob(
         family=source.family.name,
         source=SourceEntry(name=name, files=source.files),
         request=request,
-        target=target.target,
+        target=target.name,
         compute_precision=target.compute_precision,
         options=options.model_dump(),
         constants=source.family.constants(source.config, options),
@@ -82,7 +84,7 @@ def eager_job(source: Source, request: ExportRequest) -> ExportJob:
 def resolve_options(source: Source, request: ExportRequest) -> Any:
     """The family's options with their defaults, as a pydantic model of the family. Raises UsageError."""
     try:
-        return source.family.switches(**request.options)
+        return source.family.options(**request.options)
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
         raise UsageError(first_fault(error), field=name) from None
@@ -157,15 +159,14 @@ def _check_shapes(source: Source, recipes: dict[str, Recipe]) -> None:
         raise RecipeError(f"{first}; {remedy}")
 
 
-def describe(source: Source, request: ExportRequest, layout: str = "BSHD") -> list[Component]:
+def describe(source: Source, request: ExportRequest, layout: LayoutName = "BSHD") -> tuple[Component, ...]:
     """The components of the checkpoint's family under this request."""
     options, cache_length = resolve_options(source, request), resolve_cache_length(source, request)
-    return source.family.components(source.root(), source.config, options, cache_length, layout)
+    return source.family.components(source.config, options, cache_length, layout)
 
 
-def _entry(source: Source, target: Lowering, component: Component, recipe: Recipe) -> ComponentEntry:
-    float_bytes = 2 if target.compute_precision == "float16" else 4
-    weights = graph_weights(source.root(), source.family, component.graph, recipe, float_bytes)
+def _entry(source: Source, target: Target, component: Component, recipe: Recipe) -> ComponentEntry:
+    weights = graph_weights(source.root(), source.family, component.graph, recipe, target.float_bytes)
     where = target.entry_point(component)
     return ComponentEntry(
         name=component.name,

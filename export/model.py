@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torch import nn
+
+from bundle.cache import LayoutName
 from bundle.errors import ExportError
 from bundle.manifest import ExportRequest, Precision, WeightError
 from export.job import describe, resolve_cache_length, resolve_options, resolve_recipes
 from export.source import Source
 from export.targets.base import Graph
 from model.checkpoint import materialize
-from model.component import Component
 from quantize.module import pack_modules
 from quantize.quantizer import Quantizer
 
@@ -18,35 +20,39 @@ from quantize.quantizer import Quantizer
 class Model:
     """Graphs of a checkpoint under a request. Weights load when a graph is asked for."""
 
-    def __init__(self, source: Source, request: ExportRequest, layout: str, precision: Precision = "float32"):
+    def __init__(
+        self, source: Source, request: ExportRequest, layout: LayoutName, precision: Precision = "float32"
+    ):
         """`layout` is that of the caches; `precision` is what unquantised weights are rounded to, as the target holds them."""
-        self._source, self._layout, self._precision = source, layout, precision
+        self._source, self._precision = source, precision
         self._options = resolve_options(source, request)
         self._cache_length = resolve_cache_length(source, request)
         self._recipes = resolve_recipes(source, request)
-        self._loaded: dict[str, list[Component]] = {}
+        self.components = describe(source, request, layout)
+        self._graph_of = {component.name: component.graph for component in self.components}
+        self._loaded: dict[str, Graph] = {}
         self.weight_errors: dict[str, WeightError] = {}
         self.quantized: dict[str, list[str]] = {}
 
-    def components(self, graph: str) -> list[Component]:
-        if graph not in self._loaded:
-            self._loaded[graph] = self._load(graph)
-        return self._loaded[graph]
+    def graph(self, name: str) -> Graph:
+        """One graph with its weights."""
+        if name not in self._loaded:
+            self._loaded[name] = self._load(name)
+        return self._loaded[name]
 
-    def _load(self, graph: str) -> list[Component]:
+    def _load(self, graph: str) -> Graph:
         source, family = self._source, self._source.family
         quantizer, root = Quantizer(self._recipes[graph], family.is_constant), source.root()
         materialize(root, source.checkpoint, family.weights_of_graph[graph], quantizer)
-        components: list[Component] = family.components(
-            root, source.config, self._options, self._cache_length, self._layout, only=graph
-        )
+        module = family.build(graph, root, source.config, self._options, self._cache_length)
         if self._precision == "float16":
-            _round_to_float16(components)
+            _round_to_float16(graph, module)
         if report := quantizer.report():
             searched, min_max = report["weight_error"], report["weight_error_min_max"]
             self.weight_errors[graph] = WeightError(searched=searched, min_max=min_max)
         self.quantized[graph] = quantizer.quantized
-        return components
+        components = tuple(component for component in self.components if component.graph == graph)
+        return Graph(graph, module, components)
 
     def release(self, graph: str) -> None:
         """Frees the weights of a graph. They are loaded again when asked for."""
@@ -54,52 +60,46 @@ class Model:
 
     def pack(self, graph: str) -> None:
         """Packs the 4-bit integers of a graph that has been lowered, which halves their memory."""
-        for component in self._loaded.get(graph, []):
-            pack_modules(component.module)
-
-    def graph(self, name: str) -> Graph:
-        """One graph with its weights."""
-        return Graph(name, tuple(self.components(name)))
+        if graph in self._loaded:
+            pack_modules(self._loaded[graph].module)
 
     def graphs(self) -> Iterator[Graph]:
         """All graphs, each loaded when its turn comes."""
         return map(self.graph, self._recipes)
 
-    def all_components(self) -> list[Component]:
-        return [component for name in self._recipes for component in self.components(name)]
+    def module(self, component: str) -> nn.Module:
+        """The module of the graph of a component, with its weights."""
+        return self.graph(self._graph_of[component]).module
 
 
-def _round_to_float16(components: list[Component]) -> None:
-    for module in {component.module for component in components}:
-        for tensor in (*module.parameters(), *module.buffers()):
-            if tensor.is_floating_point():
-                half = tensor.half()
-                if not half.isfinite().all():
-                    largest = float(tensor.abs().max())
-                    raise ExportError(
-                        f"{components[0].graph}: a weight of {largest:.3g} exceeds half precision; "
-                        "compute precision float32 holds it"
-                    )
-                tensor.data = half.float()
+def _round_to_float16(graph: str, module: nn.Module) -> None:
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.is_floating_point():
+            half = tensor.half()
+            if not half.isfinite().all():
+                largest = float(tensor.abs().max())
+                raise ExportError(
+                    f"{graph}: a weight of {largest:.3g} exceeds half precision; compute precision float32 holds it"
+                )
+            tensor.data = half.float()
 
 
 class LazyReference:
-    """Components of a full-precision reference, loaded when called.
+    """Modules of a full-precision reference by the name of a component, loaded when called.
 
     A model too large to be held twice is held one graph at a time, so calls should come graph by graph.
     """
 
-    def __init__(self, source: Source, request: ExportRequest, layout: str):
+    def __init__(self, source: Source, request: ExportRequest, layout: LayoutName):
         self._source, self._request, self._layout = source, request, layout
         self._graph_of = {component.name: component.graph for component in describe(source, request)}
-        self._held: dict[str, dict[str, Component]] = {}
+        self._held: dict[str, nn.Module] = {}
         self.holds_all = not source.is_large
 
-    def __call__(self, name: str) -> Component:
-        graph = self._graph_of[name]
+    def __call__(self, component: str) -> nn.Module:
+        graph = self._graph_of[component]
         if graph not in self._held:
             if not self.holds_all:
                 self._held.clear()
-            components = Model(self._source, self._request, self._layout).components(graph)
-            self._held[graph] = {component.name: component for component in components}
-        return self._held[graph][name]
+            self._held[graph] = Model(self._source, self._request, self._layout).graph(graph).module
+        return self._held[graph]

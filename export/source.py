@@ -5,16 +5,13 @@ from __future__ import annotations
 import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from bundle.files import FileEntry, file_entry
-from model.checkpoint import WEIGHTS, Checkpoint
 from model.families import family_of, open_family
 
-TOKENIZER = "tekken.json"
 MAX_REFERENCE_BYTES = 2e9  # of float32 weights that a reference may hold beside the model that is verified
 
 
@@ -25,8 +22,8 @@ class Source:
         self.folder = folder
         self.family = open_family(family_of(folder))
         self.config = self.family.load_config(folder)
-        self.checkpoint = Checkpoint(folder)
-        self._root = self.family.root(self.config, self.checkpoint)
+        self.checkpoint = self.family.open_checkpoint(folder)
+        self._root = self.family.open_root(self.config, self.checkpoint)
 
     def root(self) -> nn.Module:
         """A new root module on the meta device."""
@@ -35,16 +32,12 @@ class Source:
     @cached_property
     def files(self) -> dict[str, FileEntry]:
         """Size and hash of every file that a bundle is made from."""
-        names = ["params.json", WEIGHTS, TOKENIZER]
-        names += sorted(
-            f"voice_embedding/{path.name}" for path in (self.folder / "voice_embedding").glob("*.pt")
-        )
-        return {name: file_entry(self.folder / name) for name in names if (self.folder / name).is_file()}
+        return {name: file_entry(self.folder / name) for name in self.family.format.source_files(self.folder)}
 
     @property
     def tokenizer_files(self) -> tuple[str, ...]:
         """Paths of the tokenizer's files that the checkpoint has."""
-        return (TOKENIZER,) if (self.folder / TOKENIZER).is_file() else ()
+        return tuple(self.family.format.tokenizer_files(self.folder))
 
     @property
     def is_large(self) -> bool:
@@ -64,5 +57,4 @@ class Source:
     @cached_property
     def voices(self) -> dict[str, torch.Tensor]:
         """Rows [N, dim] of each voice by name; empty for a family without voices."""
-        voices: dict[str, Any] = self.family.voices(self.folder, self.config) if self.family.voices else {}
-        return voices
+        return self.family.format.voices(self.folder, self.config)

@@ -1,1 +1,4 @@
-"""Speech models in PyTorch: configuration, strict loading, components. Imports none of quantize, export, runtime."""
+"""Speech models in PyTorch: configuration, strict loading, components.
+
+Imports none of quantize, export, runtime.
+"""

@@ -1,135 +1,174 @@
-"""Strict, lazy reading of a checkpoint in safetensors: a tensor is read when it is asked for, and only then."""
+"""Strict, lazy reading of safetensors files: a tensor is read when it is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from bundle.errors import CheckpointError, CheckpointNotFound
+from bundle.errors import CheckpointError
+from model.checkpoint_format import WeightFile
 
-WEIGHTS = "consolidated.safetensors"
 DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F16": torch.float16}
 Convert = Callable[[str, nn.Module, torch.Tensor], nn.Module | None]
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """A tensor in a file; `stored_name` is its name there."""
+
+    path: Path
+    stored_name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
 class Checkpoint:
-    """A folder with `consolidated.safetensors`; the file is mapped, never read whole."""
+    """The tensors of one or several safetensors files, by name. The files are mapped, never read whole.
 
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.path = folder / WEIGHTS
-        if not folder.is_dir():
-            raise CheckpointNotFound(f"{folder}: no such folder; give the folder of a published checkpoint")
-        if not self.path.is_file():
-            raise CheckpointError(f"{self.path}: missing; expected the weights of the checkpoint there")
-        try:
-            self._file = safe_open(self.path, framework="pt")
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(
-                f"{self.path}: not a complete safetensors file ({error}); fetch it again"
-            ) from None
+    Raises CheckpointError where a file is missing or damaged, or two files have a tensor of the same name.
+    """
 
-    @cached_property
+    def __init__(self, files: Sequence[WeightFile]):
+        self.files = tuple(files)
+        self._entries: dict[str, _Entry] = {}
+        for file in self.files:
+            for name, entry in _read_header(file).items():
+                if name in self._entries:
+                    raise CheckpointError(
+                        f"{file.path}: tensor {name}: also in {self._entries[name].path}; expected it once"
+                    )
+                self._entries[name] = entry
+
+    @property
     def names(self) -> frozenset[str]:
-        return frozenset(self._file.keys())
+        return frozenset(self._entries)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.path.stat().st_size for file in self.files)
+
+    def path(self, name: str) -> Path:
+        """The file that holds a tensor."""
+        return self._entries[name].path
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._file.get_slice(name).get_shape())
+        return self._entries[name].shape
 
     def dtype(self, name: str) -> str:
-        return self._file.get_slice(name).get_dtype()
+        return self._entries[name].dtype
 
     def tensor(self, name: str) -> torch.Tensor:
         """The tensor as stored (bfloat16 stays bfloat16). Raises CheckpointError where a value is not finite.
 
-        The file is mapped anew for each: pages of one mapping would stay in memory until the last tensor is read.
+        Each call maps the file anew: pages of one long-lived mapping would stay in memory until the last
+        tensor is read.
         """
-        with safe_open(self.path, framework="pt") as file:
-            tensor = file.get_tensor(name)
-        if not all(
-            map(torch.isfinite, tensor.aminmax())
-        ):  # which pass NaN on, and take a fiftieth of the time
+        entry = self._entries[name]
+        with safe_open(entry.path, framework="pt") as file:
+            tensor: torch.Tensor = file.get_tensor(entry.stored_name)
+        # minimum and maximum propagate NaN, and cost a fiftieth of isfinite over all values
+        if not all(map(torch.isfinite, tensor.aminmax())):
             raise CheckpointError(
-                f"{self.path}: tensor {name}: holds values that are not finite; fetch it again"
+                f"{entry.path}: tensor {name}: holds values that are not finite; fetch it again"
             )
         return tensor
 
     def check(self, expected: dict[str, tuple[int, ...]]) -> None:
-        """Every tensor is expected and every expected tensor is there, in its shape, as a float. Raises CheckpointError."""
+        """Raises CheckpointError unless the tensors are the expected ones, in their shapes, as floats."""
         missing, extra = sorted(expected.keys() - self.names), sorted(self.names - expected.keys())
         if missing:
             raise CheckpointError(
-                f"{self.path}: tensor {_some(missing)} missing; params.json describes a model that has it"
+                f"{self._expected_file(missing[0])}: tensor {_first_of(missing)} missing; "
+                "the configuration describes a model that has it"
             )
         if extra:
             raise CheckpointError(
-                f"{self.path}: tensor {_some(extra)} not part of the model that params.json describes"
+                f"{self.path(extra[0])}: tensor {_first_of(extra)} not part of the model "
+                "that the configuration describes"
             )
         for name, shape in expected.items():
-            if self.shape(name) != shape:
+            found, where = self._entries[name], f"{self.path(name)}: tensor {name}"
+            if found.shape != shape:
                 raise CheckpointError(
-                    f"{self.path}: tensor {name}: shape {list(self.shape(name))}, expected {list(shape)} from params.json"
+                    f"{where}: shape {list(found.shape)}, expected {list(shape)} from the configuration"
                 )
-            if self.dtype(name) not in DTYPES:
-                raise CheckpointError(
-                    f"{self.path}: tensor {name}: dtype {self.dtype(name)}, expected one of {', '.join(DTYPES)}"
-                )
+            if found.dtype not in DTYPES:
+                raise CheckpointError(f"{where}: dtype {found.dtype}, expected one of {', '.join(DTYPES)}")
+
+    def _expected_file(self, name: str) -> Path:
+        """The first file whose prefix fits best."""
+        fitting = [file for file in self.files if name.startswith(file.prefix)] or list(self.files)
+        return max(fitting, key=lambda file: len(file.prefix)).path
 
 
-def _some(names: list[str]) -> str:
+def _read_header(file: WeightFile) -> dict[str, _Entry]:
+    """The tensors of a file by prefixed name."""
+    path = file.path
+    if not path.is_file():
+        raise CheckpointError(f"{path}: missing; expected weights of the checkpoint there")
+    try:
+        with safe_open(path, framework="pt") as opened:
+            entries = {}
+            for name in opened.keys():  # noqa: SIM118  safe_open has no __iter__
+                found = opened.get_slice(name)
+                entry = _Entry(path, name, tuple(found.get_shape()), found.get_dtype())
+                entries[file.prefix + name] = entry
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: not a complete safetensors file ({error}); fetch it again") from None
+    return entries
+
+
+def _first_of(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def expected_tensors(root: nn.Module) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a root module whose parameters bear the checkpoint's names."""
+    """Names and shapes of the tensors of a checkpoint holder; a tied weight is named once."""
     return {name: tuple(parameter.shape) for name, parameter in root.named_parameters()}
 
 
 def is_below(path: str, prefixes: Iterable[str]) -> bool:
+    """Whether a module path is one of `prefixes` or below one."""
     return any(path == prefix or path.startswith(prefix + ".") for prefix in prefixes)
 
 
 def materialize(
     root: nn.Module, checkpoint: Checkpoint, prefixes: Iterable[str], convert: Convert | None = None
 ) -> None:
-    """Loads what lies below `prefixes` into a root module on the meta device, tensor by tensor, as float32.
+    """Loads the parameters below `prefixes` into a holder on the meta device, tensor by tensor, as float32.
 
-    `convert(path, module, weight)` may take a linear or an embedding as stored and give the module that replaces it,
-    so that a quantised model never holds a float copy of more than one weight.
+    `convert(path, module, weight)` may replace a linear or an embedding by a module made from the stored
+    weight, so a quantised model never holds a float copy of more than one weight.
     """
     prefixes, replaced = tuple(prefixes), set()
-    names = {
-        id(parameter): name for name, parameter in root.named_parameters()
-    }  # of a tied weight, the first one
+    # A tied weight has the name of the first parameter.
+    names = {id(parameter): name for name, parameter in root.named_parameters()}
+
+    def load(parameter: nn.Parameter) -> nn.Parameter:
+        return nn.Parameter(checkpoint.tensor(names[id(parameter)]).float(), requires_grad=False)
+
     for path, parent in list(root.named_modules()):
-        if path in replaced:  # its weights would be read once more, and held for nobody
+        if path in replaced:  # its weights are in the replacement
             continue
         for name, child in list(parent.named_children()):
             child_path = f"{path}.{name}" if path else name
-            if (
-                convert
-                and isinstance(child, nn.Linear | nn.Embedding)
-                and is_below(child_path, prefixes)
-                and child.weight.is_meta
-            ):
-                replacement = convert(child_path, child, checkpoint.tensor(names[id(child.weight)]))
-                if replacement is not None:
-                    if getattr(child, "bias", None) is not None:
-                        replacement.bias = nn.Parameter(
-                            checkpoint.tensor(names[id(child.bias)]).float(), requires_grad=False
-                        )
-                    setattr(parent, name, replacement)
-                    replaced.add(child_path)
+            if not convert or not isinstance(child, nn.Linear | nn.Embedding):
+                continue
+            if not child.weight.is_meta or not is_below(child_path, prefixes):
+                continue
+            replacement = convert(child_path, child, checkpoint.tensor(names[id(child.weight)]))
+            if replacement is None:
+                continue
+            if isinstance(child, nn.Linear) and child.bias is not None:
+                replacement.bias = load(child.bias)
+            setattr(parent, name, replacement)
+            replaced.add(child_path)
         for name, parameter in list(parent.named_parameters(recurse=False)):
-            full = f"{path}.{name}" if path else name
-            if is_below(full, prefixes) and parameter.is_meta:
-                setattr(
-                    parent,
-                    name,
-                    nn.Parameter(checkpoint.tensor(names[id(parameter)]).float(), requires_grad=False),
-                )
+            if parameter.is_meta and is_below(f"{path}.{name}" if path else name, prefixes):
+                setattr(parent, name, load(parameter))

@@ -1,4 +1,7 @@
-"""`Component`: one callable part of a model, as data. A family yields components, and export walks them."""
+"""`Component`: one callable of a model, as data.
+
+A family lists components; export builds, lowers and verifies them.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from torch import nn
 
 from bundle.spec import Signature
 
 
 @dataclass(frozen=True)
 class Component:
-    """A callable part of a model.
+    """One callable of a model, without module and weights.
 
-    `module` is pure: `forward(*inputs, *states) -> (*outputs, *states)`, so that each target keeps states in its own way.
-    `graph` names what is lowered together: two components of one graph are two entry points of it and share weights and
-    states. `example(seed, **dims)` returns inputs with the named dimensions fixed.
-    `batched`: axis 0 of every input, output and state, here 1, may be larger; the rows are independent of each other.
+    graph: name of the module that computes it. Components of one graph are entry points of one module at
+        different sizes, and share its weights and states. That module is pure:
+        `forward(*inputs, *states) -> (*outputs, *states)`.
+    example(seed, **dims): inputs by name, of the given sizes.
+    batched: axis 0 of every input, output and state may be larger than 1. The rows are independent.
     """
 
     name: str
     graph: str
-    module: nn.Module
     signature: Signature
     example: Callable[..., dict[str, np.ndarray]]
     purpose: str = ""

@@ -1,27 +1,26 @@
-"""What the configurations of all families share: bounds, the shape of a stack, and how `params.json` is read."""
+"""Shared by the configurations of all families: bounds, the shape of a stack, reading of `params.json`."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bundle.errors import CheckpointNotFound, ConfigError
+from model.mistral_format import PARAMS
 
-Size = Annotated[
-    int, Field(gt=0, le=1 << 20)
-]  # bounds far above any model, so that no number makes reading it endless
+# Bounds far above any model, so that no number makes building its shapes endless.
+Size = Annotated[int, Field(gt=0, le=1 << 20)]
 Few = Annotated[int, Field(gt=0, le=1 << 10)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Config = TypeVar("Config", bound=BaseModel)
-PARAMS = "params.json"
 SHAPE = ("dim", "n_layers", "head_dim", "hidden_dim", "n_heads", "n_kv_heads")
 
 
 class Section(BaseModel):
-    """Part of `params.json`: immutable; keys that inference does not need are passed over."""
+    """Part of `params.json`. Immutable; keys that inference does not need are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -38,7 +37,7 @@ class TransformerArgs(Section):
     norm_eps: Positive = 1e-5
 
     @model_validator(mode="after")
-    def _heads_divide(self):
+    def _heads_divide(self) -> Self:
         if self.n_heads % self.n_kv_heads:
             raise ValueError(f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.n_kv_heads}")
         if self.head_dim % 2:
@@ -47,7 +46,10 @@ class TransformerArgs(Section):
 
 
 def parse_params(kind: type[Config], params: Any, source: str = PARAMS) -> Config:
-    """Checks the parsed JSON. Raises ConfigError that names the key, what was found and what was expected."""
+    """Validates parsed JSON of any content.
+
+    Raises ConfigError with the key, the value found and what was expected.
+    """
     try:
         return kind.model_validate(params)
     except ValidationError as error:
@@ -58,7 +60,7 @@ def parse_params(kind: type[Config], params: Any, source: str = PARAMS) -> Confi
 
 
 def read_params(checkpoint: Path) -> Any:
-    """The content of `checkpoint/params.json`. Raises CheckpointNotFound or ConfigError."""
+    """The parsed content of `checkpoint/params.json`. Raises CheckpointNotFound or ConfigError."""
     path = checkpoint / PARAMS
     if not path.is_file():
         raise CheckpointNotFound(
@@ -71,5 +73,5 @@ def read_params(checkpoint: Path) -> Any:
 
 
 def values_of(section: Section, *keys: str) -> str:
-    """For a person: `dim 3072, n_layers 26`."""
+    """`dim 3072, n_layers 26`, for people."""
     return ", ".join(f"{key} {getattr(section, key)}" for key in keys)

@@ -1,36 +1,41 @@
-"""The table of model families. What a family brings is imported when it is asked for."""
+"""The table of model families. A family's modules are imported when they are needed.
+
+The table, `family_of`, `format_of` and `options_of` import no torch.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bundle.errors import ConfigError, UnknownFamily
-from model.config import PARAMS, read_params
+from bundle.errors import CheckpointNotFound, ConfigError, UnknownFamily
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from model.checkpoint_format import CheckpointFormat
     from model.family import Family
 
 
 @dataclass(frozen=True)
 class Row:
-    """`section` of `multimodal` in params.json is what a checkpoint of the family is known by."""
+    """A family. `package` has the modules `format` (FORMAT), `config` (Options) and `family` (FAMILY)."""
 
     title: str
-    section: str
+    package: str
 
 
 FAMILIES = {
-    "voxtral_tts": Row("Voxtral-TTS", "audio_model_args"),
-    "voxtral_realtime": Row("Voxtral-Realtime", "whisper_model_args"),
+    "voxtral_tts": Row("Voxtral-TTS", "model.voxtral_tts"),
+    "voxtral_realtime": Row("Voxtral-Realtime", "model.voxtral_realtime"),
 }
 DEFAULT = "voxtral_tts"
 
 
 def find_family(name: str) -> str:
-    """`voxtral-realtime` -> the family's key. Raises UnknownFamily (usage) that lists what there is."""
+    """`voxtral-realtime` -> the family's key. Raises UnknownFamily with the known names."""
     key = name.replace("-", "_")
     if key not in FAMILIES:
         raise UnknownFamily(f"model {name!r} is unknown; there are {', '.join(map(public_name, FAMILIES))}")
@@ -38,27 +43,41 @@ def find_family(name: str) -> str:
 
 
 def public_name(key: str) -> str:
+    """`voxtral_realtime` -> `voxtral-realtime`."""
     return key.replace("_", "-")
 
 
 def family_of(checkpoint: Path) -> str:
-    """The family of a checkpoint, from its params.json. Raises CheckpointNotFound or ConfigError."""
-    params = read_params(checkpoint)
-    multimodal = params.get("multimodal") if isinstance(params, dict) else None
-    for key, row in FAMILIES.items():
-        if isinstance(multimodal, dict) and row.section in multimodal:
+    """Key of the family whose format recognises the folder. Raises CheckpointNotFound or ConfigError."""
+    if not checkpoint.is_dir():
+        raise CheckpointNotFound(f"{checkpoint}: no such folder; give the folder of a published checkpoint")
+    formats = {key: format_of(key) for key in FAMILIES}
+    for key, found in formats.items():
+        if found.detect(checkpoint):
             return key
-    known = ", ".join(f"{row.section} ({row.title})" for row in FAMILIES.values())
-    raise ConfigError(
-        f"{checkpoint / PARAMS}: multimodal: describes no model that is known here; expected one of {known}"
+    known = ", ".join(f"{formats[key].marker} ({row.title})" for key, row in FAMILIES.items())
+    names = dict.fromkeys(name for found in formats.values() for name in found.config_files(checkpoint))
+    present = [name for name in names if (checkpoint / name).is_file()]
+    if present:
+        raise ConfigError(f"{checkpoint / present[0]}: describes no known model; expected one of {known}")
+    raise CheckpointNotFound(
+        f"{checkpoint} is no checkpoint: it has no {' and no '.join(names)}; give a folder as published"
     )
 
 
+def format_of(key: str) -> CheckpointFormat:
+    """The files of a family's checkpoints."""
+    found: CheckpointFormat = import_module(f"{FAMILIES[key].package}.format").FORMAT
+    return found
+
+
+def options_of(key: str) -> type[BaseModel]:
+    """The class of a family's options."""
+    found: type[BaseModel] = import_module(f"{FAMILIES[key].package}.config").Options
+    return found
+
+
 def open_family(key: str) -> Family:
-    """Imports torch."""
-    return import_module(f"model.{key}.family").FAMILY
-
-
-def switches_of(key: str) -> Any:
-    """The pydantic model of a family's switches; imports no torch."""
-    return import_module(f"model.{key}.config").Switches
+    """The family's hooks. Imports torch."""
+    found: Family = import_module(f"{FAMILIES[key].package}.family").FAMILY
+    return found

@@ -1,4 +1,4 @@
-"""What a model family brings: functions over configuration objects that are opaque to the caller."""
+"""`Family`: the hooks of a model family."""
 
 from __future__ import annotations
 
@@ -9,65 +9,109 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
+from torch import nn
 
+from bundle.cache import LayoutName
+from bundle.errors import CheckpointNotFound
+from model.checkpoint import Checkpoint
+from model.checkpoint_format import CheckpointFormat
+from model.component import Component
+
+# Any: each family has its own class of configuration, of options and of checkpoint holder, which callers only
+# pass on.
+Config = Any
+Options = Any
+Root = Any
 Distribution = tuple[np.float32, np.float32]
 
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Checkpoints of random weights. `version` is that of the tiny one of seed 0, the embedded default: raise it when its bytes change.
+    """Checkpoints of random weights in the published format.
 
-    `params(size)` and `tekken(size)` are the contents of the two files, `vocab(size)` the entries of the second; `distribution(name,
-    shape, config)` gives mean and deviation of a tensor's values, and `adjust(name, first, values, seed, config)` may change a block of
-    its rows from `first` on, float32 [rows, width], in place. `write_beside(folder, size, seed)` makes what else belongs to a checkpoint,
-    files that `beside(size)` names.
+    version: of the tiny checkpoint of seed 0, the embedded default; raise it when its bytes change.
+    sizes: names of the available sizes.
+    config(size): content of the configuration file `config_file`.
+    documents(size): contents of the other JSON files, by path.
+    distribution(name, shape, config): mean and standard deviation of a tensor's values.
+    adjust(name, first, values, seed, config): changes a block of a tensor's rows in place, float32 [rows,
+        width]; `first` is the index of the first row.
+    extra_files(size): paths of all other files; write_extra_files(folder, size, seed) writes them.
+    weight_files: prefix of the tensor names in each weight file; the longest prefix decides, and is not
+        stored.
     """
 
     version: int
     sizes: tuple[str, ...]
-    params: Callable[[str], dict[str, Any]]
-    tekken: Callable[[str], dict[str, Any]]
-    vocab: Callable[[str], int]
-    distribution: Callable[[str, tuple[int, ...], Any], Distribution]
-    adjust: Callable[[str, int, np.ndarray, int, Any], None] = lambda name, first, values, seed, config: None
-    write_beside: Callable[[Path, str, int], None] = lambda folder, size, seed: None
-    beside: Callable[[str], list[str]] = lambda size: []
+    config_file: str
+    config: Callable[[str], dict[str, Any]]
+    documents: Callable[[str], dict[str, dict[str, Any]]]
+    distribution: Callable[[str, tuple[int, ...], Config], Distribution]
+    weight_files: dict[str, str]
+    adjust: Callable[[str, int, np.ndarray, int, Config], None] = lambda name, first, values, seed, config: (
+        None
+    )
+    extra_files: Callable[[str], list[str]] = lambda size: []
+    write_extra_files: Callable[[Path, str, int], None] = lambda folder, size, seed: None
 
 
 @dataclass(frozen=True)
 class Family:
-    """All that export needs to know of a family.
+    """Everything that export needs of a model family.
 
-    `parse_config(params, source)` and `load_config(folder)` check a configuration; `build_root(config)` gives its meta-device
-    module, `root(config, checkpoint)` that of a checkpoint, checked; `components(root, config, switches, cache_length, layout,
-    only)` describes what is exported. `high_precision` and `constant` are shell patterns of module paths: kept as floats unless a
-    rule says otherwise, and multiplied at export. `chunked` names the component that takes a whole and the one that takes it in
-    pieces. `parts` says where a parameter belongs, by the beginning of its name; `summary` rows of what a configuration says.
-    `calls(constants, switches)` is the order of calls, for whoever writes a runner.
+    Configuration and files:
+        format: the files of a checkpoint.
+        parse_config(content, source), load_config(folder): the checked configuration.
+        options: class of the options.
+        constants(config, options): what a runner needs besides names and shapes.
+    Weights:
+        build_root(config): the holder of all tensors, on the meta device.
+        open_root(config, checkpoint): the same for a checkpoint, with every tensor checked.
+        weights_of_graph: module paths in the holder that each graph needs.
+        high_precision: patterns of module paths that are kept as floats unless a rule says otherwise.
+        constant: patterns of module paths that are folded into constants at export.
+        parameter_groups: title of the parameters whose names begin with a prefix.
+    Graphs:
+        components(config, options, cache_length, layout): the components, without touching a module.
+        build(graph, root, config, options, cache_length): the module of a graph from its loaded weights.
+            Fusing removes weights from `root`, so a graph is built once from a root.
+        longest_cache(config), default_cache(config): bound and default of `cache_length`, in rows.
+        chunked: the component that takes a whole input, and the one that takes it in chunks.
+    Texts:
+        summary(config): rows of a configuration, for `inspect`.
+        calls(constants, options): the order of calls, for authors of runners.
     """
 
     name: str
     title: str
     licence: str
-    parse_config: Callable[..., Any]
-    load_config: Callable[[Path], Any]
-    build_root: Callable[..., Any]
-    root: Callable[..., Any]
-    components: Callable[..., list]
+    format: CheckpointFormat
+    parse_config: Callable[[Any, str], Config]
+    load_config: Callable[[Path], Config]
+    options: type[BaseModel]
+    constants: Callable[[Config, Options], dict[str, Any]]
+    build_root: Callable[[Config], nn.Module]
+    open_root: Callable[[Config, Checkpoint], nn.Module]
     weights_of_graph: dict[str, tuple[str, ...]]
-    constants: Callable[[Any, Any], dict[str, Any]]
-    switches: Any
-    longest_cache: Callable[[Any], int]
-    default_cache: Callable[[Any], int]
+    components: Callable[[Config, Options, int, LayoutName], tuple[Component, ...]]
+    build: Callable[[str, Root, Config, Options, int], nn.Module]
+    longest_cache: Callable[[Config], int]
+    default_cache: Callable[[Config], int]
     chunked: tuple[str, str]
-    parts: dict[str, str]
-    summary: Callable[[Any], list[tuple[str, str]]]
+    parameter_groups: dict[str, str]
+    summary: Callable[[Config], list[tuple[str, str]]]
     calls: Callable[[dict[str, Any], dict[str, Any]], str]
     synthetic: Synthetic
-    voices: Callable[[Path, Any], dict[str, Any]] | None = None
     high_precision: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
 
+    def open_checkpoint(self, folder: Path) -> Checkpoint:
+        """The tensors of a checkpoint. Raises CheckpointNotFound or CheckpointError."""
+        if not folder.is_dir():
+            raise CheckpointNotFound(f"{folder}: no such folder; give the folder of a published checkpoint")
+        return Checkpoint(self.format.weight_files(folder))
+
     def is_constant(self, path: str) -> bool:
-        """Whether the module at `path` becomes constants at export, so that no recipe may touch it."""
+        """Whether the module at `path` is folded at export, so that no recipe may quantise it."""
         return any(fnmatchcase(path, pattern) for pattern in self.constant)

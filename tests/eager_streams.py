@@ -51,13 +51,13 @@ class FaultyStream(Stream):
 class Engines:
     """One model, and contexts of it with a fault in the artifact's place."""
 
-    def __init__(self, checkpoint, quant: str, cache: int = CACHE, layout: str = "BSHD", **switches):
+    def __init__(self, checkpoint, quant: str, cache: int = CACHE, layout: str = "BSHD", **options):
         self.source, self.layout = Source(checkpoint), layout
-        self.request = ExportRequest(quant=quant, options=switches, cache_length=cache)
+        self.request = ExportRequest(quant=quant, options=options, cache_length=cache)
         model = Model(self.source, self.request, layout)
-        self.components = model.all_components()
-        self.eager = EagerEngine(self.components, layout, int8_per_block)
-        self.reordered = EagerEngine(self.components, layout, reordered(int8_per_block))
+        self.model, self.components = model, model.components
+        self.eager = EagerEngine(self.components, model.module, layout, int8_per_block)
+        self.reordered = EagerEngine(self.components, model.module, layout, reordered(int8_per_block))
         self.integer = [
             graph for graph, paths in model.quantized.items() if paths and not graph.startswith("embed")
         ]

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from export.commands.request import add_request_arguments, check_names, export_request, open_source
-from export.targets import TARGETS, parse_targets
+from export.targets import TARGETS, check_recipes, open_target, parse_targets
 
 if TYPE_CHECKING:
     from bundle.manifest import ExportRequest
     from export.source import Source
+    from export.targets.base import Target
 
 ARTIFACTS = Path("artifacts")
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class _Export:
     arguments: argparse.Namespace
     source: Source
     request: ExportRequest
-    targets: tuple[str, ...]
+    has_several_targets: bool
 
     @property
     def name(self) -> str:
@@ -62,26 +63,24 @@ class _Export:
     def folder(self, target: str) -> Path:
         out: Path | None = self.arguments.out
         if out:
-            return out / target if len(self.targets) > 1 else out
+            return out / target if self.has_several_targets else out
         changes = "".join(f"-{component}-{recipe}" for component, recipe in self.request.quant_for)
         precision = "-float32" if self.arguments.compute_precision == "float32" else ""
         return ARTIFACTS / f"{self.name}-{target}-{self.request.quant}{changes}{precision}"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    targets = parse_targets(arguments.target)
+    targets = [open_target(name, arguments.compute_precision) for name in parse_targets(arguments.target)]
     check_names(arguments)
     from export.job import resolve_recipes
-    from export.targets import check_recipes, compute_precision
 
     source = open_source(arguments.checkpoint, arguments.model)
     request = export_request(arguments, source.family.name)
     recipes = resolve_recipes(source, request)  # a wrong rule fails before anything is lowered
     for target in targets:
-        compute_precision(target, arguments.compute_precision)
         check_recipes(target, recipes.values())
     _warn_of_missing_parts(source)
-    export = _Export(arguments, source, request, targets)
+    export = _Export(arguments, source, request, len(targets) > 1)
     results = [_export_target(export, target) for target in targets]
     if arguments.json:
         print(json.dumps(results, indent=1))
@@ -96,32 +95,28 @@ def _warn_of_missing_parts(source: Source) -> None:
         log.warning(
             "%s: the checkpoint has no tokenizer; its bundle cannot read or write text", source.folder
         )
-    if source.family.voices is not None and not source.voices:
+    if source.family.format.has_voices and not source.voices:
         log.warning("%s: the checkpoint has no voices", source.folder)
 
 
-def _export_target(export: _Export, target: str) -> dict[str, Any]:
+def _export_target(export: _Export, target: Target) -> dict[str, Any]:
     """Writes one bundle, or estimates its export with --dry-run. Returns the result row."""
     from bundle.bundle import Bundle
     from export.build import Output, build
     from export.estimate import estimate
     from export.job import resolve
-    from export.targets import open_target
 
-    arguments, out = export.arguments, export.folder(target)
-    verifies, precision = not arguments.no_verify, arguments.compute_precision
-    expected = estimate(export.source, export.request, target, verifies, precision)
+    arguments, out = export.arguments, export.folder(target.name)
+    verifies = not arguments.no_verify
+    expected = estimate(export.source, export.request, target, verifies)
     if arguments.dry_run:
-        return {"target": target, "out": str(out), "exists": out.exists(), **expected}
-    lowering = open_target(target, precision)
-    job = resolve(export.source, export.request, lowering, export.name, export.licence)
-    made = build(
-        export.source, job, lowering, Output(out, arguments.force, verifies, expected["memory_bytes"])
-    )
+        return {"target": target.name, "out": str(out), "exists": out.exists(), **expected}
+    job = resolve(export.source, export.request, target, export.name, export.licence)
+    made = build(export.source, job, target, Output(out, arguments.force, verifies, expected["memory_bytes"]))
     bundle = Bundle(out)
     status = bundle.manifest.verification.status
     log.info("%s: %s, %s", out, "written" if made else "up to date, every file checked", status)
-    return {"target": target, "out": str(out), "made": made, "bytes": bundle.size, "status": status}
+    return {"target": target.name, "out": str(out), "made": made, "bytes": bundle.size, "status": status}
 
 
 def _estimate_text(result: dict[str, Any]) -> str:

@@ -10,14 +10,14 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from bundle.errors import UsageError
-from model.families import FAMILIES, switches_of
+from model.families import FAMILIES, options_of
 
 OptionModels = Mapping[str, type[BaseModel]]  # by family
 
 
 def option_models() -> dict[str, type[BaseModel]]:
     """The option model of each family. Imports no torch."""
-    return {family: switches_of(family) for family in FAMILIES}
+    return {family: options_of(family) for family in FAMILIES}
 
 
 def add_family_options(parser: argparse.ArgumentParser, models: OptionModels) -> None:

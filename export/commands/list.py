@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from export.commands.request import full_request, open_source
-from export.targets import TARGETS, targets_of
+from export.targets import TARGETS, targets_that_hold
 from model.families import FAMILIES, public_name
 from quantize.recipe import RECIPES
 from quantize.schemes import Scheme
@@ -70,5 +70,5 @@ def _lines(sources: dict[str, Source]) -> list[str]:
 def _scheme_text(scheme: Scheme | None) -> str:
     if scheme is None:
         return "full precision"
-    allowed = targets_of(scheme)
-    return scheme.describe() + (f" ({', '.join(sorted(allowed))} only)" if allowed else "")
+    allowed = targets_that_hold(scheme)
+    return scheme.describe() + (f" ({', '.join(allowed)} only)" if len(allowed) < len(TARGETS) else "")

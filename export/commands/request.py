@@ -89,5 +89,5 @@ def full_request(source: Source) -> ExportRequest:
     """A request with every family option that adds components."""
     from bundle.manifest import ExportRequest
 
-    fields = source.family.switches.model_fields.items()
+    fields = source.family.options.model_fields.items()
     return ExportRequest(options={name: True for name, field in fields if field.annotation is bool})

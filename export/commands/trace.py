@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from bundle.errors import UsageError
 from bundle.files import check_writable
 from export.commands.request import add_request_arguments, check_names, export_request, open_source
-from export.targets import TARGETS, parse_targets
+from export.targets import TARGETS, check_recipes, open_target, parse_targets
 from runtime.commands.trace import add_trace_arguments
 
 if TYPE_CHECKING:
     from bundle.manifest import ExportRequest
     from export.source import Source
+    from export.targets.base import Target
     from export.verify.eager import EagerEngine
 
 
@@ -31,6 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--target {arguments.target}: a trace uses the arithmetic of one target; give one")
     if arguments.compute_precision and not targets:
         raise UsageError("--compute-precision needs --target; give both or none")
+    target = open_target(targets[0], arguments.compute_precision) if targets else None
     check_names(arguments)
     from export.job import eager_job
     from runtime.families import open_family
@@ -38,8 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     source = open_source(arguments.checkpoint, arguments.model)
     request = export_request(arguments, source.family.name)
-    target = targets[0] if targets else None
-    engine = _eager_engine(source, request, target, arguments.compute_precision)
+    engine = _eager_engine(source, request, target)
     family = open_family(source.family.name)
     constants = family.parse_constants(eager_job(source, request))
     inputs = read_inputs(arguments.inputs, family.trace.inputs(constants))
@@ -51,20 +52,16 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _eager_engine(
-    source: Source, request: ExportRequest, target: str | None, precision: str | None
-) -> EagerEngine:
+def _eager_engine(source: Source, request: ExportRequest, target: Target | None) -> EagerEngine:
     """Eager PyTorch with the arithmetic of `target`, or in floats."""
     from export.job import resolve_recipes
     from export.model import Model
-    from export.targets import check_recipes, open_target
     from export.verify.eager import EagerEngine
     from quantize.linear import float_activations
 
     if target is None:
-        components = Model(source, request, "BSHD", "float32").all_components()
-        return EagerEngine(components, "BSHD", float_activations)
+        model = Model(source, request, "BSHD", "float32")
+        return EagerEngine(model.components, model.module, "BSHD", float_activations)
     check_recipes(target, resolve_recipes(source, request).values())
-    lowering = open_target(target, precision)
-    components = Model(source, request, lowering.layout, lowering.compute_precision).all_components()
-    return EagerEngine(components, lowering.layout, lowering.linear_kernel)
+    model = Model(source, request, target.layout, target.compute_precision)
+    return EagerEngine(model.components, model.module, target.layout, target.linear_kernel)

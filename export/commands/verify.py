@@ -35,20 +35,20 @@ def run(arguments: argparse.Namespace) -> int:
     _check_core_ml_options(arguments, bundle.job.target)
     bundle.check_hashes()
     from export.build import REPORT
-    from export.targets import HALVES, open_target
+    from export.targets import target_of_job
     from export.verify.manifest_check import check_manifest, check_source
     from export.verify.verify import failures, table, verify
 
     job = bundle.job
     source = open_source(arguments.checkpoint, job.family)
     check_source(job.source.files, source, arguments.checkpoint is None)
-    lowering = open_target(job.target, job.compute_precision if job.target in HALVES else None)
-    check_manifest(bundle, source, lowering)
+    target = target_of_job(job)
+    check_manifest(bundle, source, target)
     precisions = (arguments.compute_precision,) if arguments.compute_precision else None
     units = arguments.compute_units
-    if units not in (None, "all") and None not in (precisions or lowering.precisions):
+    if units not in (None, "all") and None not in (precisions or target.verification_precisions):
         raise UsageError(f"--compute-units {units}: for Core ML, which does not run here; leave it out")
-    result = verify(bundle, source, lowering, arguments.steps, precisions=precisions, compute_units=units)
+    result = verify(bundle, source, target, arguments.steps, precisions=precisions, compute_units=units)
     report = json.dumps(result, indent=1)
     try:
         write_whole(arguments.bundle / REPORT, f"{report}\n".encode())
@@ -62,8 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_core_ml_options(arguments: argparse.Namespace, target: str) -> None:
     """Raises UsageError on an option for Core ML bundles that this target does not have."""
-    from export.targets import HALVES
+    from runtime.engines import ENGINES
 
+    options = ENGINES[target].options if target in ENGINES else ()
     for name in ("compute_precision", "compute_units"):
-        if getattr(arguments, name) and target not in HALVES:
+        if getattr(arguments, name) and name not in options:
             raise UsageError(f"{name}: for Core ML bundles; {arguments.bundle} is for {target}", field=name)

@@ -1,76 +1,81 @@
-"""The table of targets. A target's packages are imported when it is asked for."""
+"""The table of targets. Opening a target imports neither torch nor the packages of the target."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from bundle.errors import ExportError, RecipeError
+from bundle.errors import RecipeError
 from quantize.recipe import Recipe
 from quantize.schemes import Scheme
 
 if TYPE_CHECKING:
-    from export.targets.base import Lowering
+    from bundle.manifest import ExportJob
+    from export.targets.base import Target
 
-TARGETS = {
-    "onnx": ("export.targets.onnx", "OnnxLowering", ("onnx", "onnxscript", "onnxruntime")),
-    "executorch": ("export.targets.executorch", "ExecuTorchLowering", ("executorch",)),
-    "coreml": ("export.targets.coreml.lowering", "CoreMLLowering", ("coremltools",)),
+# Name of a target: module and class. Each has a row in `runtime.engines`, which runs its artifacts.
+TARGETS: dict[str, tuple[str, str]] = {
+    "onnx": ("export.targets.onnx.target", "OnnxTarget"),
+    "executorch": ("export.targets.executorch.target", "ExecuTorchTarget"),
+    "coreml": ("export.targets.coreml.target", "CoreMLTarget"),
 }
-
-SCHEME_TARGETS = {"palette": frozenset({"coreml"})}  # scheme types that only some targets can store
-HALVES = ("coreml",)  # hold what stays in floating point in half precision, unless asked for more
 
 
 def parse_targets(text: str) -> tuple[str, ...]:
-    """`onnx,coreml` -> its parts, in order and once each. Raises RecipeError (usage) on an unknown one."""
+    """`onnx,coreml` -> names in order, each once. Raises RecipeError for an unknown name."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for name in names:
-        if name not in TARGETS:
-            raise RecipeError(f"target {name!r} is unknown; there are {', '.join(TARGETS)}", field="target")
+        _check_name(name)
     return names
 
 
-def compute_precision(target: str, asked: str | None = None) -> str:
-    """In which a target holds and computes what stays in floating point. Raises RecipeError (usage) where it has no choice."""
-    if asked is not None and target not in HALVES:
+def open_target(name: str, precision: str | None = None) -> Target:
+    """The target called `name`. `precision` is the compute precision, if the request gives one.
+
+    Raises RecipeError if the target does not offer a choice of precision, or not this one.
+    """
+    target = _target_class(name)
+    offered = target.compute_precisions
+    if precision is not None and (len(offered) == 1 or precision not in offered):
+        having = [other for other in TARGETS if len(_target_class(other).compute_precisions) > 1]
         raise RecipeError(
-            f"compute_precision {asked}: for {', '.join(HALVES)}; {target} computes in float32",
+            f"compute_precision {precision}: for {', '.join(having)}; {name} computes in {' or '.join(offered)}",
             field="compute_precision",
         )
-    return asked or ("float16" if target in HALVES else "float32")
+    return target(next((own for own in offered if own == precision), offered[0]))
 
 
-def check_recipes(target: str, recipes: Iterable[Recipe]) -> None:
-    """Raises RecipeError (usage) if a target cannot store the weights of a recipe."""
+def target_of_job(job: ExportJob) -> Target:
+    """The target of an existing bundle, in its compute precision if the target has that one, else in the default."""
+    target = _target_class(job.target)
+    known = job.compute_precision in target.compute_precisions
+    return target(job.compute_precision if known else target.compute_precisions[0])
+
+
+def check_recipes(target: Target, recipes: Iterable[Recipe]) -> None:
+    """Raises RecipeError if the target cannot store the weights of a recipe."""
     for recipe in recipes:
         for scheme in recipe.schemes:
-            allowed = targets_of(scheme)
-            if allowed is not None and target not in allowed:
+            if not target.holds(scheme):
                 raise RecipeError(
-                    f"recipe {recipe.name}: {target} cannot store {scheme.type} weights, only"
-                    f" {', '.join(sorted(allowed))} can; use w4 for {target}"
+                    f"recipe {recipe.name}: {target.name} cannot store {scheme.type} weights, only"
+                    f" {', '.join(targets_that_hold(scheme)) or 'no target'} can; use w4 for {target.name}"
                 )
 
 
-def targets_of(scheme: Scheme) -> frozenset[str] | None:
-    """Names of the targets that can store weights in `scheme`. None means every target."""
-    return SCHEME_TARGETS.get(scheme.type, scheme.targets)
+def targets_that_hold(scheme: Scheme) -> tuple[str, ...]:
+    """Names of the targets that can store weights in `scheme`, sorted."""
+    return tuple(sorted(name for name in TARGETS if open_target(name).holds(scheme)))
 
 
-def float_bytes(target: str, asked: str | None = None) -> int:
-    return 2 if compute_precision(target, asked) == "float16" else 4
+def _check_name(name: str) -> None:
+    if name not in TARGETS:
+        raise RecipeError(f"target {name!r} is unknown; there are {', '.join(TARGETS)}", field="target")
 
 
-def open_target(name: str, asked: str | None = None) -> Lowering:
-    """`asked` is a compute precision. Raises ExportError when a package of the target is not installed."""
-    precision = compute_precision(name, asked)
-    module, attribute, packages = TARGETS[name]
-    missing = [package for package in packages if find_spec(package) is None]
-    if missing:
-        raise ExportError(
-            f"target {name}: {', '.join(missing)} not installed; install voxport with its extra [export]: pip install '.[export]' in its folder"
-        )
-    return getattr(import_module(module), attribute)(*[precision] if name in HALVES else [])
+def _target_class(name: str) -> type[Target]:
+    _check_name(name)
+    module, attribute = TARGETS[name]
+    target: type[Target] = getattr(import_module(module), attribute)
+    return target

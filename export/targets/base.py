@@ -1,165 +1,173 @@
-"""What a target must provide, and what every target shares: graphs, their example inputs, their states."""
+"""`Target`: everything that differs between targets. Its facts need neither torch nor the packages of the target."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from torch import nn
-
-from bundle.cache import coreml_state_name
+from bundle.cache import LayoutName
+from bundle.errors import ExportError
 from bundle.manifest import Precision
-from bundle.spec import Signature
-from model.component import Component
-from quantize.linear import LinearKernel
+from bundle.spec import Dtype, Signature
+from quantize.schemes import Scheme
 
-TRACE_ROWS = 5  # size of a dynamic dimension while tracing: neither 0 nor 1, which torch.export would take as constants
+if TYPE_CHECKING:
+    from torch import nn
+
+    from model.component import Component
+    from quantize.linear import LinearKernel
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Components that are lowered as one: the first has the widest bounds, the others are the same module at other sizes."""
+    """A module with its weights, and the components that it computes. The first component has the widest bounds."""
 
     name: str
+    module: nn.Module
     components: tuple[Component, ...]
 
     @property
-    def widest(self) -> Component:
+    def first(self) -> Component:
         return self.components[0]
 
     @property
     def batched(self) -> bool:
         return any(component.batched for component in self.components)
 
-    def trace_inputs(self) -> dict[str, torch.Tensor]:
-        return example_inputs(
-            self.widest, {dim: min(TRACE_ROWS, high) for dim, (_, high) in self.widest.signature.dims.items()}
-        )
-
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """Where a component is called: `name` inside `file`. `state_rows_per_call` bounds the cache rows that one call of a method
-    that reads or writes states moves (0: no such methods)."""
+    """The place of a component in the artifacts: callable `name` of `file`.
+
+    `state_rows_per_call` is the largest number of cache rows that one call of a method for reading or writing states
+    moves. 0 means that there are no such methods.
+    """
 
     file: str
     name: str
     state_rows_per_call: int = 0
 
 
-class Lowering(Protocol):
-    """One target. `layout` and `linear_kernel` say what its artifacts compute, for the eager reference to do the same.
+@dataclass(frozen=True)
+class Costs:
+    """Costs of the tools of a target, for estimates.
 
-    `max_batch`: how many one call of a batched component may serve. `is_slow`: large artifacts run here at seconds a call.
-    `integer_kernels`: quantised products round their activations whatever the scheme asks.
-    `runners` are what may run the artifacts, the one of this machine first; `precisions` those in which it does to verify them,
-    the first at full length. `compute_precision` is what floats are held in.
+    lowering, running: bytes of memory for each byte of an artifact, beside the loaded weights.
+    product: seconds to lower one matrix product.
+    verification: seconds of verification for any model.
+    sample: seconds of verification for each 1e9 weights of a large model.
     """
 
-    target: str
-    layout: str
-    linear_kernel: LinearKernel
-    max_batch: int = 1
-    is_slow: bool = False
-    runners: tuple[str, ...]
-    precisions: tuple[str | None, ...] = (None,)
-    compute_precision: Precision = "float32"
-    integer_kernels: bool
-    packages: tuple[str, ...]
+    lowering: float
+    running: float
+    product: float
+    verification: float
+    sample: float
+
+
+class Target(ABC):
+    """One target. A subclass is a light class in `NAME/target.py`, with a row in `export.targets.TARGETS`.
+
+    `lower`, `check` and `linear_kernel` import the packages that they need when they are called.
+
+    name: name in the table and in manifests.
+    packages: packages that `lower` needs. Their versions go into the manifest, with those of torch and torchao.
+    layout: memory layout of the KV caches.
+    costs: for estimates.
+    state_notes: how a runner binds states and which operators it needs, for the README of a bundle.
+    sliding_window_notes: how it updates sliding-window caches.
+    runners: programs that may run the artifacts, the one of this machine first.
+    compute_precisions: precisions that floats can be stored and computed in, the default first.
+    verification_precisions: precisions that verification runs the artifact in. The first one gets the long run.
+        None leaves the choice to the runner.
+    native_schemes: types of schemes that the target supports with a kernel or a storage format of its own.
+    has_integer_kernels: whether products of integer weights round their activations, whatever the scheme asks.
+    max_batch: largest batch in one call of a batched component.
+    is_slow: whether a large artifact takes seconds for each call on this machine.
+    """
+
+    name: ClassVar[str]
+    packages: ClassVar[tuple[str, ...]]
+    layout: ClassVar[LayoutName]
+    costs: ClassVar[Costs]
+    state_notes: ClassVar[str]
+    sliding_window_notes: ClassVar[str] = ""
+    runners: ClassVar[tuple[str, ...]]
+    compute_precisions: ClassVar[tuple[Precision, ...]] = ("float32",)
+    verification_precisions: ClassVar[tuple[str | None, ...]] = (None,)
+    native_schemes: ClassVar[frozenset[str]] = frozenset({"integer"})
+    has_integer_kernels: ClassVar[bool] = False
+    max_batch: ClassVar[int] = 1
+    is_slow: ClassVar[bool] = False
+
+    def __init__(self, compute_precision: Precision | None = None):
+        """`compute_precision` is one of `compute_precisions`. None means the default."""
+        self.compute_precision: Precision = compute_precision or self.compute_precisions[0]
 
     @property
-    def halves(self) -> bool:
-        """Whether floats are rounded to half precision."""
-        return self.compute_precision == "float16"
+    @abstractmethod
+    def linear_kernel(self) -> LinearKernel:
+        """The arithmetic of quantised products in the artifacts, in plain torch. The eager reference uses it."""
 
-    def signature(self, component: Component) -> Signature:
-        """The component's signature in the artifact, whose dimensions may have narrower bounds."""
-        return component.signature
+    @property
+    def float_bytes(self) -> int:
+        """Bytes of one floating-point weight in an artifact."""
+        return 2 if self.compute_precision == "float16" else 4
 
-    def entry_point(self, component: Component) -> EntryPoint:
-        """Where the artifact of the component's graph has it."""
-        ...
-
-    def lower(self, graph: Graph, folder: Path) -> None:
-        """Writes a graph into files of its own in `folder`.
-
-        Nothing of another graph is needed, so that weights can be freed before the next is loaded. Raises ExportError.
-        """
-        ...
-
-    def computes_in_half(self, precision: str | None) -> bool:
-        """Whether values are rounded to half precision where the artifact runs in `precision`."""
+    def runs_in_float16(self, precision: str | None) -> bool:
+        """Whether values are rounded to float16 when the artifact runs in `precision`."""
         return False
 
+    def holds(self, scheme: Scheme) -> bool:
+        """Whether the target can store weights in `scheme`."""
+        return scheme.type in self.native_schemes or not scheme.needs_native_support
+
+    def check_installed(self) -> None:
+        """Raises ExportError that names the packages of the target that are not installed."""
+        missing = [package for package in self.packages if find_spec(package) is None]
+        if missing:
+            raise ExportError(
+                f"target {self.name}: {', '.join(missing)} not installed; install voxport with its extra [export]: "
+                "pip install '.[export]' in its folder"
+            )
+
+    def signature(self, component: Component) -> Signature:
+        """The signature of a component in the artifact. Dimensions may have narrower bounds than the component's."""
+        return component.signature
+
+    @abstractmethod
+    def entry_point(self, component: Component) -> EntryPoint:
+        """The place of a component in the artifacts."""
+
+    @abstractmethod
+    def lower(self, graph: Graph, folder: Path) -> None:
+        """Writes the artifact of one graph into `folder`. Raises ExportError.
+
+        Depends on no other graph, so that weights are freed before the next graph is loaded.
+        """
+
     def check(self, graph: Graph, folder: Path) -> str:
-        """What was found right about a saved graph without running it, if this target can tell. Raises ExportError."""
+        """Reads the artifact of a graph back and compares it with the graph, without running it. Raises ExportError.
+
+        Returns a description of what was compared. Empty means that the target compares nothing.
+        """
         return ""
 
+    def readme_notes(self, has_sliding_window: bool) -> str:
+        """Paragraphs for the README of a bundle."""
+        return f"{self.state_notes}\n{self.sliding_window_notes}" if has_sliding_window else self.state_notes
 
-def example_inputs(component: Component, sizes: dict[str, int], seed: int = 0) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(array) for name, array in component.example(seed, **sizes).items()}
+    def artifact_dtype(self, dtype: Dtype) -> Dtype:
+        """Dtype in the artifact of an input or output that the component declares as `dtype`."""
+        return dtype
 
+    def state_name(self, graph: str, state: str) -> str:
+        """Name in the artifact of a state."""
+        return state
 
-def zero_states(component: Component) -> list[torch.Tensor]:
-    return [torch.zeros(state.shape) for state in component.signature.states]
-
-
-def dynamic_shapes(component: Component) -> list[dict[int, torch.export.Dim]]:
-    """One entry per input: which of its axes are which dimension."""
-    dims = {
-        name: torch.export.Dim(name, min=low, max=high)
-        for name, (low, high) in component.signature.dims.items()
-        if high > 1
-    }
-    return [
-        {axis: dims[size] for axis, size in enumerate(spec.shape) if size in dims}
-        for spec in component.signature.inputs
-    ]
-
-
-class Stateful(nn.Module):
-    """A pure module with its states as buffers, for targets that mutate them: `forward(*inputs) -> outputs`.
-
-    A target's attention may write a cache in place and hand it back; then there is nothing to copy.
-    """
-
-    def __init__(self, component: Component):
-        super().__init__()
-        self.module = component.module
-        self.n_outputs = len(component.signature.outputs)
-        self.names = [coreml_state_name(component.graph, state.name) for state in component.signature.states]
-        for name, state in zip(self.names, component.signature.states, strict=True):
-            self.register_buffer(name, torch.zeros(state.shape))
-
-    def states(self) -> list[torch.Tensor]:
-        return [getattr(self, name) for name in self.names]
-
-    def forward(self, *inputs: torch.Tensor):
-        before = self.states()
-        result = self.module(*inputs, *before)
-        result = result if isinstance(result, tuple) else (result,)
-        for buffer, after in zip(before, result[self.n_outputs :], strict=True):
-            if after is not buffer:
-                buffer.copy_(
-                    after.reshape(buffer.shape)
-                )  # of that shape already; Core ML's converter loses track of it in slices
-        return result[: self.n_outputs]
-
-
-@contextmanager
-def quiet_logs(*names: str) -> Iterator[None]:
-    """Raises the level of noisy loggers while a target converts."""
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+    def state_dtype(self, dtype: Dtype) -> Dtype:
+        """Dtype in the artifact of a state that the component declares as `dtype`."""
+        return dtype

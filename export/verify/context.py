@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,7 +54,7 @@ class Context:
 
     def __init__(
         self,
-        components: list[Component],
+        components: Sequence[Component],
         artifact: NewStream,
         eager: NewStream,
         reordered: NewStream,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import nn
 
+from bundle.cache import LayoutName
 from bundle.spec import Signature
 from model.component import Component
 from model.layers.attention import ReferenceAttention, attention_kernel
@@ -20,22 +22,22 @@ class EagerEngine(Engine):
 
     def __init__(
         self,
-        components: list[Component],
-        layout: str,
+        components: Sequence[Component],
+        module: Callable[[str], nn.Module],
+        layout: LayoutName,
         kernel: LinearKernel = float_activations,
-        find: Callable[[str], Component] | None = None,
     ):
-        """`find(name)` gives a component with its weights in place; by default those of `components`, which then need them."""
+        """`module(name)` returns the module of a component, with its weights."""
         super().__init__()
         self._components = {component.name: component for component in components}
-        self._find = find or self._components.__getitem__
+        self._module = module
         self._attention, self._kernel, self.identity = ReferenceAttention(layout), kernel, "eager"
 
     def stream(self) -> EagerStream:
         return EagerStream({name: component.signature for name, component in self._components.items()}, self)
 
     def call(self, name: str, inputs: list[torch.Tensor], states: list[torch.Tensor]) -> list[torch.Tensor]:
-        module = self._find(name).module
+        module = self._module(name)
         # for each call, because engines of one model share its modules
         with torch.no_grad(), linear_kernel(module, self._kernel), attention_kernel(module, self._attention):
             result = module(*inputs, *states)

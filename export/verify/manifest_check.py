@@ -10,7 +10,7 @@ from bundle.files import FileEntry
 from bundle.manifest import MANIFEST, NOT_RUN
 from export.job import first_difference, resolve
 from export.source import Source
-from export.targets.base import Lowering
+from export.targets.base import Target
 from runtime.families import read_constants
 from runtime.families.voxtral_tts.voices import load_voice
 
@@ -26,7 +26,7 @@ def check_source(expected: dict[str, FileEntry], source: Source, is_default: boo
             )
 
 
-def check_manifest(bundle: Bundle, source: Source, target: Lowering) -> None:
+def check_manifest(bundle: Bundle, source: Source, target: Target) -> None:
     """Raises IntegrityError that names the first field that the checkpoint does not give.
 
     Versions of tools are not compared: another version may verify a bundle.

@@ -15,13 +15,12 @@ from bundle.manifest import ExportRequest
 from export.memory import free_memory
 from export.model import LazyReference, Model
 from export.source import Source
-from export.targets.base import Graph, Lowering
+from export.targets.base import Graph, Target
 from export.verify.checks import at_once, each_component, guarded, long_run, replay, streaming
 from export.verify.comparison import FLOAT_BAR, HALF_BAR, Comparison, Fact, distance_at
 from export.verify.context import SAMPLE, SKETCH, WHOLE, Context
 from export.verify.eager import EagerEngine, reordered
 from export.verify.teacher_forcing import Reports, agreement, end_to_end
-from model.component import Component
 from quantize.module import QuantizedModule
 from runtime.engines import open_engine
 from runtime.engines.base import EngineOptions
@@ -34,7 +33,7 @@ log = logging.getLogger(__name__)
 def verify(
     bundle: Bundle,
     source: Source,
-    lowering: Lowering,
+    lowering: Target,
     steps: int = DEFAULT_STEPS,
     model: Model | None = None,
     precisions: tuple[str | None, ...] | None = None,
@@ -52,7 +51,9 @@ def verify(
         model.pack(graph.name)
         free_memory()
     reports: Reports = {}
-    for index, precision in enumerate(precisions or lowering.precisions[: 1 if source.is_large else None]):
+    for index, precision in enumerate(
+        precisions or lowering.verification_precisions[: 1 if source.is_large else None]
+    ):
         options = EngineOptions(
             compute_precision=precision, compute_units=compute_units if precision is None else None
         )
@@ -74,7 +75,7 @@ def verify(
     }
 
 
-def _structure(graph: Graph, bundle: Bundle, lowering: Lowering) -> list[Fact]:
+def _structure(graph: Graph, bundle: Bundle, lowering: Target) -> list[Fact]:
     try:
         right = lowering.check(graph, bundle.folder)
     except ExportError as error:
@@ -85,14 +86,14 @@ def _structure(graph: Graph, bundle: Bundle, lowering: Lowering) -> list[Fact]:
 def _run(
     bundle: Bundle,
     source: Source,
-    lowering: Lowering,
+    lowering: Target,
     model: Model,
     options: EngineOptions,
     steps: int,
 ) -> tuple[list[Comparison | Fact], Reports]:
     """Every check in one precision."""
-    components, precision = model.all_components(), options.compute_precision
-    half = lowering.computes_in_half(precision)
+    components, precision = model.components, options.compute_precision
+    half = lowering.runs_in_float16(precision)
     job, layout = bundle.job, lowering.layout
     plain = LazyReference(
         source, ExportRequest(options=job.request.options, cache_length=job.cache_length), layout
@@ -103,16 +104,17 @@ def _run(
     context = Context(
         components,
         artifact=engine.stream,
-        eager=EagerEngine(components, layout, lowering.linear_kernel).stream,
+        eager=EagerEngine(components, model.module, layout, lowering.linear_kernel).stream,
         reordered=EagerEngine(
-            components, layout, reordered(lowering.linear_kernel, torch.float16 if half else torch.float32)
+            components,
+            model.module,
+            layout,
+            reordered(lowering.linear_kernel, torch.float16 if half else torch.float32),
         ).stream,
-        full=EagerEngine(components, layout, find=plain).stream if rounded else None,
+        full=EagerEngine(components, plain, layout).stream if rounded else None,
         layout=layout,
-        integer_graphs={
-            component.graph for component in components if _rounds_activations(component, lowering)
-        },
-        bars=_quantisation_bars(components),
+        integer_graphs={graph.name for graph in model.graphs() if _rounds_activations(graph, lowering)},
+        bars=_quantisation_bars(model),
         float_bar=HALF_BAR if half else FLOAT_BAR,
         extent=extent,
         batched=engine.batched,
@@ -145,22 +147,22 @@ def _run(
     return results, reports
 
 
-def _rounds_activations(component: Component, lowering: Lowering) -> bool:
-    linears = (part for part in _quantized_modules(component) if not part.is_table)
-    return any(linear.scheme.integer_activations(lowering.integer_kernels) for linear in linears)
+def _rounds_activations(graph: Graph, lowering: Target) -> bool:
+    linears = (part for part in _quantized_modules(graph) if not part.is_table)
+    return any(linear.scheme.integer_activations(lowering.has_integer_kernels) for linear in linears)
 
 
-def _quantisation_bars(components: list[Component]) -> dict[str, float]:
+def _quantisation_bars(model: Model) -> dict[str, float]:
     """The largest distance from full precision of each graph, by the scheme with the lowest correlation limit."""
     limits = {
-        component.graph: [part.scheme.min_correlation for part in _quantized_modules(component)]
-        for component in components
+        graph.name: [part.scheme.min_correlation for part in _quantized_modules(graph)]
+        for graph in model.graphs()
     }
     return {graph: distance_at(min(found)) for graph, found in limits.items() if found}
 
 
-def _quantized_modules(component: Component) -> list[QuantizedModule]:
-    return [part for part in component.module.modules() if isinstance(part, QuantizedModule)]
+def _quantized_modules(graph: Graph) -> list[QuantizedModule]:
+    return [part for part in graph.module.modules() if isinstance(part, QuantizedModule)]
 
 
 def table(result: dict[str, Any]) -> str:

@@ -23,32 +23,32 @@ def run(arguments: argparse.Namespace) -> int:
 
 def summarize(folder: Path) -> dict[str, Any]:
     """What a checkpoint holds, after a check of every tensor's name, shape and dtype. Raises VoxportError."""
-    from model.checkpoint import Checkpoint, expected_tensors
+    from model.checkpoint import expected_tensors
     from model.families import family_of, open_family
 
     family = open_family(family_of(folder))
     config = family.load_config(folder)
-    checkpoint = Checkpoint(folder)
-    shapes = expected_tensors(family.root(config, checkpoint))
-    voices = family.voices(folder, config) if family.voices else {}
+    checkpoint = family.open_checkpoint(folder)
+    shapes = expected_tensors(family.open_root(config, checkpoint))
+    voices = family.format.voices(folder, config)
     return {
         "family": family.name,
         "config": config.model_dump(mode="json"),
         "summary": dict(family.summary(config)),
         "tensors": len(shapes),
-        "parameters": _parameters(shapes, family.parts),
-        "bytes": checkpoint.path.stat().st_size,
+        "parameters": _parameters(shapes, family.parameter_groups),
+        "bytes": checkpoint.size,
         "dtypes": sorted({checkpoint.dtype(name) for name in shapes}),
         "voices": {name: rows.shape[0] for name, rows in voices.items()},
-        "tokenizer": (folder / "tekken.json").is_file(),
+        "tokenizer": bool(family.format.tokenizer_files(folder)),
     }
 
 
-def _parameters(shapes: dict[str, tuple[int, ...]], parts: dict[str, str]) -> dict[str, int]:
-    """Number of parameters of each part of the model."""
-    counts = dict.fromkeys(parts.values(), 0)
+def _parameters(shapes: dict[str, tuple[int, ...]], groups: dict[str, str]) -> dict[str, int]:
+    """Number of parameters of each group."""
+    counts = dict.fromkeys(groups.values(), 0)
     for name, shape in shapes.items():
-        counts[next(part for prefix, part in parts.items() if name.startswith(prefix))] += prod(shape)
+        counts[next(group for prefix, group in groups.items() if name.startswith(prefix))] += prod(shape)
     return counts
 
 
@@ -63,6 +63,6 @@ def _lines(summary: dict[str, Any]) -> list[str]:
         ("parameters", f"{sum(parameters.values()):,}"),
         *((f"  {part}", f"{count:,}") for part, count in parameters.items()),
         ("voices", voices),
-        ("tokenizer", "tekken.json" if summary["tokenizer"] else "no tekken.json"),
+        ("tokenizer", "present" if summary["tokenizer"] else "none"),
     ]
     return [f"{label:<24}{value}" for label, value in rows]

@@ -1,14 +1,16 @@
 """SwiGLU feed-forward block."""
 
+from __future__ import annotations
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model.layers.linear import joined
+from model.layers.linear import fuse
 
 
-class FeedForward(nn.Module):
-    """w2(silu(w1 x) · w3 x), `[..., dim] -> [..., dim]`. `bias` is of w2."""
+class FeedForwardWeights(nn.Module):
+    """Parameters of a feed-forward block under their published names. `bias` is that of w2."""
 
     def __init__(self, dim: int, hidden_dim: int, bias: bool = False):
         super().__init__()
@@ -16,11 +18,16 @@ class FeedForward(nn.Module):
         self.w2 = nn.Linear(hidden_dim, dim, bias=bias)
         self.w3 = nn.Linear(dim, hidden_dim, bias=False)
 
-    def join(self) -> None:
-        """Once the weights are in place: gate and up become one product."""
-        self.w13 = joined([self.w1, self.w3])
-        del self.w1, self.w3
+
+class FeedForward(nn.Module):
+    """w2(silu(w1 x) · w3 x), `[..., dim] -> [..., dim]`, with w1 and w3 fused."""
+
+    def __init__(self, weights: FeedForwardWeights):
+        super().__init__()
+        self.w2: nn.Module = weights.w2
+        self.w13 = fuse(weights, "w1", "w3")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         gate, up = self.w13(x).chunk(2, dim=-1)
-        return self.w2(F.silu(gate) * up)
+        y: torch.Tensor = self.w2(F.silu(gate) * up)
+        return y

@@ -7,13 +7,15 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-SPAN = 4096  # rows of the two tables of a stream without end
+SPAN = 4096  # rows of each of the two tables of `UnboundedRotaryTable`
 
 
 class RotaryTable(nn.Module):
-    """Cosine and sine of `pos · theta^(-2j/head_dim)` for every position of a cache, `[length, head_dim/2]` each.
+    """Cosine and sine of `pos · theta^(-2j/head_dim)` for every position of a cache.
 
-    A table rather than in-graph arithmetic: in half precision `pos · frequency` would lose whole turns.
+    Each is [length, head_dim/2].
+
+    A table instead of arithmetic in the graph: in half precision `pos · frequency` is wrong by whole turns.
     """
 
     cos: torch.Tensor
@@ -27,13 +29,16 @@ class RotaryTable(nn.Module):
         self.register_buffer("sin", angle.sin().float(), persistent=False)
 
     def forward(self, positions: torch.Tensor) -> Rotation:
-        """`positions` int64 [B, S]."""
+        """positions int64 [B, S] -> the angles of these rows."""
         return Rotation(self.cos[positions], self.sin[positions], self)
 
 
-class RollingRotaryTable(nn.Module):
-    """The same for streams without end: an angle is the sum of two, of `pos % SPAN` and of the rest, each from a table of `SPAN` rows.
-    Positions go up to SPAN · (SPAN - 1) - 1: at 50 a second, 93 hours."""
+class UnboundedRotaryTable(nn.Module):
+    """The same for sliding-window caches, whose positions have no end.
+
+    An angle is the sum of two: that of `pos % SPAN` and that of the rest, each from a table of `SPAN` rows.
+    Positions are at most SPAN · (SPAN - 1) - 1: 93 hours at 50 positions per second.
+    """
 
     cos: torch.Tensor
     sin: torch.Tensor
@@ -49,17 +54,20 @@ class RollingRotaryTable(nn.Module):
             self.register_buffer(f"{name}sin", angle.sin().float(), persistent=False)
 
     def forward(self, positions: torch.Tensor) -> Rotation:
-        """`positions` int64 [B, S]."""
+        """positions int64 [B, S] -> the angles of these rows."""
         near = positions % SPAN
-        far = (positions - near) % (
-            SPAN - 1
-        )  # pos // SPAN, because SPAN is 1 more than SPAN - 1; a division would go through floats on Core ML
+        # pos // SPAN, because SPAN = 1 modulo SPAN - 1. Core ML divides integers as floats.
+        far = (positions - near) % (SPAN - 1)
         cos, sin, far_cos, far_sin = self.cos[near], self.sin[near], self.far_cos[far], self.far_sin[far]
         return Rotation(cos * far_cos - sin * far_sin, sin * far_cos + cos * far_sin, None)
 
 
 class Rotation(NamedTuple):
-    """Angles of rows: cosines and sines [B, S, head_dim/2], and the table that they were read from, for a kernel that reads it itself."""
+    """Angles of the rows of a call: cosines and sines [B, S, head_dim/2].
+
+    `table` is the table they were read from, for a kernel that reads it itself; None for
+    `UnboundedRotaryTable`.
+    """
 
     cos: torch.Tensor
     sin: torch.Tensor
@@ -67,13 +75,13 @@ class Rotation(NamedTuple):
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Rotates the pairs of `x` [B, S, H, head_dim], in single precision."""
-        if x.dtype != torch.float32:  # a conversion that does nothing is two operators in an exported graph
+        if x.dtype != torch.float32:  # a conversion without effect is two operators in an exported graph
             return self(x.float()).to(x.dtype)
         even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)  # [B, S, H, head_dim/2]
         cos, sin = self.cos[:, :, None], self.sin[:, :, None]
         return torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
 
     def both(self, q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Queries and keys at once, for targets whose tools take their time for every operator."""
+        """Rotates queries and keys in one pass, for targets where the number of operators costs time."""
         q, k = self(torch.cat((q, k), dim=2)).split([q.shape[2], k.shape[2]], dim=2)
         return q, k

@@ -1,6 +1,6 @@
-"""Synthetic checkpoints: the published on-disk format with random weights, the same bytes for the same seed.
+"""Synthetic checkpoints: the published files with random weights, the same bytes for the same seed.
 
-What values a tensor has, and what lies beside the weights, a family says: see `model.family.Synthetic`.
+A family defines the values of a tensor and the files beside the weights: see `model.family.Synthetic`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shutil
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,85 +22,98 @@ import numpy as np
 import torch
 
 from bundle.errors import OutputError
-from model.checkpoint import WEIGHTS, expected_tensors
-from model.config import PARAMS
+from model.checkpoint import expected_tensors
 from model.families import DEFAULT, open_family, public_name
 from model.family import Family, Synthetic
 
 BLOCK = 1 << 22  # values generated at a time: 16 MB as float32, whatever the tensor's size
 ITEM = 2  # bytes of a bfloat16
+LOGGED_BYTES = 100e6  # tensors from this size on are logged
 Shapes = dict[str, tuple[int, ...]]
 log = logging.getLogger(__name__)
 
 
 def write_checkpoint(out: Path, size: str = "tiny", seed: int = 0, key: str = DEFAULT) -> None:
-    """Writes params.json, consolidated.safetensors, tekken.json and what else a family has into `out`, a new or empty folder.
+    """Writes a checkpoint of the family `key` into `out`, a new or empty folder.
 
-    Everything is made in a folder beside `out`, which is renamed at the end. Raises OutputError where `out` is not free,
-    `size` is unknown, or the disk is too small.
+    The files are written to a folder beside `out`, which is renamed at the end. Raises OutputError where
+    `out` is not free, `size` is unknown, or the disk is too small.
     """
     family = open_family(key)
     if size not in family.synthetic.sizes:
         raise OutputError(f"size {size!r}: unknown, expected one of {', '.join(family.synthetic.sizes)}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise OutputError(f"{out}: exists and is not an empty folder; choose another folder")
-    shapes = _shapes(family, size)
-    needed = 8 + len(_header(shapes)) + _bytes_of(shapes) + 120 * family.synthetic.vocab(size)
+    shapes, documents = expected_shapes(family, size), _documents(family.synthetic, size)
+    needed = sum(len(content) for content in documents.values())
+    needed += sum(_weight_sizes(family.synthetic, shapes).values())
     try:
         with _folder_beside(out) as partial:
             free = shutil.disk_usage(partial).free
             if free < needed:
                 raise OutputError(
-                    f"{out}: {size} needs {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free there; choose another disk"
+                    f"{out}: {size} needs {needed / 1e9:.2f} GB, {free / 1e9:.2f} GB are free there; "
+                    "choose another disk"
                 )
             log.info("%s: %d tensors, %.1f MB", out, len(shapes), needed / 1e6)
-            _write_files(partial, family, size, seed, shapes)
-            if out.is_dir():  # empty, as seen above; not every system renames onto a folder
+            for name, content in documents.items():
+                (partial / name).parent.mkdir(parents=True, exist_ok=True)
+                (partial / name).write_bytes(content)
+            family.synthetic.write_extra_files(partial, size, seed)
+            _write_weights(partial, family, size, seed, shapes)
+            if out.is_dir():  # empty, as checked above; not every system renames onto a folder
                 out.rmdir()
             partial.rename(out)
     except OSError as error:
-        raise OutputError(
-            f"{out}: cannot be written: {error.strerror or error}; choose another folder"
-        ) from None
+        reason = error.strerror or error
+        raise OutputError(f"{out}: cannot be written: {reason}; choose another folder") from None
 
 
 def embedded_name(key: str = DEFAULT) -> str:
+    """Name of a family's embedded default checkpoint."""
     return f"{public_name(key)}-tiny"
 
 
 def embedded_default(key: str = DEFAULT) -> Path:
-    """A family's tiny checkpoint of seed 0, made on first use below $XDG_CACHE_HOME or ~/.cache, and again where it is broken."""
-    cache, family = (
-        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "voxport",
-        open_family(key),
-    )
+    """A family's tiny checkpoint of seed 0, in $XDG_CACHE_HOME or ~/.cache.
+
+    Written on first use and where it is damaged.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "voxport"
+    family = open_family(key)
     folder = cache / f"{embedded_name(key)}-{family.synthetic.version}"
-    while not _is_whole(folder, family):
-        _put_aside(folder)
+    while not _is_complete(folder, family):
+        _remove(folder)
         try:
             write_checkpoint(folder, key=key)
         except OutputError:
-            if not folder.is_dir():  # else another process was faster: look at what it made
+            if not folder.is_dir():  # otherwise another process wrote it first: check what it wrote
                 raise
     return folder
 
 
-def _is_whole(folder: Path, family: Family) -> bool:
-    """Every file of the tiny checkpoint is there, the two that a run cannot do without in their full size."""
-    shapes, params = _shapes(family, "tiny"), folder / PARAMS
-    weights, expected = folder / WEIGHTS, 8 + len(_header(shapes)) + _bytes_of(shapes)
-    others = [folder / name for name in ("tekken.json", *family.synthetic.beside("tiny"))]
+def _is_complete(folder: Path, family: Family) -> bool:
+    """Whether the tiny checkpoint has all files: JSON files byte by byte, weights by their size."""
+    documents = _documents(family.synthetic, "tiny")
+    weights = _weight_sizes(family.synthetic, expected_shapes(family, "tiny"))
+    others = [folder / name for name in family.synthetic.extra_files("tiny")]
     return (
-        params.is_file()
-        and params.read_bytes() == _json(family.synthetic.params("tiny"))
-        and weights.is_file()
-        and weights.stat().st_size == expected
-        and all(path.is_file() and path.stat().st_size for path in others)
+        all(_content(folder / name) == content for name, content in documents.items())
+        and all(_size(folder / name) == size for name, size in weights.items())
+        and all(_size(path) > 0 for path in others)
     )
 
 
-def _put_aside(folder: Path) -> None:
-    """Removes a broken folder; renamed first, so that nobody meets it half removed."""
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else -1
+
+
+def _remove(folder: Path) -> None:
+    """Removes a damaged folder. It is renamed first, so that no process reads it half removed."""
     aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.broken")
     try:
         folder.rename(aside)
@@ -110,7 +124,10 @@ def _put_aside(folder: Path) -> None:
 
 @contextmanager
 def _folder_beside(out: Path) -> Iterator[Path]:
-    """A new hidden folder in `out`'s parent, so that renaming stays on one disk; removed if it is left where it is."""
+    """A new hidden folder beside `out`, so that renaming stays on one disk.
+
+    Removed on exit unless it was renamed.
+    """
     partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
     partial.mkdir(parents=True)
     try:
@@ -119,60 +136,86 @@ def _folder_beside(out: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _write_files(folder: Path, family: Family, size: str, seed: int, shapes: Shapes) -> None:
-    synthetic = family.synthetic
-    (folder / PARAMS).write_bytes(_json(synthetic.params(size)))
-    (folder / "tekken.json").write_bytes(_json(synthetic.tekken(size)))
-    synthetic.write_beside(folder, size, seed)
-    with (folder / WEIGHTS).open("wb") as file:
-        _write_weights(file, synthetic, _config(family, size), seed, shapes)
+def _documents(synthetic: Synthetic, size: str) -> dict[str, bytes]:
+    """Contents of the JSON files, by path."""
+    contents = {synthetic.config_file: synthetic.config(size), **synthetic.documents(size)}
+    return {name: _json(content) for name, content in contents.items()}
 
 
 def _json(content: dict[str, Any]) -> bytes:
     return (json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode("utf-8")
 
 
-def _config(family: Family, size: str) -> Any:
-    return family.parse_config(family.synthetic.params(size), f"size {size}")
+def synthetic_config(family: Family, size: str) -> Any:
+    """The parsed configuration of a size, in the family's own class."""
+    return family.parse_config(family.synthetic.config(size), f"size {size}")
 
 
-def _shapes(family: Family, size: str) -> Shapes:
-    return expected_tensors(family.build_root(_config(family, size)))
+def expected_shapes(family: Family, size: str) -> Shapes:
+    """Shapes of all tensors by name."""
+    return expected_tensors(family.build_root(synthetic_config(family, size)))
 
 
-def _bytes_of(shapes: Shapes) -> int:
-    return sum(ITEM * int(np.prod(shape)) for shape in shapes.values())
+def _by_file(synthetic: Synthetic, shapes: Shapes) -> dict[str, Shapes]:
+    """The tensors of each weight file, under their full names."""
+    files: dict[str, Shapes] = {file: {} for file in synthetic.weight_files}
+    for name, shape in shapes.items():
+        fitting = [file for file, prefix in synthetic.weight_files.items() if name.startswith(prefix)]
+        files[max(fitting, key=lambda file: len(synthetic.weight_files[file]))][name] = shape
+    return files
 
 
-def _header(shapes: Shapes) -> bytes:
-    """The JSON header of the safetensors format, padded with blanks to a multiple of 8 bytes as the format's library does."""
+def bytes_of(shapes: Shapes) -> int:
+    """Bytes of tensors in bfloat16."""
+    return sum(ITEM * prod(shape) for shape in shapes.values())
+
+
+def _weight_sizes(synthetic: Synthetic, shapes: Shapes) -> dict[str, int]:
+    """Bytes of each weight file."""
+    return {
+        file: 8 + len(_header(part, synthetic.weight_files[file])) + bytes_of(part)
+        for file, part in _by_file(synthetic, shapes).items()
+    }
+
+
+def _header(shapes: Shapes, prefix: str) -> bytes:
+    """The JSON header of a safetensors file, padded with blanks to a multiple of 8 bytes."""
     entries, start = {}, 0
     for name, shape in shapes.items():
-        end = start + ITEM * int(np.prod(shape))
-        entries[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [start, end]}
+        end = start + ITEM * prod(shape)
+        stored = name.removeprefix(prefix)
+        entries[stored] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [start, end]}
         start = end
     header = json.dumps(entries, separators=(",", ":")).encode("ascii")
     return header + b" " * (-len(header) % 8)
 
 
-def _write_weights(file: BinaryIO, synthetic: Synthetic, config: Any, seed: int, shapes: Shapes) -> None:
-    """Header length (8 bytes, little-endian), header, raw tensors one after the other.
+def _write_weights(folder: Path, family: Family, size: str, seed: int, shapes: Shapes) -> None:
+    synthetic, config = family.synthetic, synthetic_config(family, size)
+    for name, part in _by_file(synthetic, shapes).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with (folder / name).open("wb") as file:
+            header = _header(part, synthetic.weight_files[name])
+            file.write(struct.pack("<Q", len(header)) + header)
+            for tensor, shape in part.items():
+                _write_tensor(file, tensor, shape, values(synthetic, tensor, shape, seed, config))
 
-    Written here because the format's library writes from a dict of all tensors only: 8 GB of memory at the published size.
-    """
-    header = _header(shapes)
-    file.write(struct.pack("<Q", len(header)) + header)
-    for name, shape in shapes.items():
-        if ITEM * np.prod(shape) > 100e6:
-            log.info("%s %s", name, list(shape))
-        for block in values(synthetic, name, shape, seed, config):
-            file.write(block.view(torch.int16).numpy().astype("<i2", copy=False).tobytes())
+
+def _write_tensor(file: BinaryIO, name: str, shape: tuple[int, ...], blocks: Iterator[torch.Tensor]) -> None:
+    """Not by the format's library, which needs all tensors in memory: 8 GB at the published size."""
+    if ITEM * prod(shape) >= LOGGED_BYTES:
+        log.info("%s %s", name, list(shape))
+    for block in blocks:
+        file.write(block.view(torch.int16).numpy().astype("<i2", copy=False).tobytes())
 
 
 def values(
     synthetic: Synthetic, name: str, shape: tuple[int, ...], seed: int, config: Any
 ) -> Iterator[torch.Tensor]:
-    """The values of a tensor in bfloat16, flat, in blocks of whole rows. They depend on name, shape, configuration and seed alone."""
+    """The values of a tensor in bfloat16, flat, in blocks of whole rows.
+
+    They depend on name, shape, configuration and seed alone.
+    """
     rng = generator(seed, name)
     mean, spread = synthetic.distribution(name, shape, config)
     row = int(np.prod(shape[1:]))
@@ -186,11 +229,11 @@ def values(
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
-    """A stream of its own for each tensor: adding one changes no other."""
+    """A random stream of its own for each tensor: a new tensor does not change the others."""
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     return np.random.Generator(np.random.SFC64(int.from_bytes(digest, "little")))
 
 
 def plain_distribution(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Mean and deviation where nothing special is known: norms around 1, and linears that give outputs of unit variance."""
+    """Default mean and deviation: norms around 1, and linears whose outputs have unit variance."""
     return (1.0, 0.1) if name.endswith("norm.weight") else (0.0, shape[-1] ** -0.5)

@@ -1,4 +1,4 @@
-"""A tekken.json in the published object form, with a made-up vocabulary: for checkpoints of random weights."""
+"""A tekken.json in the published form, with a made-up vocabulary, for synthetic checkpoints."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ PATTERN = (
 
 # Ranks 0 … 19, fixed since the first Tekken; a family adds those that it needs. All other ranks are fillers.
 FIRST_SPECIALS = (
-    "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] [IMG] <pad> "
-    "[IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]"
+    "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] "
+    "[/TOOL_RESULTS] [TOOL_CALLS] [IMG] <pad> [IMG_BREAK] "
+    "[IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]"
 )
 # Every prefix of these becomes a token, so that merges of two and more bytes occur in ordinary text.
 WORDS = (
-    "the and that have for not with you this but his from they say her she will one all would there their what out about who get which "
-    "when make can like time just him know take people into year your good some could them see other than then now look only come over "
+    "the and that have for not with you this but his from they say her she will one all would there their "
+    "what out about who get which when make can like time just him know take people into year "
+    "your good some could them see other than then now look only come over "
     "hello model voice speech random weights"
 )
 OTHER_WORDS = "été où für año não здесь 🙂"
@@ -34,7 +36,10 @@ OTHER_WORDS = "été où für año não здесь 🙂"
 def tekken(
     vocab_size: int, num_vocab_tokens: int, specials: dict[int, str], audio: dict[str, Any]
 ) -> dict[str, Any]:
-    """The content of tekken.json. `vocab_size` counts the specials; entries beyond it are there to be dropped, as published."""
+    """The content of tekken.json.
+
+    `vocab_size` counts the specials. Entries beyond it are dropped by readers, as with the published file.
+    """
     ordered = itertools.islice(_byte_strings(), num_vocab_tokens)
     return {
         "config": {
@@ -54,7 +59,7 @@ def tekken(
 
 
 def _special_names(specials: dict[int, str]) -> list[str]:
-    """All ranks up to the last without a gap: mistral_common counts its own fillers from the length of this list."""
+    """All ranks up to the last, without a gap: mistral_common requires a complete list."""
     named = dict(enumerate(FIRST_SPECIALS.split())) | specials
     return [named.get(rank, f"<SPECIAL_{rank}>") for rank in range(max(named) + 1)]
 
@@ -68,7 +73,7 @@ def _entry(rank: int, token: bytes) -> dict[str, Any]:
 
 
 def _byte_strings() -> Iterator[bytes]:
-    """Distinct byte strings without end, every prefix before what it begins: byte-pair merging can reach each."""
+    """Distinct byte strings without end, prefixes first, so that byte-pair merging reaches each."""
     seen: set[bytes] = set()
     for token in itertools.chain((bytes([byte]) for byte in range(256)), _prefixes(), _letters()):
         if token not in seen:

@@ -6,17 +6,18 @@ import json
 import logging
 from math import ceil
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from bundle.errors import ConfigError
-from model.config import PARAMS, Few, Positive, Section, Size, TransformerArgs, parse_params, read_params
+from model.config import Few, Positive, Section, Size, TransformerArgs, parse_params, read_params
+from model.mistral_format import PARAMS, TOKENIZER
 
-CONV_STRIDE = 2  # of the stem's second convolution; params.json has no key for it
+CONV_STRIDE = 2  # of the second convolution; params.json has no key for it
 KERNEL = 3
-LEFT_PAD_TOKENS = 32  # of silence before a recording
-FLUSH_TOKENS = 10  # of silence behind it, beyond the delay: room for one long word
+LEFT_PAD_TOKENS = 32  # silence before a recording
+FLUSH_TOKENS = 10  # silence after it, beyond the delay: room for one long word
 BOS_ID, EOS_ID, PAD_ID, WORD_ID = 1, 2, 32, 33
 FIRST_TEXT_ID = 1000  # ids below are special
 LOG_MEL_FLOOR = 8.0  # below the maximum, in decades
@@ -39,7 +40,10 @@ class AudioEncodingArgs(Section):
 
 
 class EncoderArgs(TransformerArgs):
-    """The causal audio encoder. Its biases stand where Whisper has them: wq, wv, wo, w2 and the convolutions."""
+    """The causal audio encoder.
+
+    Its biases stand where Whisper has them: wq, wv, wo, w2 and the convolutions.
+    """
 
     use_biases: Literal[True]
     use_cache: bool = False
@@ -102,38 +106,42 @@ class VoxtralRealtimeConfig(TransformerArgs):
         return self.mel_frames_per_token * self.audio.hop_length
 
     @model_validator(mode="after")
-    def _agree(self):
+    def _agree(self) -> Self:
         if self.dim % 2:
             raise ValueError(f"dim {self.dim} is odd; the delay is embedded as cosines and sines")
         if self.encoder.n_heads != self.encoder.n_kv_heads:
             raise ValueError(
-                f"encoder_args.n_kv_heads {self.encoder.n_kv_heads}: the encoder has as many key heads as query heads ({self.encoder.n_heads})"
+                f"encoder_args.n_kv_heads {self.encoder.n_kv_heads}: the encoder has as many key heads "
+                f"as query heads ({self.encoder.n_heads})"
             )
         rate = self.audio.sampling_rate / self.samples_per_token
         if abs(rate - self.audio.frame_rate) > 1e-6:
             raise ValueError(
-                f"audio_encoding_args.frame_rate is {self.audio.frame_rate}; hop and strides make {rate} tokens a second"
+                f"audio_encoding_args.frame_rate is {self.audio.frame_rate}; "
+                f"hop and strides make {rate} tokens a second"
             )
         if self.vocab_size <= WORD_ID:
             raise ValueError(
-                f"vocab_size {self.vocab_size}: has no [STREAMING_PAD] and [STREAMING_WORD], ids {PAD_ID} and {WORD_ID}"
+                f"vocab_size {self.vocab_size}: has no [STREAMING_PAD] and [STREAMING_WORD], "
+                f"ids {PAD_ID} and {WORD_ID}"
             )
         return self
 
 
-class Switches(BaseModel):
-    """What a bundle is made for; it stands in the manifest.
+class Options(BaseModel):
+    """Options of an export. Both options are written to the manifest.
 
-    delay_ms: how far the text lies behind the sound, in multiples of 80 ms; several with commas, the first is the default.
-    streaming: whether the bundle also listens live (`encode_chunk`).
+    delay_ms: how far text is behind audio, in multiples of 80 ms; several are separated by commas, the first
+        is the default.
+    streaming: whether the bundle also transcribes live audio (`encode_chunk`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     delay_ms: str = Field(
         default=str(PUBLISHED_DELAY_MS),
-        description="how far text lies behind sound: multiples of 80 ms up to 1200, or 2400; several with commas",
+        description="delay of text after audio: multiples of 80 ms up to 1200, or 2400; several with commas",
     )
-    streaming: bool = Field(default=False, description="a bundle that listens live as well")
+    streaming: bool = Field(default=False, description="add a component for live audio")
 
     @field_validator("delay_ms")
     @classmethod
@@ -148,34 +156,42 @@ class Switches(BaseModel):
     def delays_ms(self) -> tuple[int, ...]:
         return tuple(int(part) for part in self.delay_ms.split(","))
 
+    def delays(self, config: VoxtralRealtimeConfig) -> tuple[int, ...]:
+        """The delays in tokens."""
+        return tuple(delay_tokens(delay, config) for delay in self.delays_ms)
+
 
 def delay_tokens(delay_ms: int, config: VoxtralRealtimeConfig) -> int:
-    """As the published tokenizer counts: 480 ms are 6 tokens."""
+    """Tokens of a delay, rounded up as the published tokenizer does: 480 ms are 6 tokens."""
     frames = ceil(delay_ms * config.audio.sampling_rate / 1000 / config.audio.hop_length)
     return ceil(frames / config.mel_frames_per_token)
 
 
 def parse_config(params: Any, source: str = PARAMS) -> VoxtralRealtimeConfig:
-    """Checks the parsed JSON. Raises ConfigError that names the key, what was found and what was expected."""
+    """Checks parsed JSON. Raises ConfigError with the key, the value found and what was expected."""
     return parse_params(VoxtralRealtimeConfig, params, source)
 
 
 def load_config(checkpoint: Path) -> VoxtralRealtimeConfig:
-    """Reads `checkpoint/params.json`. Raises CheckpointNotFound or ConfigError, also where tekken.json asks for another schedule."""
+    """Reads `checkpoint/params.json`, and checks the schedule in `tekken.json`.
+
+    Raises CheckpointNotFound or ConfigError.
+    """
     config = parse_config(read_params(checkpoint), str(checkpoint / PARAMS))
-    schedule = _schedule(checkpoint / "tekken.json")
+    schedule = _schedule(checkpoint / TOKENIZER)
     found, delay = (
         schedule.get("streaming_n_left_pad_tokens", LEFT_PAD_TOKENS),
         schedule.get("transcription_delay_ms", PUBLISHED_DELAY_MS),
     )
     if found != LEFT_PAD_TOKENS:
         raise ConfigError(
-            f"{checkpoint / 'tekken.json'}: audio.streaming_n_left_pad_tokens {found}: only {LEFT_PAD_TOKENS} is known here"
+            f"{checkpoint / TOKENIZER}: audio.streaming_n_left_pad_tokens {found}: "
+            f"only {LEFT_PAD_TOKENS} is supported"
         )
     if delay != PUBLISHED_DELAY_MS:
         log.warning(
             "%s: its delay is %s ms; an export takes %d unless --delay-ms says otherwise",
-            checkpoint / "tekken.json",
+            checkpoint / TOKENIZER,
             delay,
             PUBLISHED_DELAY_MS,
         )
@@ -183,7 +199,7 @@ def load_config(checkpoint: Path) -> VoxtralRealtimeConfig:
 
 
 def _schedule(tokenizer: Path) -> dict[str, Any]:
-    """What the file says of sound; nothing where it does not. Whether it is a tokenizer is found out elsewhere."""
+    """The section `audio` of tekken.json; empty if the file has none. Its tokenizer is checked elsewhere."""
     try:
         return dict(json.loads(tokenizer.read_text(encoding="utf-8"))["audio"])
     except (OSError, ValueError, RecursionError, LookupError, TypeError):

@@ -1,6 +1,7 @@
-"""Synthetic Voxtral-Realtime checkpoints: the published shapes, number by number, and smaller ones of the same form.
+"""Synthetic Voxtral-Realtime checkpoints: the published shapes and smaller ones.
 
-What is heard outweighs the token before, so that tokens follow the sound; pads and words come as often as in speech.
+The audio embedding outweighs that of the previous token, so tokens follow the audio. [STREAMING_PAD] and
+[STREAMING_WORD] are as frequent as in speech.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from model.family import Distribution, Synthetic
+from model.mistral_format import PARAMS, TOKENIZER, WEIGHTS
 from model.synthetic.checkpoint import plain_distribution
 from model.synthetic.tokenizer import tekken
-from model.voxtral_realtime.components import AUDIO
 from model.voxtral_realtime.config import (
     FIRST_TEXT_ID,
     LEFT_PAD_TOKENS,
@@ -22,6 +23,7 @@ from model.voxtral_realtime.config import (
     WORD_ID,
     VoxtralRealtimeConfig,
 )
+from model.voxtral_realtime.weights import AUDIO
 
 CONTENT_VERSION = 1
 SPECIALS = {
@@ -33,12 +35,10 @@ SPECIALS = {
     35: "[TRANSCRIBE]",
 }
 TOKEN_TABLE = f"{AUDIO}.tok_embeddings.weight"
-TOKEN_SIZE = 0.3  # of a token's embedding beside what is heard
-PAD_CHANCE, WORD_CHANCE = (
-    0.06,
-    0.15,
-)  # per token, that it wins, were logits independent normals; as they are, pads and words are each a sixth to a third
-GELU_GAIN = 1.7  # what a product behind GELU needs for outputs of unit variance
+TOKEN_SIZE = 0.3  # of a token's embedding relative to the audio's
+# Probabilities per token if logits were independent normals. In fact each is a sixth to a third of all.
+PAD_CHANCE, WORD_CHANCE = 0.06, 0.15
+GELU_GAIN = 1.7  # gives a linear behind a GELU outputs of unit variance
 BIAS = 0.1
 MEL_GAIN = 6.0  # log-mel values of noise differ by a sixth
 CENTRED = ("conv_layers.0.conv.weight", "conv_layers.1.conv.weight", "audio_language_projection.2.weight")
@@ -46,7 +46,7 @@ CENTRED = ("conv_layers.0.conv.weight", "conv_layers.1.conv.weight", "audio_lang
 
 @dataclass(frozen=True)
 class Size:
-    """What differs from the published params.json, section by section; `num_vocab_tokens` are the entries of tekken.json."""
+    """Differences to the published params.json, by section. `num_vocab_tokens`: entries of tekken.json."""
 
     decoder: dict[str, Any]
     encoder: dict[str, Any]
@@ -111,7 +111,7 @@ _PUBLISHED_ENCODER = {
     },
 }
 
-# Below the published size windows are so short that a verification goes beyond them, and inner widths are multiples of 32.
+# Smaller sizes have windows that a verification exceeds, and inner widths that are multiples of 32.
 SIZES = {
     "tiny": Size(
         decoder={"dim": 96, "n_layers": 2, "head_dim": 32, "hidden_dim": 192, "n_heads": 4, "n_kv_heads": 2}
@@ -180,14 +180,18 @@ def _distribution(name: str, shape: tuple[int, ...], config: VoxtralRealtimeConf
         spread *= TOKEN_SIZE
     elif name.endswith(("audio_language_projection.2.weight", "t_cond.2.weight")):
         spread *= GELU_GAIN
-    elif name.endswith(("wo.weight", "w2.weight")):  # depth must not drown what is new in its context
+    elif name.endswith(("wo.weight", "w2.weight")):  # keeps deep layers from outweighing the new input
         spread *= (2 * config.n_layers) ** -0.5
     return np.float32(mean), np.float32(spread)
 
 
 def _adjust(name: str, first: int, rows: np.ndarray, seed: int, config: VoxtralRealtimeConfig) -> None:
-    """What is the same in all sound passes no product behind a log-mel or GELU, whose values are mostly positive, so that tokens change.
-    Specials but [STREAMING_PAD] and [STREAMING_WORD] hardly ever win, and those two as often as in speech."""
+    """Makes tokens change with the audio, and sets the frequency of special tokens.
+
+    Rows of linears behind a log-mel or a GELU are centred: the inputs are mostly positive, and their mean
+    would outweigh the differences. [STREAMING_PAD] and [STREAMING_WORD] are as frequent as in speech,
+    other special tokens are rare.
+    """
     if name.endswith(CENTRED):
         rows -= rows.mean(axis=1, keepdims=True)
     if name != TOKEN_TABLE or first:
@@ -206,9 +210,10 @@ def _adjust(name: str, first: int, rows: np.ndarray, seed: int, config: VoxtralR
 SYNTHETIC = Synthetic(
     version=CONTENT_VERSION,
     sizes=tuple(SIZES),
-    params=lambda size: SIZES[size].params(),
-    tekken=_tekken,
-    vocab=lambda size: SIZES[size].num_vocab_tokens,
+    config_file=PARAMS,
+    config=lambda size: SIZES[size].params(),
+    documents=lambda size: {TOKENIZER: _tekken(size)},
+    weight_files={WEIGHTS: ""},
     distribution=_distribution,
     adjust=_adjust,
 )

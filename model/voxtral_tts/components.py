@@ -1,106 +1,23 @@
-"""The family's root module, and what of it is exported."""
+"""The components of Voxtral-TTS, as data."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
 from bundle.cache import LayoutName, cache_shape
 from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
-from model.checkpoint import Checkpoint, expected_tensors
 from model.component import Component
-from model.layers.attention import ReferenceAttention, join_products
-from model.layers.norm import RMSNorm
-from model.layers.rope import RotaryTable
-from model.voxtral_tts.acoustic import AcousticStepGraph, AcousticTransformer
-from model.voxtral_tts.backbone import (
-    BackboneGraph,
-    Block,
-    CodeEmbeddingGraph,
-    Embeddings,
-    TextEmbeddingGraph,
-)
-from model.voxtral_tts.codec import AudioTokenizer, CodecGraph
-from model.voxtral_tts.config import FIRST_LEVEL, Switches, VoxtralTTSConfig
+from model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs, Options, VoxtralTTSConfig
 
-log = logging.getLogger(__name__)
-MAX_CODEC_FRAMES = 256  # frames of one codec call; longer utterances go through codec_step, which has no end
-
-# Small products whose error the sampler or the stopping rule would feel: kept as floats unless a rule says otherwise.
-HIGH_PRECISION = (
-    "acoustic_transformer.input_projection",
-    "acoustic_transformer.acoustic_codebook_output",
-    "acoustic_transformer.semantic_codebook_output",
-)
-CONSTANT = ("acoustic_transformer.time_projection",)  # multiplied once at export; in no graph
+MAX_CODEC_FRAMES = 256  # frames of one codec call; codec_step decodes longer utterances
+Inputs = dict[str, np.ndarray]
 
 
-class VoxtralTTS(nn.Module):
-    """All tensors of a checkpoint under their own names."""
-
-    def __init__(self, config: VoxtralTTSConfig, code_table_rows: int):
-        super().__init__()
-        self.mm_audio_embeddings = Embeddings(config, code_table_rows)
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.n_layers))
-        self.norm = RMSNorm(config.dim, config.norm_eps)
-        self.acoustic_transformer = AcousticTransformer(config)
-        self.audio_tokenizer = AudioTokenizer(config.codec)
-
-
-def build_root(config: VoxtralTTSConfig, code_table_rows: int | None = None) -> VoxtralTTS:
-    """The root module on the meta device: shapes without storage."""
-    with torch.device("meta"):
-        return VoxtralTTS(config, code_table_rows or config.code_table_rows).requires_grad_(False)
-
-
-def open_root(config: VoxtralTTSConfig, checkpoint: Checkpoint) -> VoxtralTTS:
-    """The root module for a checkpoint, every tensor of it checked and none loaded. Raises CheckpointError.
-
-    A short table of code embeddings is taken, with a warning: checkpoints that other tools wrote at small sizes have it.
-    """
-    table = "mm_audio_embeddings.audio_codebook_embeddings.embeddings.weight"
-    rows = checkpoint.shape(table)[0] if table in checkpoint.names else None
-    short = rows == config.short_code_table_rows < config.addressed_code_rows
-    root = build_root(config, rows if short else None)
-    checkpoint.check(expected_tensors(root))
-    if short:
-        log.warning(
-            "%s: tensor %s has %d rows, codes name %d: rows beyond the end read as zero",
-            checkpoint.path,
-            table,
-            rows,
-            config.addressed_code_rows,
-        )
-    return root
-
-
-WEIGHTS_OF_GRAPH = {
-    "embed_text": ("mm_audio_embeddings.tok_embeddings",),
-    "embed_codes": ("mm_audio_embeddings.audio_codebook_embeddings",),
-    "backbone": (
-        "layers",
-        "norm",
-        "acoustic_transformer.semantic_codebook_output",
-        "acoustic_transformer.llm_projection",
-    ),
-    "acoustic_step": (
-        "acoustic_transformer.input_projection",
-        "acoustic_transformer.time_projection",
-        "acoustic_transformer.acoustic_codebook_output",
-        "acoustic_transformer.norm",
-        "acoustic_transformer.layers",
-    ),
-    "codec": ("audio_tokenizer",),
-}
-
-
-def constants(config: VoxtralTTSConfig) -> dict[str, Any]:
-    """All that a runner must know besides names and shapes."""
+def constants(config: VoxtralTTSConfig, options: Options) -> dict[str, Any]:
+    """Everything that a runner needs besides names and shapes."""
     return {
         "sample_rate": config.codec.sampling_rate,
         "samples_per_frame": config.codec.samples_per_frame,
@@ -117,54 +34,49 @@ def constants(config: VoxtralTTSConfig) -> dict[str, Any]:
 
 
 def components(
-    root: VoxtralTTS,
-    config: VoxtralTTSConfig,
-    switches: Switches,
-    cache_length: int,
-    layout: LayoutName = "BSHD",
-    only: str | None = None,
-) -> list[Component]:
-    """All components, or those of the graph `only`. Build them after the graph's weights are in place: constants are derived here."""
-    makers: dict[str, Callable[[], list[Component]]] = {
-        "embed_text": lambda: [_embed_text(root, config, cache_length)],
-        "embed_codes": lambda: [_embed_codes(root, config)],
-        "backbone": lambda: _backbone(root, config, cache_length, layout),
-        "acoustic_step": lambda: [_acoustic_step(root, config)],
-        "codec": lambda: _codec(root, config, switches),
-    }
-    return [component for graph, make in makers.items() if only in (None, graph) for component in make()]
+    config: VoxtralTTSConfig, options: Options, cache_length: int, layout: LayoutName = "BSHD"
+) -> tuple[Component, ...]:
+    """All components. The caches of the backbone have `cache_length` rows in `layout`."""
+    codec = partial(_codec, config)
+    return (
+        _embed_text(config, cache_length),
+        _embed_codes(config),
+        _prefill(config, cache_length, layout),
+        _decode_step(config, cache_length, layout),
+        _acoustic_step(config),
+        codec(
+            "codec", "codes of a whole utterance to samples; `position` is 0, and the states have no effect"
+        ),
+        codec(
+            "codec_step", "the next frames of an utterance to samples; `position` counts the frames before"
+        ),
+    )
 
 
-def _embed_text(root: VoxtralTTS, config: VoxtralTTSConfig, cache_length: int) -> Component:
-    def example(seed: int, S: int = 8) -> dict[str, np.ndarray]:
+def _embed_text(config: VoxtralTTSConfig, cache_length: int) -> Component:
+    def example(seed: int, S: int = 8) -> Inputs:
         return {"ids": np.random.default_rng(seed).integers(0, config.vocab_size, (1, S))}
 
     return Component(
         name="embed_text",
         graph="embed_text",
-        module=TextEmbeddingGraph(root.mm_audio_embeddings.tok_embeddings),
         signature=Signature(
             inputs=(TensorSpec("ids", "int64", (1, "S"), Kind.INDEX),),
             outputs=(TensorSpec("embeddings", "float32", (1, "S", config.dim), Kind.EMBEDDING),),
             dims={"S": (1, cache_length)},
         ),
         example=example,
-        purpose="rows of the text table; the rows of [AUDIO] ids are then overwritten by the voice",
+        purpose="rows of the text table; the voice then overwrites the rows of [AUDIO] ids",
     )
 
 
-def _embed_codes(root: VoxtralTTS, config: VoxtralTTSConfig) -> Component:
-    def example(seed: int) -> dict[str, np.ndarray]:
+def _embed_codes(config: VoxtralTTSConfig) -> Component:
+    def example(seed: int) -> Inputs:
         return {"codes": _random_codes(config, seed, 1)[:, 0]}
 
     return Component(
         name="embed_codes",
         graph="embed_codes",
-        module=CodeEmbeddingGraph(
-            root.mm_audio_embeddings.audio_codebook_embeddings["embeddings"],
-            config.code_offsets,
-            config.addressed_code_rows,
-        ),
         signature=Signature(
             inputs=(TensorSpec("codes", "int64", (1, config.n_codebooks), Kind.INDEX),),
             outputs=(TensorSpec("embeddings", "float32", (1, 1, config.dim), Kind.EMBEDDING),),
@@ -175,65 +87,60 @@ def _embed_codes(root: VoxtralTTS, config: VoxtralTTSConfig) -> Component:
     )
 
 
-def _backbone(
-    root: VoxtralTTS, config: VoxtralTTSConfig, cache_length: int, layout: LayoutName
-) -> list[Component]:
-    join_products(root.layers)
-    graph = BackboneGraph(
-        root.layers,
-        root.norm,
-        root.acoustic_transformer.semantic_codebook_output,
-        root.acoustic_transformer.llm_projection,
-        RotaryTable(config.head_dim, config.rope_theta, cache_length),
+def _prefill(config: VoxtralTTSConfig, cache_length: int, layout: LayoutName) -> Component:
+    def example(seed: int, S: int = 8) -> Inputs:
+        return _random_embeddings(config, seed, S)
+
+    return Component(
+        name="prefill",
+        graph="backbone",
+        signature=_backbone_signature(config, "S", cache_length, layout),
+        example=example,
+        purpose="embeddings of the prompt, written to the cache from `position` on",
     )
-    for block in root.layers:
-        block.attention.kernel = ReferenceAttention(layout)
+
+
+def _decode_step(config: VoxtralTTSConfig, cache_length: int, layout: LayoutName) -> Component:
+    def example(seed: int) -> Inputs:
+        return _random_embeddings(config, seed, 1)
+
+    return Component(
+        name="decode_step",
+        graph="backbone",
+        signature=_backbone_signature(config, 1, cache_length, layout),
+        example=example,
+        purpose="embedding of the last frame, written to the cache at `position`",
+        batched=True,
+    )
+
+
+def _backbone_signature(
+    config: VoxtralTTSConfig, rows: int | str, cache_length: int, layout: LayoutName
+) -> Signature:
     shape = cache_shape(layout, cache_length, config.n_kv_heads, config.head_dim)
-    states = tuple(
-        StateSpec(f"{kind}_cache_{i}", "float32", shape, CacheSpec(layout))
-        for i in range(config.n_layers)
-        for kind in "kv"
+    return Signature(
+        inputs=(
+            TensorSpec("embeddings", "float32", (1, rows, config.dim), Kind.EMBEDDING),
+            TensorSpec("position", "int64", (1,), Kind.INDEX),
+        ),
+        outputs=(
+            TensorSpec("hidden", "float32", (1, rows, config.dim), Kind.HIDDEN),
+            TensorSpec("semantic_logits", "float32", (1, config.semantic_rows), Kind.LOGITS),
+            TensorSpec("condition", "float32", (1, config.acoustic.dim), Kind.HIDDEN),
+        ),
+        states=tuple(
+            StateSpec(f"{kind}_cache_{i}", "float32", shape, CacheSpec(layout))
+            for i in range(config.n_layers)
+            for kind in "kv"
+        ),
+        dims={"S": (1, cache_length)} if rows == "S" else {},
     )
 
-    def component(name: str, rows: int | str, purpose: str) -> Component:
-        def example(seed: int, S: int = 8) -> dict[str, np.ndarray]:
-            length = S if rows == "S" else 1
-            values = np.random.default_rng(seed).standard_normal((1, length, config.dim), dtype=np.float32)
-            return {"embeddings": values, "position": np.array([0])}
 
-        return Component(
-            name=name,
-            graph="backbone",
-            module=graph,
-            signature=Signature(
-                inputs=(
-                    TensorSpec("embeddings", "float32", (1, rows, config.dim), Kind.EMBEDDING),
-                    TensorSpec("position", "int64", (1,), Kind.INDEX),
-                ),
-                outputs=(
-                    TensorSpec("hidden", "float32", (1, rows, config.dim), Kind.HIDDEN),
-                    TensorSpec("semantic_logits", "float32", (1, config.semantic_rows), Kind.LOGITS),
-                    TensorSpec("condition", "float32", (1, config.acoustic.dim), Kind.HIDDEN),
-                ),
-                states=states,
-                dims={"S": (1, cache_length)} if rows == "S" else {},
-            ),
-            example=example,
-            purpose=purpose,
-            batched=rows == 1,
-        )
-
-    return [
-        component("prefill", "S", "embeddings of the prompt, written to the cache from `position` on"),
-        component("decode_step", 1, "embedding of the last frame, written to the cache at `position`"),
-    ]
-
-
-def _acoustic_step(root: VoxtralTTS, config: VoxtralTTSConfig) -> Component:
-    join_products(root.acoustic_transformer.layers)
+def _acoustic_step(config: VoxtralTTSConfig) -> Component:
     books, steps = config.audio.n_acoustic_codebook, config.acoustic.n_decoding_steps
 
-    def example(seed: int) -> dict[str, np.ndarray]:
+    def example(seed: int) -> Inputs:
         rng = np.random.default_rng(seed)
         return {
             "x": rng.standard_normal((1, books), dtype=np.float32),
@@ -244,7 +151,6 @@ def _acoustic_step(root: VoxtralTTS, config: VoxtralTTSConfig) -> Component:
     return Component(
         name="acoustic_step",
         graph="acoustic_step",
-        module=AcousticStepGraph(root.acoustic_transformer),
         signature=Signature(
             inputs=(
                 TensorSpec("x", "float32", (1, books), Kind.LATENT),
@@ -262,48 +168,49 @@ def _acoustic_step(root: VoxtralTTS, config: VoxtralTTSConfig) -> Component:
     )
 
 
-def _codec(root: VoxtralTTS, config: VoxtralTTSConfig, switches: Switches) -> list[Component]:
-    graph = CodecGraph(root.audio_tokenizer, config.codec, switches)
-
-    def example(seed: int, T: int = 1) -> dict[str, np.ndarray]:
+def _codec(config: VoxtralTTSConfig, name: str, purpose: str) -> Component:
+    def example(seed: int, T: int = 1) -> Inputs:
         return {"codes": _random_codes(config, seed, T), "position": np.array([0])}
 
-    def component(name: str, purpose: str) -> Component:
-        return Component(
-            name=name,
-            graph="codec",
-            module=graph,
-            signature=Signature(
-                inputs=(
-                    TensorSpec("codes", "int64", (1, "T", config.n_codebooks), Kind.INDEX),
-                    TensorSpec("position", "int64", (1,), Kind.INDEX),
-                ),
-                outputs=(
-                    TensorSpec("audio", "float32", (1, f"{config.codec.samples_per_frame}*T"), Kind.AUDIO),
-                ),
-                states=graph.state_specs(),
-                dims={"T": (1, MAX_CODEC_FRAMES)},
+    samples = config.codec.samples_per_frame
+    return Component(
+        name=name,
+        graph="codec",
+        signature=Signature(
+            inputs=(
+                TensorSpec("codes", "int64", (1, "T", config.n_codebooks), Kind.INDEX),
+                TensorSpec("position", "int64", (1,), Kind.INDEX),
             ),
-            example=example,
-            purpose=purpose,
-        )
+            outputs=(TensorSpec("audio", "float32", (1, f"{samples}*T"), Kind.AUDIO),),
+            states=_codec_states(config.codec),
+            dims={"T": (1, MAX_CODEC_FRAMES)},
+        ),
+        example=example,
+        purpose=purpose,
+    )
 
-    return [
-        component(
-            "codec",
-            "codes of a whole utterance to samples: `position` is 0, what was carried before has no effect",
-        ),
-        component(
-            "codec_step",
-            "the next frames of an utterance to samples; `position` counts the frames decoded before",
-        ),
-    ]
+
+def _codec_states(args: AudioTokenizerArgs) -> tuple[StateSpec, ...]:
+    """What the codec carries from call to call, in the order in which `Codec.forward` takes it."""
+    width = args.n_heads * args.head_dim
+    rows = [("latent", args.decoder_convs_kernels[0] - 1, args.semantic_dim + args.acoustic_dim)]
+    for stage, length in enumerate(args.decoder_transformer_lengths):
+        if stage:
+            rows.append((f"upsampler_{stage}", 1, args.dim))
+        context = args.context_frames[stage] * args.rates[stage]
+        rows += [(f"{kind}_{stage}_{layer}", context, width) for layer in range(length) for kind in "kv"]
+    rows.append(("output", args.patch_proj_kernel_size - 1, args.dim))
+    return tuple(StateSpec(name, "float32", (1, length, size)) for name, length, size in rows)
+
+
+def _random_embeddings(config: VoxtralTTSConfig, seed: int, rows: int) -> Inputs:
+    values = np.random.default_rng(seed).standard_normal((1, rows, config.dim), dtype=np.float32)
+    return {"embeddings": values, "position": np.array([0])}
 
 
 def _random_codes(config: VoxtralTTSConfig, seed: int, frames: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     semantic = rng.integers(0, config.audio.semantic_codebook_size, (1, frames, 1))
-    acoustic = rng.integers(
-        0, config.audio.acoustic_codebook_size, (1, frames, config.audio.n_acoustic_codebook)
-    )
+    shape = (1, frames, config.audio.n_acoustic_codebook)
+    acoustic = rng.integers(0, config.audio.acoustic_codebook_size, shape)
     return np.concatenate((semantic, acoustic), axis=-1) + FIRST_LEVEL

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from math import ceil
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from model.config import PARAMS, Few, Positive, Section, Size, TransformerArgs, parse_params, read_params
+from model.config import Few, Positive, Section, Size, TransformerArgs, parse_params, read_params
+from model.mistral_format import PARAMS
 
 END_AUDIO, FIRST_LEVEL = 1, 2  # codes 0 and 1 are EMPTY and END_AUDIO; codebook entry i is code i + 2
 TABLE_ROUNDING = 128  # tables are padded to a multiple of this many rows
 
 
 def _comma_ints(value: Any) -> Any:
-    """The published file spells lists as "2,2,2,2"; a plain list is taken too."""
+    """Parses a list that the published file writes as "2,2,2,2". A plain list is accepted too."""
     if isinstance(value, str):
         parts = value.split(",")
         if not all(part.strip().isdecimal() for part in parts):
@@ -74,7 +76,7 @@ class AudioModelArgs(Section):
         return {**data, **spelled}
 
     @model_validator(mode="after")
-    def _levels(self):
+    def _levels(self) -> Self:
         if self.acoustic_codebook_size < 2:
             raise ValueError("acoustic_codebook_size: a scalar quantiser needs at least 2 levels")
         return self
@@ -111,7 +113,7 @@ class AudioTokenizerArgs(Section):
     voice: dict[str, int] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _stages(self):
+    def _stages(self) -> Self:
         lengths, kernels, strides = (
             self.decoder_transformer_lengths,
             self.decoder_convs_kernels,
@@ -119,8 +121,8 @@ class AudioTokenizerArgs(Section):
         )
         if not len(lengths) == len(kernels) == len(strides):
             raise ValueError(
-                f"decoder_transformer_lengths_str, decoder_convs_kernels_str and decoder_convs_strides_str have "
-                f"{len(lengths)}, {len(kernels)} and {len(strides)} entries; expected as many of each"
+                "decoder_transformer_lengths_str, decoder_convs_kernels_str and decoder_convs_strides_str "
+                f"have {len(lengths)}, {len(kernels)} and {len(strides)} entries; expected as many of each"
             )
         if strides[0] != 1:
             raise ValueError(
@@ -129,19 +131,23 @@ class AudioTokenizerArgs(Section):
         for kernel, stride in zip(kernels[1:], strides[1:], strict=True):
             if stride < 2 or kernel != 2 * stride:
                 raise ValueError(
-                    f"decoder_convs_kernels_str: an upsampler of stride {stride} needs kernel {2 * stride}, found {kernel}"
+                    f"decoder_convs_kernels_str: an upsampler of stride {stride} needs kernel {2 * stride}, "
+                    f"found {kernel}"
                 )
         if self.n_heads != self.n_kv_heads:
             raise ValueError(
-                f"n_kv_heads {self.n_kv_heads}: the codec's attention has as many key heads as query heads ({self.n_heads})"
+                f"n_kv_heads {self.n_kv_heads}: the codec's attention has as many key heads as query heads "
+                f"({self.n_heads})"
             )
         if any(window < 1 for window in self.windows):
             raise ValueError(
-                f"attn_sliding_window_size {self.attn_sliding_window_size} is halved below 1 by {len(strides) - 1} upsamplers"
+                f"attn_sliding_window_size {self.attn_sliding_window_size} is halved below 1 "
+                f"by {len(strides) - 1} upsamplers"
             )
         if self.patch_proj_kernel_size - 1 >= self.positions_per_frame:
             raise ValueError(
-                f"patch_proj_kernel_size {self.patch_proj_kernel_size} reflects more than one frame of {self.positions_per_frame}"
+                f"patch_proj_kernel_size {self.patch_proj_kernel_size} reflects more than one frame "
+                f"of {self.positions_per_frame}"
             )
         return self
 
@@ -155,11 +161,16 @@ class AudioTokenizerArgs(Section):
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """Positions a stage attends back to, itself not counted: 2, 4, 8, 16 as published, narrowest first."""
+        """Positions before its own that a query of each stage attends to: 2, 4, 8, 16 as published."""
         if not self.half_attn_window_upon_downsampling:
             return (self.attn_sliding_window_size,) * len(self.rates)
         upsamplers = len(self.rates) - 1
         return tuple(self.attn_sliding_window_size >> (upsamplers - stage) for stage in range(upsamplers + 1))
+
+    @property
+    def context_frames(self) -> tuple[int, ...]:
+        """Frames before its own that a query of each stage attends to: 2 as published."""
+        return tuple(ceil(window / rate) for window, rate in zip(self.windows, self.rates, strict=True))
 
     @property
     def positions_per_frame(self) -> int:
@@ -230,14 +241,16 @@ class VoxtralTTSConfig(TransformerArgs):
 
     @property
     def short_code_table_rows(self) -> int:
-        """Rows that tools give the table who pad its parts and forget the special codes: 9088 too at the published
-        size, yet too few at small ones, where such tools read past its end."""
+        """Rows of a table written by tools that pad its parts and omit the special codes.
+
+        They are 9088 as well at the published size, and too few at small sizes.
+        """
         return self.semantic_rows + _round_up(
             self.audio.acoustic_codebook_size * self.audio.n_acoustic_codebook
         )
 
     @model_validator(mode="after")
-    def _agree(self):
+    def _agree(self) -> Self:
         audio, codec, acoustic = self.audio, self.codec, self.acoustic
         pairs = [
             ("acoustic_transformer_args.input_dim", acoustic.input_dim, "dim", self.dim),
@@ -273,7 +286,8 @@ class VoxtralTTSConfig(TransformerArgs):
         frame_rate = codec.sampling_rate / codec.samples_per_frame
         if abs(frame_rate - audio.audio_encoding_args.frame_rate) > 1e-6:
             raise ValueError(
-                f"audio_encoding_args.frame_rate is {audio.audio_encoding_args.frame_rate}; the codec makes {frame_rate} frames a second"
+                f"audio_encoding_args.frame_rate is {audio.audio_encoding_args.frame_rate}; "
+                f"the codec makes {frame_rate} frames a second"
             )
         for key in ("audio_token_id", "begin_audio_token_id"):
             if getattr(audio, key) >= self.vocab_size:
@@ -283,17 +297,17 @@ class VoxtralTTSConfig(TransformerArgs):
         return self
 
 
-class Switches(BaseModel):
-    """Two facts on which public implementations differ; both stand in the manifest.
+class Options(BaseModel):
+    """Two points on which public implementations differ. Both are written to the manifest.
 
-    first_frame: `audio_token` takes frame 0 from an extra step fed with the embedding of [AUDIO];
-        `prefill` takes it from the last hidden state of the prompt.
+    first_frame: `audio_token` computes frame 0 in an extra step from the embedding of [AUDIO];
+        `prefill` computes it from the last hidden state of the prompt.
     alibi_slopes: `mistral` is 1 … 1/2^(n-1), `standard` is 1/2 … 1/2^n.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     first_frame: Literal["audio_token", "prefill"] = Field(
-        default="audio_token", description="where frame 0 comes from"
+        default="audio_token", description="hidden state that frame 0 is computed from"
     )
     alibi_slopes: Literal["mistral", "standard"] = Field(
         default="mistral", description="slopes of the codec's attention"
@@ -305,7 +319,7 @@ def _round_up(rows: int) -> int:
 
 
 def parse_config(params: Any, source: str = PARAMS) -> VoxtralTTSConfig:
-    """Checks the parsed JSON. Raises ConfigError that names the key, what was found and what was expected."""
+    """Checks parsed JSON. Raises ConfigError with the key, the value found and what was expected."""
     return parse_params(VoxtralTTSConfig, params, source)
 
 

@@ -1,4 +1,4 @@
-"""Configurations of synthetic checkpoints: the published one, number by number, and smaller ones of the same form."""
+"""Configurations of synthetic checkpoints: the published one and smaller ones."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ PUBLISHED_VOICES = {
 
 @dataclass(frozen=True)
 class Size:
-    """What differs from the published params.json, section by section, and what lies beside it.
+    """Differences to the published params.json, by section, and the sizes of the other files.
 
-    `voices` gives the rows of each voice; `num_vocab_tokens` the entries of tekken.json, of which the first
-    `vocab_size - 1000` are used.
+    voices: rows of each voice.
+    num_vocab_tokens: entries of tekken.json, of which the first `vocab_size - 1000` are used.
     """
 
     backbone: dict[str, Any]
@@ -144,7 +144,7 @@ _PUBLISHED_CODEC = {
     "decoder_convs_strides_str": "1,2,2,2",
 }
 
-# Below the published size every inner width is a multiple of 32, so that a group of 32 weights fits wherever it fits there.
+# Inner widths of smaller sizes are multiples of 32, so that groups of 32 weights divide the same linears.
 _TINY_BLOCK = {"dim": 96, "n_layers": 2, "head_dim": 32, "hidden_dim": 192, "n_heads": 4, "n_kv_heads": 2}
 _SMALL_BLOCK = {"dim": 512, "n_layers": 6, "head_dim": 64, "hidden_dim": 1536, "n_heads": 12, "n_kv_heads": 4}
 

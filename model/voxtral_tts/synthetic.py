@@ -1,6 +1,7 @@
-"""Synthetic Voxtral-TTS checkpoints: what random weights must be like for a runner to meet what it meets with real ones.
+"""Synthetic Voxtral-TTS checkpoints: random weights that make a runner behave as with real ones.
 
-Codes change from frame to frame, the audio is noise of moderate loudness, and a sentence ends by itself after some seconds.
+Codes change from frame to frame, the audio is noise of moderate loudness, and a sentence ends after some
+seconds.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import numpy as np
 import torch
 
 from model.family import Distribution, Synthetic
+from model.mistral_format import PARAMS, TOKENIZER, WEIGHTS
 from model.synthetic.checkpoint import generator, plain_distribution, values
 from model.synthetic.tokenizer import tekken
 from model.voxtral_tts.config import END_AUDIO, VoxtralTTSConfig, parse_config
+from model.voxtral_tts.format import VOICES
 from model.voxtral_tts.sizes import SIZES
-from model.voxtral_tts.voices import FOLDER as VOICES
 
 CONTENT_VERSION = 2
 SPECIALS = {
@@ -28,7 +30,9 @@ SPECIALS = {
     35: "[REPEAT_AUDIO_TEXT]",
     36: "[NEXT_AUDIO_TEXT]",
 }
-END_CHANCE = 0.08  # per frame, that END_AUDIO wins, were logits independent normals; as they are, sentences last 10 to 50 frames on average
+# Probability of END_AUDIO per frame if logits were independent normals. In fact a sentence has 10 to 50
+# frames on average.
+END_CHANCE = 0.08
 AUDIO_GAIN = 0.15  # of the last convolution: audio of about 0.1 RMS
 USAGE = 8.0  # mean of cluster_usage, far from zero at a spread of 1
 TEXT_TABLE = "mm_audio_embeddings.tok_embeddings.weight"
@@ -75,7 +79,7 @@ def _distribution(name: str, shape: tuple[int, ...], config: VoxtralTTSConfig) -
         spread = config.n_codebooks**-0.5
     elif name.startswith("layers.") and name.endswith(
         ("wo.weight", "w2.weight")
-    ):  # depth must not drown a frame in its context
+    ):  # keeps deep layers from outweighing the new frame
         spread *= (2 * config.n_layers) ** -0.5
     return np.float32(mean), np.float32(spread)
 
@@ -86,16 +90,17 @@ def _adjust(name: str, first: int, rows: np.ndarray, seed: int, config: VoxtralT
 
 
 def _end_row(row: np.ndarray, seed: int, config: VoxtralTTSConfig) -> np.ndarray:
-    """The END_AUDIO row of the semantic head: enlarged to win with END_CHANCE, and at right angles to the markers' embeddings.
+    """The END_AUDIO row of the semantic head, enlarged to win with END_CHANCE, orthogonal to the markers.
 
-    Frame 0 comes after [BEGIN_AUDIO] or [AUDIO], whose embedding is most of the hidden state there, whatever the text:
-    without the second step some seeds would end every sentence before it began.
+    The embedding of [BEGIN_AUDIO] or [AUDIO] is most of the hidden state of frame 0, for any text. Without
+    orthogonality some seeds would end every sentence at frame 0.
     """
     markers = [config.audio.audio_token_id, config.audio.begin_audio_token_id]
     beginning = (max(markers) + 1, config.dim)
     table = torch.cat(list(values(SYNTHETIC, TEXT_TABLE, beginning, seed, config))).reshape(beginning)
     basis, _ = np.linalg.qr(table[markers].double().numpy().T)  # [dim, 2]
-    return (_end_scale(config) * (row - basis @ (basis.T @ row))).astype(np.float32)
+    end: np.ndarray = _end_scale(config) * (row - basis @ (basis.T @ row))
+    return end.astype(np.float32)
 
 
 def _end_scale(config: VoxtralTTSConfig) -> float:
@@ -116,7 +121,10 @@ def _write_voices(folder: Path, size: str, seed: int) -> None:
 
 
 def _write_voice(folder: Path, voice: str, rows: int, dim: int, seed: int) -> None:
-    """A bare bfloat16 tensor [rows, dim], as large as text rows. Saved as `voice_embed`, which names the archive's root as published."""
+    """A bare bfloat16 tensor [rows, dim], as large as text rows.
+
+    Saved as `voice_embed`, which names the archive's root as published.
+    """
     found = generator(seed, f"voice_embedding/{voice}").standard_normal((rows, dim), dtype=np.float32)
     saved = folder / "voice_embed.pt"
     torch.save(torch.from_numpy(found).to(torch.bfloat16), saved)
@@ -126,11 +134,12 @@ def _write_voice(folder: Path, voice: str, rows: int, dim: int, seed: int) -> No
 SYNTHETIC = Synthetic(
     version=CONTENT_VERSION,
     sizes=tuple(SIZES),
-    params=lambda size: SIZES[size].params(),
-    tekken=_tekken,
-    vocab=lambda size: SIZES[size].num_vocab_tokens,
+    config_file=PARAMS,
+    config=lambda size: SIZES[size].params(),
+    documents=lambda size: {TOKENIZER: _tekken(size)},
+    weight_files={WEIGHTS: ""},
     distribution=_distribution,
     adjust=_adjust,
-    write_beside=_write_voices,
-    beside=lambda size: [f"{VOICES}/{voice}.pt" for voice in SIZES[size].voices],
+    write_extra_files=_write_voices,
+    extra_files=lambda size: [f"{VOICES}/{voice}.pt" for voice in SIZES[size].voices],
 )

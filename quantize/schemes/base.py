@@ -31,13 +31,13 @@ class Scheme(ABC):
     """How one weight is stored. A subclass is a frozen dataclass of scalar fields, registered by `register_scheme`.
 
     type: name of the subclass in manifests.
-    targets: the targets that can store weights in this scheme. None means every target. That is right for a scheme
-        whose module computes with plain torch operators. `export.targets.SCHEME_TARGETS` takes precedence.
+    needs_native_support: whether only targets that name the type in `Target.native_schemes` can store such weights. False
+        is right for a scheme whose module computes with plain torch operators, which every target lowers.
     bits: bits of one stored weight, without scales.
     """
 
     type: ClassVar[str]
-    targets: ClassVar[frozenset[str] | None] = None
+    needs_native_support: ClassVar[bool] = False
 
     bits: int
 

@@ -22,6 +22,7 @@ class PaletteScheme(Scheme):
     """channels: number of output channels (rows of the weight) that share a palette."""
 
     type: ClassVar[str] = "palette"
+    needs_native_support: ClassVar[bool] = True
 
     channels: int
 

@@ -287,7 +287,7 @@ def test_dry_run_of_the_published_shapes_loads_no_weights_and_comes_near(
 
     family, folder = open_family(measured.family), tmp_path / "full"
     folder.mkdir()
-    (folder / "params.json").write_text(json.dumps(family.synthetic.params("full")))
+    (folder / "params.json").write_text(json.dumps(family.synthetic.config("full")))
     shapes = expected_tensors(family.build_root(family.load_config(folder)))
     header, offset = {}, 0
     for name, shape in shapes.items():

@@ -58,7 +58,7 @@ def test_positions_that_begin_anew_where_the_cache_is_full(engines):
 
 def test_a_window_that_is_one_too_long(engines):
     """Seen from the first position that has a key to forget."""
-    encoder = next(component.module for component in engines.components if component.graph == "encoder")
+    encoder = engines.model.graph("encoder").module
     parts = [part for part in encoder.modules() if isinstance(part, Attention)]
     context = engines.context(no_fault)
     inner = context.artifact

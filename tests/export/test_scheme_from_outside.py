@@ -18,6 +18,7 @@ from export.job import resolve_recipes
 from export.model import Model
 from export.source import Source
 from export.targets import open_target
+from export.targets.coreml.target import CoreMLTarget
 from quantize.module import QuantizedModule, QuantizedWeight, SquaredErrors
 from quantize.recipe import RECIPES, Recipe
 from quantize.schemes import SCHEMES, IntegerScheme, Scheme, Storage, scheme_from_dict
@@ -92,12 +93,12 @@ def test_other_targets_compute_what_its_module_computes(checkpoint, target, tmp_
     request = ExportRequest(quant="int6", cache_length=64)
     model = Model(Source(checkpoint), request, lowering.layout, lowering.compute_precision)
     graph = model.graph("acoustic_step")
-    assert any(isinstance(part, Int6Linear) for part in graph.widest.module.modules())
+    assert any(isinstance(part, Int6Linear) for part in graph.module.modules())
     lowering.lower(graph, tmp_path)
     lowering.check(graph, tmp_path)
-    inputs = graph.widest.example(0)
+    inputs = graph.first.example(0)
     with torch.no_grad():
-        expected = graph.widest.module(*map(torch.from_numpy, inputs.values()))
+        expected = graph.module(*map(torch.from_numpy, inputs.values()))
     found = {"executorch": run_program, "coreml": run_package}[target](tmp_path, inputs)
     for output, wanted in zip(found, expected, strict=True):
         assert np.abs(output - wanted.numpy()).max() <= 1e-3 * float(wanted.abs().max())
@@ -129,6 +130,7 @@ def test_a_shape_that_does_not_fit_is_named_with_the_rule_that_helps(capsys, mon
 
 
 def test_a_target_that_cannot_store_it_is_refused(capsys, monkeypatch):
-    monkeypatch.setattr(Int6Scheme, "targets", frozenset({"coreml"}))
+    monkeypatch.setattr(Int6Scheme, "needs_native_support", True)
+    monkeypatch.setattr(CoreMLTarget, "native_schemes", frozenset({"int6"}))
     assert export(["--target", "onnx", "--quant", "int6", "--dry-run"]) == 2
     assert "onnx cannot store int6 weights, only coreml can" in capsys.readouterr().err

@@ -11,7 +11,6 @@ from export.memory import free_memory
 from export.model import Model
 from export.source import Source
 from export.targets import open_target
-from export.targets.onnx import unpack
 from model.synthetic.checkpoint import embedded_default
 from quantize.linear import QuantizedEmbedding, QuantizedLinear
 
@@ -25,7 +24,7 @@ def linears(checkpoint) -> dict[str, list[QuantizedLinear]]:
     request = ExportRequest(quant="w4", quant_for=(("codec", "w8"),), rules=(WIDE,))
     model = Model(source, request, "BSHD")
     return {
-        graph.name: [part for part in graph.widest.module.modules() if isinstance(part, QuantizedLinear)]
+        graph.name: [part for part in graph.module.modules() if isinstance(part, QuantizedLinear)]
         for graph in model.graphs()
     }
 
@@ -33,15 +32,19 @@ def linears(checkpoint) -> dict[str, list[QuantizedLinear]]:
 @pytest.fixture(scope="module")
 def tables(checkpoint) -> dict[str, QuantizedEmbedding]:
     model = Model(Source(checkpoint), ExportRequest(quant="w4"), "BSHD")
-    parts = {
-        graph.name: graph.widest.module.modules()
-        for graph in model.graphs()
-        if graph.name.startswith("embed")
-    }
+    parts = {graph.name: graph.module.modules() for graph in model.graphs() if graph.name.startswith("embed")}
     return {
         name: next(part for part in modules if isinstance(part, QuantizedEmbedding))
         for name, modules in parts.items()
     }
+
+
+def unpack(packed: np.ndarray, bits: int, columns: int) -> np.ndarray:
+    """The packing of MatMulNBits: uint8 [N, blocks, bytes] -> int8 [N, columns]."""
+    zero = 1 << (bits - 1)
+    if bits == 4:
+        packed = np.stack((packed & 15, packed >> 4), axis=-1).reshape(*packed.shape[:2], -1)
+    return (packed.astype(np.int16) - zero).astype(np.int8).reshape(packed.shape[0], -1)[:, :columns]
 
 
 def test_onnx_holds_them(bundles, linears):
@@ -83,7 +86,7 @@ def test_executorch_holds_them(bundles, linears):
 
 
 def test_tables_are_the_same_in_all_three(bundles, tables):
-    from export.targets.coreml.package import read_quantized_weights
+    from export.targets.coreml.stored_weights import read_quantized_weights
 
     for graph, module in tables.items():
         program = (bundles / "executorch" / f"{graph}.pte").read_bytes()
@@ -101,7 +104,7 @@ def test_tables_are_the_same_in_all_three(bundles, tables):
 
 
 def test_coreml_holds_them(bundles, linears):
-    from export.targets.coreml.package import read_quantized_weights
+    from export.targets.coreml.stored_weights import read_quantized_weights
 
     functions = {
         "backbone": ("prefill", "decode_step"),
@@ -137,9 +140,7 @@ def test_once_packed_the_integers_of_a_lowered_graph_are_nowhere_else(target, tm
     )
     graph = model.graph("decoder")
     linears = [
-        part
-        for part in graph.widest.module.modules()
-        if isinstance(part, QuantizedLinear) and part.scheme.bits == 4
+        part for part in graph.module.modules() if isinstance(part, QuantizedLinear) and part.scheme.bits == 4
     ]
     held = [StorageWeakRef(linear.weight.untyped_storage()) for linear in linears]
     lowering.lower(graph, tmp_path)

@@ -9,12 +9,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bundle.errors import CheckpointError, CheckpointNotFound
-from model.checkpoint import WEIGHTS, Checkpoint, expected_tensors, materialize
+from model.checkpoint import Checkpoint, expected_tensors, materialize
+from model.checkpoint_format import WeightFile
+from model.families import open_family
+from model.mistral_format import WEIGHTS
 from model.synthetic.checkpoint import write_checkpoint
-from model.voxtral_tts.components import build_root, open_root
 from model.voxtral_tts.config import load_config, parse_config
+from model.voxtral_tts.format import FORMAT
 from model.voxtral_tts.sizes import SIZES
 from model.voxtral_tts.voices import load_voices
+from model.voxtral_tts.weights import VoxtralTTSWeights, build_root, open_root
 
 NORM = "layers.1.attention_norm.weight"
 TABLE = "mm_audio_embeddings.audio_codebook_embeddings.embeddings.weight"
@@ -43,8 +47,16 @@ def change(folder: Path, **changes: torch.Tensor | None) -> None:
     save_file(tensors, folder / WEIGHTS)
 
 
-def open_folder(folder: Path) -> torch.nn.Module:
-    return open_root(load_config(folder), Checkpoint(folder))
+def checkpoint_of(folder: Path) -> Checkpoint:
+    return Checkpoint(FORMAT.weight_files(folder))
+
+
+def voices_of(folder: Path) -> dict[str, torch.Tensor]:
+    return load_voices([folder / name for name in FORMAT.voice_files(folder)], 96)
+
+
+def open_folder(folder: Path) -> VoxtralTTSWeights:
+    return open_root(load_config(folder), checkpoint_of(folder))
 
 
 def refusal(folder: Path) -> str:
@@ -61,7 +73,7 @@ def test_opening_checks_every_tensor_and_loads_none(tiny):
 
 
 def test_loading_takes_only_what_lies_below_a_prefix(tiny):
-    checkpoint, root = Checkpoint(tiny), open_folder(tiny)
+    checkpoint, root = checkpoint_of(tiny), open_folder(tiny)
     materialize(root, checkpoint, ["layers.1", "norm"])
     loaded = {name for name, parameter in root.named_parameters() if not parameter.is_meta}
     assert loaded == {name for name in checkpoint.names if name.startswith(("layers.1.", "norm."))}
@@ -75,7 +87,7 @@ def test_a_conversion_may_take_the_place_of_a_linear_before_it_is_a_float(tiny):
         taken.append((path, weight.dtype))
         return torch.nn.Identity() if path.endswith("wq") else None
 
-    materialize(root, Checkpoint(tiny), ["layers.0.attention"], convert)
+    materialize(root, checkpoint_of(tiny), ["layers.0.attention"], convert)
     assert taken == [(f"layers.0.attention.{name}", torch.bfloat16) for name in ("wq", "wk", "wv", "wo")]
     assert isinstance(root.layers[0].attention.wq, torch.nn.Identity)
     assert root.layers[0].attention.wk.weight.dtype == torch.float32
@@ -145,8 +157,49 @@ def test_a_missing_weight_file_is_named(folder):
 
 def test_a_folder_that_does_not_exist_is_a_usage_error(tmp_path):
     with pytest.raises(CheckpointNotFound) as caught:
-        Checkpoint(tmp_path / "nowhere")
+        open_family("voxtral_tts").open_checkpoint(tmp_path / "nowhere")
     assert caught.value.exit_code == 2
+
+
+@pytest.fixture
+def sharded(tmp_path) -> list[WeightFile]:
+    """Two shards of one model, and a part in a sub-folder whose tensor names collide with theirs."""
+    (tmp_path / "part").mkdir()
+    contents = {"one": {"a.weight": 1.0}, "two": {"b.weight": 2.0}, "part/one": {"a.weight": 3.0}}
+    for name, tensors in contents.items():
+        save_file({key: torch.full((2,), value) for key, value in tensors.items()}, tmp_path / name)
+    return [
+        WeightFile(tmp_path / "one"),
+        WeightFile(tmp_path / "two"),
+        WeightFile(tmp_path / "part/one", "part."),
+    ]
+
+
+def test_several_files_are_one_checkpoint_and_a_prefix_separates_equal_names(sharded):
+    checkpoint = Checkpoint(sharded)
+    found = {name: float(checkpoint.tensor(name)[0]) for name in checkpoint.names}
+    assert found == {"a.weight": 1.0, "b.weight": 2.0, "part.a.weight": 3.0}
+    assert checkpoint.size == sum(file.path.stat().st_size for file in sharded)
+
+
+@pytest.mark.parametrize(
+    ("expected", "file", "said"),
+    [
+        ({"a.weight": (2,), "b.weight": (2,), "part.a.weight": (2,), "part.c": (1,)}, 2, "part.c missing"),
+        ({"a.weight": (2,), "b.weight": (3,), "part.a.weight": (2,)}, 1, "b.weight: shape [2], expected [3]"),
+        ({"a.weight": (2,), "b.weight": (2,)}, 2, "part.a.weight not part"),
+    ],
+)
+def test_an_error_names_the_file_of_the_tensor(sharded, expected, file, said):
+    with pytest.raises(CheckpointError) as caught:
+        Checkpoint(sharded).check(expected)
+    assert str(caught.value).startswith(f"{sharded[file].path}: tensor ")
+    assert said in str(caught.value)
+
+
+def test_a_tensor_in_two_files_is_refused(sharded):
+    with pytest.raises(CheckpointError, match=r"tensor a\.weight: also in"):
+        Checkpoint([WeightFile(file.path) for file in sharded])
 
 
 def test_the_published_configuration_describes_the_published_tensors():
@@ -169,7 +222,7 @@ def test_the_published_configuration_describes_the_published_tensors():
 
 
 def test_voices_come_by_name_as_stored(tiny):
-    voices = load_voices(tiny, 96)
+    voices = voices_of(tiny)
     assert list(voices) == ["casual_male", "fr_male", "neutral_female"]
     assert {name: tuple(rows.shape) for name, rows in voices.items()} == {
         name: (count, 96) for name, count in SIZES["tiny"].voices.items()
@@ -178,7 +231,7 @@ def test_voices_come_by_name_as_stored(tiny):
 
 
 def test_a_checkpoint_without_voices_has_none(tmp_path):
-    assert load_voices(tmp_path, 96) == {}
+    assert voices_of(tmp_path) == {}
 
 
 class Evil:
@@ -205,7 +258,7 @@ def test_a_bad_voice_is_named_with_what_was_expected(tmp_path, capsys, content, 
     (tmp_path / "voice_embedding").mkdir()
     torch.save(content, tmp_path / "voice_embedding" / "some_voice.pt")
     with pytest.raises(CheckpointError) as caught:
-        load_voices(tmp_path, 96)
+        voices_of(tmp_path)
     message = str(caught.value)
     assert "some_voice.pt" in message and said in message and "[N, 96]" in message
     assert "\n" not in message
@@ -218,4 +271,4 @@ def test_a_truncated_voice_is_named(folder, kept):
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * kept) if isinstance(kept, float) else kept])
     with pytest.raises(CheckpointError, match=r"fr_male\.pt"):
-        load_voices(folder, 96)
+        voices_of(folder)

@@ -20,17 +20,20 @@ from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 
 from bundle.errors import OutputError
 from model.__main__ import main
-from model.checkpoint import WEIGHTS, Checkpoint, materialize
+from model.checkpoint import Checkpoint, materialize
 from model.component import Component
 from model.families import FAMILIES, open_family
+from model.mistral_format import WEIGHTS
 from model.synthetic import checkpoint as synthetic
 from model.synthetic.checkpoint import embedded_default, write_checkpoint
-from model.voxtral_realtime.components import AUDIO as AUDIO_PART
-from model.voxtral_tts.components import components, open_root
-from model.voxtral_tts.config import END_AUDIO, FIRST_LEVEL, Switches, VoxtralTTSConfig, load_config
+from model.voxtral_realtime.weights import AUDIO as AUDIO_PART
+from model.voxtral_tts.build import build
+from model.voxtral_tts.components import components
+from model.voxtral_tts.config import END_AUDIO, FIRST_LEVEL, Options, VoxtralTTSConfig, load_config
+from model.voxtral_tts.format import FORMAT
 from model.voxtral_tts.sizes import PUBLISHED_VOICES, SIZES
 from model.voxtral_tts.synthetic import SEMANTIC_HEAD, TEXT_TABLE
-from model.voxtral_tts.voices import load_voices
+from model.voxtral_tts.weights import WEIGHTS_OF_GRAPH, open_root
 
 BEGIN, AUDIO, BEGIN_AUDIO, AFTER_TEXT, BEFORE_TEXT = 1, 24, 25, 35, 36
 LIMIT = 200  # frames
@@ -92,7 +95,7 @@ def test_a_tensor_does_not_depend_on_others_nor_on_how_many_values_are_made_at_a
         ("voxtral_realtime", f"{AUDIO_PART}.audio_language_projection.2.weight"),
     ):
         family = open_family(key)
-        config = synthetic._config(family, "tiny")
+        config = synthetic.synthetic_config(family, "tiny")
         monkeypatch.setattr(synthetic, "BLOCK", 2**22)
         whole = torch.cat(list(synthetic.values(family.synthetic, name, (256, 96), 0, config)))
         monkeypatch.setattr(synthetic, "BLOCK", 1000)
@@ -102,21 +105,21 @@ def test_a_tensor_does_not_depend_on_others_nor_on_how_many_values_are_made_at_a
 
 
 def test_the_weights_open_strictly_and_all_are_bfloat16(tiny):
-    checkpoint = Checkpoint(tiny)
+    checkpoint = Checkpoint(FORMAT.weight_files(tiny))
     open_root(load_config(tiny), checkpoint)
     assert {checkpoint.dtype(name) for name in checkpoint.names} == {"BF16"}
 
 
 def test_values_that_must_be_positive_are(tiny):
-    checkpoint = Checkpoint(tiny)
+    checkpoint = Checkpoint(FORMAT.weight_files(tiny))
     for name in checkpoint.names:
         if name.endswith(("original0", "cluster_usage", "_scale", "norm.weight")):
             assert (checkpoint.tensor(name) > 0).all(), name
 
 
 def test_a_voice_row_is_as_large_as_a_text_row(tiny):
-    text = Checkpoint(tiny).tensor(TEXT_TABLE).float()
-    for rows in load_voices(tiny, 96).values():
+    text = Checkpoint(FORMAT.weight_files(tiny)).tensor(TEXT_TABLE).float()
+    for rows in FORMAT.voices(tiny, load_config(tiny)).values():
         assert float(rows.float().std() / text.std()) == pytest.approx(1, abs=0.1)
 
 
@@ -127,7 +130,7 @@ def test_params_are_sorted_and_readable(tiny):
 
 def test_inner_widths_below_the_published_size_hold_whole_groups_of_32():
     for key, size in itertools.product(FAMILIES, ("tiny", "small")):
-        for name, shape in synthetic._shapes(open_family(key), size).items():
+        for name, shape in synthetic.expected_shapes(open_family(key), size).items():
             if len(shape) == 2 and not any(
                 part in name for part in ("input_projection", "embedding_sum", "t_cond")
             ):
@@ -135,8 +138,8 @@ def test_inner_widths_below_the_published_size_hold_whole_groups_of_32():
 
 
 def test_the_published_size_is_8_gigabytes_with_20_voices():
-    shapes = synthetic._shapes(open_family("voxtral_tts"), "full")
-    assert (len(shapes), synthetic._bytes_of(shapes)) == (386, 2 * 4_002_353_392)
+    shapes = synthetic.expected_shapes(open_family("voxtral_tts"), "full")
+    assert (len(shapes), synthetic.bytes_of(shapes)) == (386, 2 * 4_002_353_392)
     assert (len(PUBLISHED_VOICES), sum(PUBLISHED_VOICES.values())) == (20, 2920)
     assert list(SIZES["full"].params()["multimodal"]["audio_tokenizer_args"]["voice"].values()) == list(
         range(20)
@@ -189,7 +192,7 @@ def test_entries_beyond_the_vocabulary_are_there_to_be_dropped(tiny):
 
 def test_the_published_vocabulary_size_loads(tmp_path):
     (tmp_path / "tekken.json").write_text(
-        json.dumps(open_family("voxtral_tts").synthetic.tekken("full")), encoding="utf-8"
+        json.dumps(open_family("voxtral_tts").synthetic.documents("full")["tekken.json"]), encoding="utf-8"
     )
     loaded = MistralTokenizer.from_file(tmp_path / "tekken.json")
     prompt = loaded.encode_speech_request(SpeechRequest(input="x", voice="casual_male")).tokens
@@ -201,18 +204,20 @@ class Speaker:
 
     def __init__(self, folder: Path):
         self.config: VoxtralTTSConfig = load_config(folder)
-        checkpoint = Checkpoint(folder)
+        checkpoint = Checkpoint(FORMAT.weight_files(folder))
         root = open_root(self.config, checkpoint)
         materialize(root, checkpoint, [name for name, _ in root.named_children()])
+        options, length = Options(), LIMIT + 200
         self.parts: dict[str, Component] = {
-            part.name: part for part in components(root, self.config, Switches(), cache_length=LIMIT + 200)
+            part.name: part for part in components(self.config, options, length)
         }
-        self.voices = load_voices(folder, self.config.dim)
+        self.modules = {graph: build(graph, root, self.config, options, length) for graph in WEIGHTS_OF_GRAPH}
+        self.voices = FORMAT.voices(folder, self.config)
         self.tokenizer = MistralTokenizer.from_file(folder / "tekken.json")
 
     def run(self, name: str, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...] | torch.Tensor:
         with torch.no_grad():
-            return self.parts[name].module(*inputs)
+            return self.modules[self.parts[name].graph](*inputs)
 
     def codes(self, text: str, voice: str, seed: int) -> list[torch.Tensor]:
         """Codes [1, K] of each frame before END_AUDIO, or LIMIT of them."""
@@ -368,13 +373,13 @@ def test_inspect_tells_what_a_checkpoint_holds(tiny, capsys):
     assert main(["inspect", str(tiny), "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["tensors"], summary["dtypes"], summary["tokenizer"]) == (
-        len(Checkpoint(tiny).names),
+        len(Checkpoint(FORMAT.weight_files(tiny)).names),
         ["BF16"],
         True,
     )
     assert summary["voices"] == dict(sorted(SIZES["tiny"].voices.items()))
-    assert sum(summary["parameters"].values()) * 2 == synthetic._bytes_of(
-        synthetic._shapes(open_family("voxtral_tts"), "tiny")
+    assert sum(summary["parameters"].values()) * 2 == synthetic.bytes_of(
+        synthetic.expected_shapes(open_family("voxtral_tts"), "tiny")
     )
     assert summary["config"]["dim"] == 96
 

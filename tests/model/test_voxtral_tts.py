@@ -21,8 +21,8 @@ RECEPTIVE_FIELD = (
 @pytest.fixture(scope="module")
 def engine(checkpoint):
     source = Source(checkpoint)
-    components = Model(source, ExportRequest(cache_length=64), "BSHD").all_components()
-    return EagerEngine(components, "BSHD"), {c.name: c for c in components}
+    model = Model(source, ExportRequest(cache_length=64), "BSHD")
+    return EagerEngine(model.components, model.module, "BSHD"), {c.name: c for c in model.components}
 
 
 @pytest.fixture(scope="module")

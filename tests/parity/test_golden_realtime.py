@@ -81,9 +81,10 @@ def test_eager_agrees(inputs, tmp_path, live):
 @pytest.mark.parametrize(("size", "at_once"), [(1, 1), (1, None), (1279, 1), (4001, None)])
 def test_eager_hears_the_same_however_it_is_fed(size, at_once):
     source, request = Source(GOLDEN / "checkpoint"), ExportRequest(options={"streaming": True})
-    switches = resolve_options(source, request)
-    constants = Constants.model_validate(source.family.constants(source.config, switches))
-    engine = EagerEngine(Model(source, request, "BSHD").all_components(), "BSHD")
+    options = resolve_options(source, request)
+    constants = Constants.model_validate(source.family.constants(source.config, options))
+    model = Model(source, request, "BSHD")
+    engine = EagerEngine(model.components, model.module, "BSHD")
     assert fed(engine, constants, size, at_once) == np.load(GOLDEN / "reference.npz")["tokens"].tolist()
 
 

@@ -187,9 +187,10 @@ class Ours:
     def __init__(self, folder: Path, delay: int, **more):
         source = Source(folder)
         request = ExportRequest(options={"delay_ms": str(80 * delay), "streaming": True}, **more)
-        switches = resolve_options(source, request)
-        self.constants = Constants.model_validate(source.family.constants(source.config, switches))
-        self.engine = EagerEngine(Model(source, request, "BSHD").all_components(), "BSHD")
+        options = resolve_options(source, request)
+        self.constants = Constants.model_validate(source.family.constants(source.config, options))
+        model = Model(source, request, "BSHD")
+        self.engine = EagerEngine(model.components, model.module, "BSHD")
 
 
 @pytest.fixture(scope="module")

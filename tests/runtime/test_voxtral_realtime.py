@@ -25,12 +25,12 @@ from export.source import Source
 from export.verify.eager import EagerEngine
 from model.checkpoint import expected_tensors
 from model.layers.attention import ReferenceAttention
-from model.layers.rope import RollingRotaryTable, RotaryTable
+from model.layers.rope import RotaryTable, UnboundedRotaryTable
 from model.synthetic.checkpoint import embedded_default
-from model.voxtral_realtime.components import build_root
-from model.voxtral_realtime.config import Switches, delay_tokens, load_config, parse_config
+from model.voxtral_realtime.config import Options, delay_tokens, load_config, parse_config
 from model.voxtral_realtime.decoder import embed_delay
 from model.voxtral_realtime.synthetic import SIZES
+from model.voxtral_realtime.weights import build_root
 from runtime.audio.mel import LogMel, MelSettings
 from runtime.families.voxtral_realtime.constants import Constants
 from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
@@ -62,11 +62,11 @@ def test_delays_in_tokens(delay, tokens):
 @pytest.mark.parametrize("text", ["", "0", "100", "1280", "2480", "-80", "480,", "480;960", "٤٨٠"])
 def test_delays_that_make_no_sense(text):
     with pytest.raises(ValueError, match="multiple of 80"):
-        Switches(delay_ms=text)
+        Options(delay_ms=text)
 
 
 def test_several_delays_once_each_in_order():
-    assert Switches(delay_ms="960, 480,960").delays_ms == (960, 480)
+    assert Options(delay_ms="960, 480,960").delays_ms == (960, 480)
 
 
 def test_the_delay_is_cosines_then_sines():
@@ -105,7 +105,7 @@ def test_a_cache_that_rolls_is_attention_over_the_window(rows, window, layout):
     torch.manual_seed(0)
     heads, kv_heads, width, length, step = 4, 2, 8, 60, rows - window + 1
     q, k, v = (torch.randn(1, length, count, width) for count in (heads, kv_heads, kv_heads))
-    rotary = RollingRotaryTable(width, 1e4)
+    rotary = UnboundedRotaryTable(width, 1e4)
     kernel, shape = (
         ReferenceAttention(layout),
         (1, rows, kv_heads, width) if layout == "BSHD" else (1, kv_heads, rows, width),
@@ -116,9 +116,9 @@ def test_a_cache_that_rolls_is_attention_over_the_window(rows, window, layout):
         part = slice(start, min(start + step, length))
         position = torch.tensor([start])
         rotation = rotary(torch.arange(part.start, part.stop)[None])
-        turn = kernel.turn(position, part.stop - part.start, k_cache, window)
-        out, k_cache, v_cache = kernel.rolling(
-            q[:, part], k[:, part], v[:, part], rotation, k_cache, v_cache, turn
+        update = kernel.cache_update(position, part.stop - part.start, k_cache, window)
+        out, k_cache, v_cache = kernel.sliding_window(
+            q[:, part], k[:, part], v[:, part], rotation, k_cache, v_cache, update
         )
         found.append(out)
     whole = rotary(torch.arange(length)[None])
@@ -139,13 +139,13 @@ def rolled(kernel: ReferenceAttention, rows: int, window: int = 5, step: int = 4
     caches, outs, rotary = (
         (torch.zeros(1, rows, 1, 4), torch.zeros(1, rows, 1, 4)),
         [],
-        RollingRotaryTable(4, 1e4),
+        UnboundedRotaryTable(4, 1e4),
     )
     for start in range(0, 40, step):
         part = slice(start, start + step)
         rotation = rotary(torch.arange(start, start + step)[None])
-        turn = kernel.turn(torch.tensor([start]), step, caches[0], window)
-        out, *caches = kernel.rolling(q[:, part], k[:, part], v[:, part], rotation, *caches, turn)
+        update = kernel.cache_update(torch.tensor([start]), step, caches[0], window)
+        out, *caches = kernel.sliding_window(q[:, part], k[:, part], v[:, part], rotation, *caches, update)
         outs.append(out)
     return torch.cat(outs, 1)
 
@@ -159,7 +159,7 @@ def test_a_ring_of_the_window_alone_does_not_hold_several_rows_a_call():
 
 
 def test_angles_of_two_tables_are_those_of_one():
-    near, far = RotaryTable(16, 1e6, 20000), RollingRotaryTable(16, 1e6)
+    near, far = RotaryTable(16, 1e6, 20000), UnboundedRotaryTable(16, 1e6)
     positions = torch.tensor([[0, 1, 4095, 4096, 4097, 12345, 19999]])
     for name in ("cos", "sin"):
         torch.testing.assert_close(
@@ -174,9 +174,10 @@ def test_angles_of_two_tables_are_those_of_one():
 def eager() -> tuple[EagerEngine, Constants]:
     source = Source(embedded_default("voxtral_realtime"))
     request = ExportRequest(options={"delay_ms": "480,80", "streaming": True})
-    switches = resolve_options(source, request)
-    constants = Constants.model_validate(source.family.constants(source.config, switches))
-    return EagerEngine(Model(source, request, "BSHD").all_components(), "BSHD"), constants
+    options = resolve_options(source, request)
+    constants = Constants.model_validate(source.family.constants(source.config, options))
+    model = Model(source, request, "BSHD")
+    return EagerEngine(model.components, model.module, "BSHD"), constants
 
 
 PUBLISHED = AudioConfig(

@@ -1,1 +1,1 @@
-"""Core ML: lowering, and packages on disk."""
+"""Core ML: one package per graph, with a function per component."""

@@ -1,0 +1,29 @@
+"""coremltools, imported without its warnings about macOS frameworks and untested versions."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+
+from export.targets.tracing import quiet
+
+with quiet("coremltools"):
+    import coremltools as ct
+    from coremltools.converters.mil.frontend.milproto.load import load as load_program
+    from coremltools.converters.mil.mil.ops.registry import SSAOpRegistry
+
+__all__ = ["OPSET", "OPSET_NAME", "SSAOpRegistry", "ct", "load_program", "silent"]
+
+OPSET, OPSET_NAME = ct.target.iOS18, "CoreML8"  # the first with states, and with a scale for each block
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Hides the progress bars and warnings of the converter. It raises its errors."""
+    with (
+        quiet("coremltools", "torch", "torchao"),
+        redirect_stdout(io.StringIO()),
+        redirect_stderr(io.StringIO()),
+    ):
+        yield

@@ -1,0 +1,1 @@
+"""ExecuTorch: one program per graph, with XNNPACK and the llama custom operators."""

@@ -1,0 +1,72 @@
+"""The target ExecuTorch, for its runtime with XNNPACK."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bundle.spec import Signature
+from export.targets.base import Costs, EntryPoint, Graph, Target
+
+if TYPE_CHECKING:
+    from model.component import Component
+    from quantize.linear import LinearKernel
+
+MAX_STATE_ROWS = 64  # cache rows that one call of `GRAPH.read` or `GRAPH.write` moves at most
+
+STATES = """\
+States are mutable buffers of the program of a graph. They are zero when the program is loaded. `GRAPH.read` returns all
+states of a graph in the order of the table. Its one input is int64 row numbers, at most `state_rows_per_call` of
+`manifest.json`. Of each cache it returns those rows. It has no input if the graph has no cache. `GRAPH.write` takes the same
+row numbers, then all states, and replaces them. Link the portable operators, XNNPACK, and the custom operators of
+`extension/llm` (update_cache, update_cache_with_indices, custom_sdpa), of the version in `manifest.json`.
+"""
+
+SLIDING_WINDOW = """\
+A cache with a window is a sliding-window cache. It is a ring, which the graph maintains.
+"""
+
+
+class ExecuTorchTarget(Target):
+    """One `.pte` per graph. A graph is one dynamic method, because each loaded method packs its weights again in memory."""
+
+    name = "executorch"
+    packages = ("executorch",)
+    layout = "BSHD"
+    costs = Costs(lowering=1.5, running=1.7, product=0.5, verification=17, sample=28)
+    state_notes = STATES
+    sliding_window_notes = SLIDING_WINDOW
+    runners = ("ExecuTorch",)
+    has_integer_kernels = True
+
+    @property
+    def linear_kernel(self) -> LinearKernel:
+        from quantize.linear import int8_per_token
+
+        return int8_per_token
+
+    def signature(self, component: Component) -> Signature:
+        """A component with states but without a cache takes one step per call.
+
+        Such a component is called step by step anyway. With a dynamic size, lowering the codec takes twice as long.
+        """
+        signature = component.signature
+        if not signature.states or signature.cache:
+            return signature
+        return replace(signature, dims=dict.fromkeys(signature.dims, (1, 1)))
+
+    def entry_point(self, component: Component) -> EntryPoint:
+        return EntryPoint(f"{component.graph}.pte", component.graph, state_rows_per_call(component))
+
+    def lower(self, graph: Graph, folder: Path) -> None:
+        from export.targets.executorch.lowering import lower_graph
+
+        components = tuple(replace(part, signature=self.signature(part)) for part in graph.components)
+        lower_graph(replace(graph, components=components), folder)
+
+
+def state_rows_per_call(component: Component) -> int:
+    """Cache rows that one call of `GRAPH.read` or `GRAPH.write` moves at most; 0 without a cache."""
+    cache = component.signature.cache
+    return min(MAX_STATE_ROWS, cache.shape[1]) if cache else 0

@@ -1,0 +1,131 @@
+"""Tracing with torch, for every target: example inputs, dynamic shapes, states as buffers, kernels and errors."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import nn
+
+from bundle.cache import coreml_state_name
+from bundle.errors import ExportError, first_line
+from export.targets.base import Graph
+from model.component import Component
+from model.layers.attention import AttentionKernel, attention_kernel
+from model.layers.norm import NormKernel, norm_kernel
+from quantize.linear import LinearKernel, linear_kernel
+
+TRACE_ROWS = 5  # size of a dynamic dimension while tracing; torch.export would take 0 and 1 as constants
+MASKED = -1e4  # added to a masked score; finite, because all scores of a row may be masked
+
+
+def example_inputs(component: Component, sizes: dict[str, int], seed: int = 0) -> dict[str, torch.Tensor]:
+    """Inputs of a component by name, with these sizes of its dimensions."""
+    return {name: torch.from_numpy(array) for name, array in component.example(seed, **sizes).items()}
+
+
+def trace_inputs(component: Component) -> list[torch.Tensor]:
+    """Inputs to trace a component with, in order."""
+    sizes = {dim: min(TRACE_ROWS, high) for dim, (_, high) in component.signature.dims.items()}
+    return list(example_inputs(component, sizes).values())
+
+
+def zero_states(component: Component) -> list[torch.Tensor]:
+    return [torch.zeros(state.shape) for state in component.signature.states]
+
+
+def dynamic_shapes(component: Component) -> list[dict[int, torch.export.Dim]]:
+    """The dynamic dimensions of each input by axis."""
+    dims = {
+        name: torch.export.Dim(name, min=low, max=high)
+        for name, (low, high) in component.signature.dims.items()
+        if high > 1
+    }
+    return [
+        {axis: dims[size] for axis, size in enumerate(spec.shape) if size in dims}
+        for spec in component.signature.inputs
+    ]
+
+
+class Stateful(nn.Module):
+    """A pure module with its states as buffers, for targets with mutable states: `forward(*inputs) -> outputs`.
+
+    An attention kernel may update a cache in place and return it. Such a cache is not copied.
+    """
+
+    def __init__(self, component: Component, module: nn.Module):
+        super().__init__()
+        self.module = module
+        self.n_outputs = len(component.signature.outputs)
+        self.names = [coreml_state_name(component.graph, state.name) for state in component.signature.states]
+        for name, state in zip(self.names, component.signature.states, strict=True):
+            self.register_buffer(name, torch.zeros(state.shape))
+
+    def states(self) -> list[torch.Tensor]:
+        return [self.get_buffer(name) for name in self.names]
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        before = self.states()
+        result = self.module(*inputs, *before)
+        result = result if isinstance(result, tuple) else (result,)
+        for buffer, after in zip(before, result[self.n_outputs :], strict=True):
+            if after is not buffer:
+                # the shape is already equal, but Core ML's converter loses it in slices
+                buffer.copy_(after.reshape(buffer.shape))
+        return result[: self.n_outputs]
+
+
+def trace(
+    component: Component, module: nn.Module, shapes: list[dict[int, torch.export.Dim]]
+) -> torch.export.ExportedProgram:
+    """Exports a component with its states as buffers. `shapes` are those of `dynamic_shapes`.
+
+    Not strict, because strict tracing renames inputs that a module takes as *args.
+    """
+    dynamic = (tuple(axes or None for axes in shapes),)
+    inputs = tuple(trace_inputs(component))
+    return torch.export.export(Stateful(component, module), inputs, dynamic_shapes=dynamic, strict=False)
+
+
+@contextmanager
+def target_kernels(
+    module: nn.Module, linear: LinearKernel, attention: AttentionKernel, norm: NormKernel | None = None
+) -> Iterator[None]:
+    """Sets the kernels of a target in all layers below `module`, and restores the previous kernels on exit."""
+    with ExitStack() as stack:
+        stack.enter_context(linear_kernel(module, linear))
+        stack.enter_context(attention_kernel(module, attention))
+        if norm is not None:
+            stack.enter_context(norm_kernel(module, norm))
+        yield
+
+
+@contextmanager
+def export_errors(graph: Graph, step: str) -> Iterator[None]:
+    """Raises any error of a target's tools as an ExportError of one line that names the graph and the step."""
+    try:
+        yield
+    except ExportError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise ExportError(f"{graph.name}: {step} failed: {reason}") from error
+
+
+@contextmanager
+def quiet(*loggers: str) -> Iterator[None]:
+    """Hides warnings, and messages below errors of these loggers, while the tools of a target run."""
+    found = [logging.getLogger(name) for name in loggers]
+    levels = [logger.level for logger in found]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in found:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(found, levels, strict=True):
+                logger.setLevel(level)

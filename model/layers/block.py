@@ -1,0 +1,55 @@
+"""Pre-norm transformer block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from model.config import TransformerArgs
+from model.layers.attention import Attention, AttentionWeights
+from model.layers.feed_forward import FeedForward, FeedForwardWeights
+from model.layers.norm import RMSNorm
+from model.layers.rope import Rotation
+
+Part = TypeVar("Part", bound=nn.Module)
+
+
+class BlockWeights(nn.Module):
+    """Parameters of a block under their published names.
+
+    `biases` are those that Whisper has: wq, wv, wo and w2.
+    """
+
+    def __init__(self, args: TransformerArgs, biases: bool = False):
+        super().__init__()
+        self.attention = AttentionWeights(args, biases)
+        self.attention_norm = RMSNorm(args.dim, args.norm_eps)
+        self.feed_forward = FeedForwardWeights(args.dim, args.hidden_dim, biases)
+        self.ffn_norm = RMSNorm(args.dim, args.norm_eps)
+
+
+class Block(nn.Module):
+    """x + attention(norm x), then x + feed_forward(norm x). `window`: see `Attention`."""
+
+    def __init__(self, weights: BlockWeights, window: int | None = None):
+        super().__init__()
+        self.attention = Attention(weights.attention, window)
+        self.attention_norm = weights.attention_norm
+        self.feed_forward = FeedForward(weights.feed_forward)
+        self.ffn_norm = weights.ffn_norm
+
+    def forward(
+        self, x: torch.Tensor, rotation: Rotation, k_cache: torch.Tensor, v_cache: torch.Tensor, where: Any
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """x [B, S, dim], two caches and `where` of `Attention.forward` -> x [B, S, dim], both caches."""
+        attended, k_cache, v_cache = self.attention(self.attention_norm(x), rotation, k_cache, v_cache, where)
+        x = x + attended
+        return x + self.feed_forward(self.ffn_norm(x)), k_cache, v_cache
+
+
+def parts_of(modules: Iterable[nn.Module], kind: type[Part]) -> list[Part]:
+    """The modules of one class, in order: a `ModuleList` has no type of its elements."""
+    return [module for module in modules if isinstance(module, kind)]

@@ -1,0 +1,94 @@
+"""The table of families: what is detected, what is refused, and that one row adds a family."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from bundle.errors import CheckpointNotFound, ConfigError, UnknownFamily
+from model import families
+from model.__main__ import main
+from model.checkpoint import materialize
+from model.families import FAMILIES, family_of, find_family, format_of, open_family
+from model.synthetic.checkpoint import write_checkpoint
+
+
+@pytest.fixture
+def toy(monkeypatch, tmp_path):
+    """A checkpoint of a family that only this row knows."""
+    monkeypatch.setitem(FAMILIES, "toy", families.Row("Toy", "toy_family"))
+    write_checkpoint(tmp_path / "toy", key="toy")
+    return tmp_path / "toy"
+
+
+@pytest.mark.parametrize("key", ["voxtral_tts", "voxtral_realtime"])
+def test_a_checkpoint_is_detected_by_its_family_alone(key, tmp_path):
+    write_checkpoint(tmp_path / key, key=key)
+    assert family_of(tmp_path / key) == key
+    assert [other for other in FAMILIES if format_of(other).detect(tmp_path / key)] == [key]
+
+
+def test_the_files_that_a_bundle_is_made_from(tmp_path):
+    write_checkpoint(tmp_path / "tts")
+    found = format_of("voxtral_tts").source_files(tmp_path / "tts")
+    voices = [f"voice_embedding/{name}.pt" for name in ("casual_male", "fr_male", "neutral_female")]
+    assert found == ["params.json", "consolidated.safetensors", "tekken.json", *voices]
+
+
+def test_another_params_json_is_refused_with_what_is_known(tmp_path):
+    (tmp_path / "params.json").write_text(json.dumps({"dim": 3}))
+    with pytest.raises(ConfigError, match=r"params\.json: describes no known model; .*audio_model_args"):
+        family_of(tmp_path)
+
+
+def test_a_damaged_params_json_is_named(tmp_path):
+    (tmp_path / "params.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"params\.json: not readable as JSON"):
+        family_of(tmp_path)
+
+
+def test_a_folder_without_any_configuration_is_no_checkpoint(tmp_path):
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(CheckpointNotFound):
+            family_of(folder)
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(UnknownFamily, match="voxtral-tts, voxtral-realtime"):
+        find_family("other")
+
+
+def test_the_table_formats_and_options_import_no_torch():
+    code = (
+        "import sys; from model.families import FAMILIES, format_of, options_of\n"
+        "for key in FAMILIES: format_of(key), options_of(key)\n"
+        "print('torch' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert found.stdout == "False\n"
+
+
+def test_one_row_adds_a_family(toy, capsys):
+    assert family_of(toy) == "toy"
+    assert main(["inspect", str(toy), "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["family"], summary["tensors"]) == ("toy", 2)
+    assert summary["parameters"] == {"body": 1024, "head": 1024}
+
+
+def test_the_module_of_an_added_family_computes_what_its_component_says(toy):
+    family = open_family("toy")
+    config, options = family.load_config(toy), family.options()
+    (component,) = family.components(config, options, 8, "BSHD")
+    checkpoint = family.open_checkpoint(toy)
+    root = family.open_root(config, checkpoint)
+    materialize(root, checkpoint, family.weights_of_graph[component.graph])
+    module = family.build(component.graph, root, config, options, 8)
+    x = torch.from_numpy(component.example(0)["x"])
+    (cache,) = (torch.zeros(state.shape) for state in component.signature.states)
+    y, cache = module(x, torch.tensor([0]), cache)
+    again, _ = module(x, torch.tensor([1]), cache)
+    torch.testing.assert_close(again, 2 * y)
+    assert torch.equal(root.head.weight, checkpoint.tensor("head.weight").float())
