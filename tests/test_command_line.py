@@ -194,6 +194,7 @@ def test_voxport_has_every_command():
         *((["voxport", command.name, "--help"], {"torch"}) for command in COMMANDS),
     ],
     ids=lambda value: " ".join(sorted(value) if isinstance(value, set) else value),
+)
 def test_help_imports_only_what_it_shows(argv, absent):
     code = (
         f"import sys; from {argv[0]}.__main__ import main\n"
