@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from model.verification_plan import VerificationPlan
+
 Distribution = tuple[np.float32, np.float32]
 
 
@@ -41,8 +43,8 @@ class Family:
     `parse_config(params, source)` and `load_config(folder)` check a configuration; `build_root(config)` gives its meta-device
     module, `root(config, checkpoint)` that of a checkpoint, checked; `components(root, config, switches, cache_length, layout,
     only)` describes what is exported. `high_precision` and `constant` are shell patterns of module paths: kept as floats unless a
-    rule says otherwise, and multiplied at export. `chunked` names the component that takes a whole and the one that takes it in
-    pieces. `parts` says where a parameter belongs, by the beginning of its name; `summary` rows of what a configuration says.
+    rule says otherwise, and multiplied at export. `verification` names the components that verification calls in
+    sequence. `parts` says where a parameter belongs, by the beginning of its name; `summary` rows of what a configuration says.
     `calls(constants, switches)` is the order of calls, for whoever writes a runner.
     """
 
@@ -59,7 +61,7 @@ class Family:
     switches: Any
     longest_cache: Callable[[Any], int]
     default_cache: Callable[[Any], int]
-    chunked: tuple[str, str]
+    verification: VerificationPlan
     parts: dict[str, str]
     summary: Callable[[Any], list[tuple[str, str]]]
     calls: Callable[[dict[str, Any], dict[str, Any]], str]

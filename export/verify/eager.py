@@ -1,4 +1,4 @@
-"""The eager engine: the same modules in torch, in the arithmetic of a target. The reference of every comparison."""
+"""The eager engine: the same modules in torch, with the arithmetic of a target. It is the reference of every comparison."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class EagerEngine(Engine):
         kernel: LinearKernel = float_activations,
         find: Callable[[str], Component] | None = None,
     ):
-        """`find(name)` gives a component with its weights in place; by default those of `components`, which then need them."""
+        """`find(name)` returns a component with its weights (default: from `components`)."""
         super().__init__()
         self._components = {component.name: component for component in components}
         self._find = find or self._components.__getitem__
@@ -42,18 +42,23 @@ class EagerEngine(Engine):
         return list(result) if isinstance(result, tuple) else [result]
 
 
-def reordered(kernel: LinearKernel, dtype: torch.dtype = torch.float32) -> LinearKernel:
-    """`kernel` as another order of sums in `dtype` would have it: inputs moved by about a unit in the last place of their row's peak."""
+def perturbed(kernel: LinearKernel, dtype: torch.dtype = torch.float32) -> LinearKernel:
+    """`kernel` with the effect of another order of sums in `dtype`.
+
+    Moves the inputs by about a unit in the last place of the largest value of their row.
+    """
     generator = torch.Generator().manual_seed(0)
 
-    def moved(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
+    def multiply(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
         unit = x.abs().amax(-1, keepdim=True) * torch.finfo(dtype).eps
         return kernel(x + unit * torch.randn(x.shape, generator=generator), linear)
 
-    return moved
+    return multiply
 
 
 class EagerStream(Stream):
+    """States as arrays, which each call reads and replaces."""
+
     def __init__(self, signatures: dict[str, Signature], engine: EagerEngine):
         super().__init__(signatures, engine.lock)
         self._engine = engine
@@ -87,6 +92,6 @@ class EagerStream(Stream):
         for name, before, after, array in zip(names, given, results[count:], arrays[count:], strict=True):
             if (
                 after is not before
-            ):  # otherwise it was written in place, and a view of each view would keep them all alive
+            ):  # written in place otherwise; storing views of views would keep all of them alive
                 self._states[name] = array
         return dict(zip((spec.name for spec in signature.outputs), arrays, strict=False))

@@ -6,6 +6,7 @@ from typing import Any
 
 from model.config import SHAPE, values_of
 from model.family import Family
+from model.verification_plan import ChunkedComponent, Decoder, VerificationPlan
 from model.voxtral_realtime import components as voxtral_realtime
 from model.voxtral_realtime.components import AUDIO
 from model.voxtral_realtime.config import Switches, VoxtralRealtimeConfig, load_config, parse_config
@@ -95,7 +96,10 @@ FAMILY = Family(
     switches=Switches,
     longest_cache=voxtral_realtime.longest_cache,
     default_cache=voxtral_realtime.longest_cache,
-    chunked=("audio_encoder", "encode_chunk"),
+    verification=VerificationPlan(
+        decoders=(Decoder("prefill", "decode_step", output="hidden"),),
+        chunked=(ChunkedComponent("audio_encoder", "encode_chunk"),),
+    ),
     parts=PARTS,
     summary=_summary,
     calls=_calls,

@@ -7,6 +7,7 @@ from typing import Any
 
 from model.config import SHAPE, values_of
 from model.family import Family
+from model.verification_plan import ChunkedComponent, Decoder, VerificationPlan
 from model.voxtral_tts import components as voxtral_tts
 from model.voxtral_tts.config import Switches, VoxtralTTSConfig, load_config, parse_config
 from model.voxtral_tts.synthetic import SYNTHETIC
@@ -97,7 +98,10 @@ FAMILY = Family(
     switches=Switches,
     longest_cache=lambda config: LONGEST_CACHE,
     default_cache=lambda config: DEFAULT_CACHE,
-    chunked=("codec", "codec_step"),
+    verification=VerificationPlan(
+        decoders=(Decoder("prefill", "decode_step", output="hidden"),),
+        chunked=(ChunkedComponent("codec", "codec_step"),),
+    ),
     parts=PARTS,
     summary=_summary,
     calls=_calls,
