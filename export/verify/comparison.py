@@ -1,7 +1,8 @@
 """How far two results differ, and how far they may.
 
-Two distances are kept apart. The *lowering error* is that of an artifact against eager with the same integers, scales and
-activation arithmetic. The *quantisation error* is that of this eager model against full precision.
+Two distances are kept apart. The *lowering error* is that of an artifact against eager with the same
+integers, scales and activation arithmetic. The *quantisation error* is that of this eager model against full
+precision.
 """
 
 from __future__ import annotations
@@ -22,17 +23,20 @@ def distance_at(correlation: float) -> float:
 
 
 FLOAT_BAR = 1e-4  # of the reference's largest value, as the design sets it for float32
-# Half precision rounds every value by up to 2^-12 of itself. About 20 independent roundings per layer add up to
-# sqrt(40) · 2^-12 = 1.5e-3 after 2 layers, where the worst output has twice that (3e-3), and to sqrt(520) · 2^-12 = 5.6e-3
-# after 26. The bar allows the same factor there, and as much again. No call may be below the design's correlation.
+# Half precision rounds every value by up to 2^-12 of itself. About 20 independent roundings per layer add up
+# to sqrt(40) · 2^-12 = 1.5e-3 after 2 layers, where the worst output has twice that (3e-3), and to sqrt(520)
+# · 2^-12 = 5.6e-3 after 26. The bar allows the same factor there, and as much again. No call may be below the
+# design's correlation.
 HALF_BAR, HALF_DISTANCE_BAR = 2e-2, distance_at(0.999)
 
-# Integer activations: two float orders differ by 1 ulp before rounding. Sometimes a value therefore rounds to the other side
-# of a tie and moves by a whole step, and the values that depend on it move too. The effect grows with the depth of the model.
-# Eager is therefore also compared with itself under another order of sums (in half precision where the artifact computes in
-# it), and an artifact may be `TIE_FACTOR` times as far away as that:
+# Integer activations: two float orders differ by 1 ulp before rounding. Sometimes a value therefore rounds to
+# the other side of a tie and moves by a whole step, and the values that depend on it move too. The effect
+# grows with the depth of the model. Eager is therefore also compared with itself under another order of sums
+# (in half precision where the artifact computes in it), and an artifact may be `TIE_FACTOR` times as far away
+# as that:
 # - its typical value, which mostly depends on no tie: the float bar or that;
-# - the share of its calls beyond the float bar: that and three standard deviations of a share over so few calls;
+# - the share of its calls beyond the float bar: that and three standard deviations of a share over so few
+#   calls;
 # - its worst call: a correlation of 0.999 or that.
 TIE_FACTOR = 3.0
 TIE_BAR = distance_at(0.999)
@@ -43,8 +47,8 @@ MAX_BAR = distance_at(0.99)  # however far eager is from itself
 class Comparison:
     """One output of one component over many calls.
 
-    Each call adds its largest error, its median error and its distance in the 2-norm. The `perturbed` lists are those of
-    eager under another order of float sums, against eager.
+    Each call adds its largest error, its median error and its distance in the 2-norm. The `perturbed` lists
+    are those of eager under another order of float sums, against eager.
     """
 
     component: str
@@ -76,7 +80,7 @@ class Comparison:
 
     @property
     def typical(self) -> float:
-        """Median over calls: of the largest error, or of the median error where ties may round differently."""
+        """Median over calls: of the largest error, or of the median error where ties may differ."""
         errors = self.medians if self.integer_activations else self.errors
         return float(np.median(errors)) if errors else inf
 
@@ -212,7 +216,7 @@ def lowering_error(
 
 
 def relative_distance(found: np.ndarray, expected: np.ndarray) -> float:
-    """|found - expected| / |expected| in the 2-norm. Infinite where shapes differ or a value is not finite."""
+    """|found - expected| / |expected| in the 2-norm. Infinite if shapes differ or a value is not finite."""
     if not _comparable(found, expected):
         return inf
     norm = max(float(np.linalg.norm(expected.astype(np.float64))), 1e-9)

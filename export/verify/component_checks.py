@@ -17,7 +17,10 @@ from runtime.engines.states import Arrays
 
 
 def check_components(context: Context) -> Iterable[Comparison | Check]:
-    """Every output, and every state after the call, for several seeds and sizes. All sides start from the same states."""
+    """Every output, and every state after the call, for several seeds and sizes.
+
+    All sides start from the same states.
+    """
     for component in context.components.values():
         yield from _check_component(context, component)
 
@@ -76,7 +79,8 @@ def _calls(context: Context, component: Component, artifact: Stream) -> Iterable
 def _is_warm(context: Context, component: Component, seed: int) -> bool:
     """Whether the call follows a longer one.
 
-    The steps of a graph do so for every seed. A component that writes a cache from any position does so for odd seeds.
+    The steps of a graph do so for every seed. A component that writes a cache from any position does so for
+    odd seeds.
     """
     graph = next((graph for graph in context.stateful_graphs() if component in graph), [component])
     return component in graph[1:] or (has_cache(component) and seed % 2 == 1)

@@ -18,7 +18,8 @@ NewStream = Callable[[], Stream]
 class Extent:
     """How much is checked.
 
-    `sizes` are those of a dynamic dimension; they are short, because a tie in one call of many rows affects all of them.
+    `sizes` are those of a dynamic dimension; they are short, because a tie in one call of many rows affects
+    all of them.
     """
 
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
@@ -61,9 +62,9 @@ SMOKE = Extent(
 class ComparedEngines:
     """Engines of the same components.
 
-    `artifact` runs what was lowered. `eager` has the artifact's integers and activation arithmetic. `perturbed` is eager
-    under another order of float sums. `full` is eager in full precision; None where no weight is rounded or memory does
-    not hold it.
+    `artifact` runs what was lowered. `eager` has the artifact's integers and activation arithmetic.
+    `perturbed` is eager under another order of float sums. `full` is eager in full precision; None where no
+    weight is rounded or memory does not hold it.
     """
 
     artifact: Engine
@@ -103,7 +104,7 @@ class Context:
         return Comparison(component, output, check, self.is_integer(component), self.bars.lowering)
 
     def streams(self, component: str) -> list[Stream]:
-        """New streams of the artifact, of eager and, for integer activations, of eager under another order of sums."""
+        """New streams: the artifact's, eager's and, for integer activations, perturbed eager's."""
         return [new_stream() for new_stream in self.stream_factories(component)]
 
     def stream_factories(self, component: str) -> tuple[NewStream, ...]:

@@ -1,4 +1,4 @@
-"""Checks of many calls in sequence: a long run of decode steps, and streams that are reset, repeated or interleaved."""
+"""Checks of many calls in sequence: long runs of decode steps, and reset, replayed or interleaved streams."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runtime.engines.states import Arrays
 
 log = logging.getLogger(__name__)
 LOG_INTERVAL = 200  # steps of a long run between two lines of progress
-STRETCH = 25  # steps of a long run after which both sides continue from the same states, where ties may round differently
+STRETCH = 25  # steps of a long run; where ties may differ, both sides then continue from the same states
 PERTURBED_EVERY = 4  # stretches; in one of them eager is also compared with itself
 GROWTH = (
     7  # of the error from the first quarter of a long run to the last: at most linear in the number of rows
@@ -39,9 +39,10 @@ def check_long_runs(context: Context, steps: int) -> Iterable[Comparison | Check
 class _LongRun:
     """One long run.
 
-    With float activations each side keeps its own states throughout. With integer activations a tie that rounds differently
-    stays in the cache and affects later ones. All sides therefore continue from eager's states every `STRETCH` steps, after
-    these were compared. In both cases a row never changes after it was written, to the bit.
+    With float activations each side keeps its own states throughout. With integer activations a tie that
+    rounds differently stays in the cache and affects later ones. All sides therefore continue from eager's
+    states every `STRETCH` steps, after these were compared. In both cases a row never changes after it was
+    written, to the bit.
     """
 
     def __init__(self, context: Context, decoder: Decoder, steps: int):
@@ -105,7 +106,10 @@ def _drift(compared: Comparison, steps: int, float_bar: float) -> Check:
     limit = max(
         GROWTH * first, TIE_FACTOR * ties, float_bar / 10
     )  # below a tenth of the bar it may be rounding
-    detail = f"median error {first:.1e} in the first quarter of {steps} steps, {last:.1e} in the last, limit {limit:.1e}"
+    detail = (
+        f"median error {first:.1e} in the first quarter of {steps} steps, {last:.1e} in the last, "
+        f"limit {limit:.1e}"
+    )
     return Check("no drift", last <= limit, detail)
 
 
@@ -153,7 +157,7 @@ def _replay(context: Context, steps: list[Component]) -> tuple[bool, bool]:
 
 
 def _calls(context: Context, steps: list[Component], seed: int) -> list[Call]:
-    """A prefill of every decoder, and then steps of all components in turns; across the end of sliding-window caches."""
+    """A prefill of every decoder, then steps of all components in turns, across the end of sliding windows."""
     half, calls, first = MAX_ROWS // 2, [], dict.fromkeys((step.name for step in steps), 0)
     for decoder in context.plan.decoders:
         prefill = context.components[decoder.prefill]

@@ -47,7 +47,7 @@ class VerificationResult:
 
 
 def table(result: VerificationResult) -> str:
-    """Text: a line per comparison with errors, bars and margin, then the other checks, the reports and the status."""
+    """Text: a line per comparison with errors, bars and margin, then other checks, reports and the status."""
     comparisons = [row for row in result.rows if isinstance(row, Comparison)]
     checks = [row for row in result.rows if isinstance(row, Check)]
     lines = [HEADINGS, *map(_comparison_line, comparisons)]

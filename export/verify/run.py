@@ -38,9 +38,9 @@ log = logging.getLogger(__name__)
 class VerifyOptions:
     """How a bundle is verified.
 
-    `steps` is the number of decode steps of the long run in the first precision. `precisions` are those in which the
-    artifact runs (default: those of the target; the first of them for large models). `compute_units` are the processors
-    that Core ML uses where it runs natively.
+    `steps` is the number of decode steps of the long run in the first precision. `precisions` are those in
+    which the artifact runs (default: those of the target; the first of them for large models).
+    `compute_units` are the processors that Core ML uses where it runs natively.
     """
 
     steps: int = DEFAULT_STEPS
@@ -131,7 +131,7 @@ def _integer_graphs(components: list[Component], target: Lowering) -> frozenset[
 
 
 def _quantisation_bars(components: list[Component]) -> dict[str, float]:
-    """The largest distance of each graph from full precision, by its scheme with the lowest correlation limit."""
+    """The largest distance of each graph from full precision, by its coarsest scheme."""
     limits = {
         component.graph: [part.scheme.min_correlation for part in _quantized_modules(component)]
         for component in components

@@ -19,8 +19,8 @@ def check_codes(
 ) -> Iterable[Check | Report]:
     """Codes with the same history on all sides.
 
-    The code with the largest logit is equal wherever its margin exceeds what the bars let two logits move. The family
-    decides about codes that have no logits. The effect of quantisation is reported.
+    The code with the largest logit is equal wherever its margin exceeds what the bars let two logits move.
+    The family decides about codes that have no logits. The effect of quantisation is reported.
     """
     steps, engines = context.extent.run_steps, context.engines
     reference = workload.teacher_forced_run(engines.eager.stream(), constants, steps)
@@ -43,8 +43,9 @@ def check_codes(
 def _logit_error(reference: ForcedRun, perturbed: ForcedRun | None, float_bar: float) -> float:
     """The distance that the bars let a logit move.
 
-    With integer activations (`perturbed`) a tie may move all logits of a step. Each may then move by the bar of a worst call
-    of their root mean square, or by `TIE_FACTOR` times what another order of sums moves them. That order may meet no tie.
+    With integer activations (`perturbed`) a tie may move all logits of a step. Each may then move by the bar
+    of a worst call of their root mean square, or by `TIE_FACTOR` times what another order of sums moves them.
+    That order may meet no tie.
     """
     error = float_bar * float(np.abs(reference.logits).max())
     if perturbed is not None:
@@ -68,7 +69,7 @@ def _check_logits(reference: ForcedRun, found: np.ndarray, error: float) -> Chec
 def check_free_run(
     context: Context, workload: VerificationWorkload[Constants], constants: Constants
 ) -> Iterable[Check | Report]:
-    """A run of the artifact that continues from its own codes is finite and is not empty where eager's is not.
+    """A run of the artifact that continues from its own codes is finite, and not empty unless eager's is.
 
     Its distance from eager, and that of eager from full precision, are reported.
     """

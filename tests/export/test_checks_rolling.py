@@ -1,4 +1,4 @@
-"""The checks of sliding-window caches, each with its fault: a stream that forgets, remembers too long, or ends."""
+"""The checks of sliding-window caches, each with its fault: lost rows, a wrong window, an early end."""
 
 import numpy as np
 import pytest
