@@ -1,4 +1,4 @@
-"""The eager engine, the reference of every comparison: the same modules in torch, with a target's arithmetic."""
+"""The eager engine: the same modules in torch, with a target's arithmetic; the reference of every check."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runtime.engines.states import Arrays, check_states, copy_states, empty_stat
 
 
 class EagerEngine(Engine):
-    """Runs components as torch modules. `kernel` computes quantised linears; `layout` is that of the caches."""
+    """Runs components as torch modules. `kernel` computes quantised linears; caches have `layout`."""
 
     def __init__(
         self,

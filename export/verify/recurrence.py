@@ -157,7 +157,7 @@ def _replay(context: Context, steps: list[Component]) -> tuple[bool, bool]:
 
 
 def _calls(context: Context, steps: list[Component], seed: int) -> list[Call]:
-    """A prefill of every decoder, then steps of all components in turns, across the end of sliding windows."""
+    """A prefill of every decoder, then steps of all components in turns, across the end of windows."""
     half, calls, first = MAX_ROWS // 2, [], dict.fromkeys((step.name for step in steps), 0)
     for decoder in context.plan.decoders:
         prefill = context.components[decoder.prefill]

@@ -16,7 +16,7 @@ CHUNKS = (1, 3, 7)  # sizes, besides the largest
 
 
 def check_streaming(context: Context) -> Iterable[Comparison | Check]:
-    """Chunks run through the component for chunks where it takes their size, otherwise through the whole one."""
+    """Chunks run through the component for chunks where it takes their size, otherwise the whole one."""
     if not context.plan.chunked:
         yield Check("chunks equal whole", True, "left out: the family has no component that takes chunks")
     for chunked in context.plan.chunked:
