@@ -14,7 +14,7 @@ from safetensors.torch import save
 from bundle.bundle import Bundle
 from bundle.errors import IntegrityError, OutputExists, UsageError, VerificationError
 from bundle.files import FileEntry, file_entry, files_below
-from bundle.manifest import MANIFEST, ExportJob, Manifest, Verification, WeightError, read_manifest
+from bundle.manifest import MANIFEST, ExportJob, Manifest, WeightError, read_manifest
 from export.bundle_readme import bundle_readme
 from export.job import graph_key
 from export.memory import check_memory, free_memory, peak_memory
@@ -23,7 +23,8 @@ from export.resume import RECORD, FinishedGraph, ResumeCache
 from export.source import Source
 from export.staging import staging
 from export.targets.base import Target
-from export.verify.verify import failures, verify
+from export.verify.report import failures
+from export.verify.run import verify
 from runtime.families import open_family
 
 log = logging.getLogger(__name__)
@@ -125,10 +126,10 @@ def _verify(source: Source, target: Target, model: Model, manifest: Manifest, fo
     job = manifest.job
     log.info("%s: verifying", job.source.name)
     result = verify(Bundle(folder), source, target, model=model)
-    if result["status"] != "passed":
+    if not result.passed:
         first = "; ".join(failures(result)[:3])
         raise VerificationError(f"{job.source.name} for {job.target} does not match eager: {first}")
-    verified = {"verification": Verification.model_validate(result), "executed_by": target.runners[0]}
+    verified = {"verification": result.stored(), "executed_by": target.runners[0]}
     _write_manifest(folder, manifest.model_copy(update=verified))
 
 

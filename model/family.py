@@ -17,6 +17,7 @@ from bundle.errors import CheckpointNotFound
 from model.checkpoint import Checkpoint
 from model.checkpoint_format import CheckpointFormat
 from model.component import Component
+from model.verification_plan import VerificationPlan
 
 # Any: each family has its own class of configuration, of options and of checkpoint holder, which callers only
 # pass on.
@@ -77,7 +78,7 @@ class Family:
         build(graph, root, config, options, cache_length): the module of a graph from its loaded weights.
             Fusing removes weights from `root`, so a graph is built once from a root.
         longest_cache(config), default_cache(config): bound and default of `cache_length`, in rows.
-        chunked: the component that takes a whole input, and the one that takes it in chunks.
+        verification: the components that verification calls in sequence.
     Texts:
         summary(config): rows of a configuration, for `inspect`.
         calls(constants, options): the order of calls, for authors of runners.
@@ -98,7 +99,7 @@ class Family:
     build: Callable[[str, Root, Config, Options, int], nn.Module]
     longest_cache: Callable[[Config], int]
     default_cache: Callable[[Config], int]
-    chunked: tuple[str, str]
+    verification: VerificationPlan
     parameter_groups: dict[str, str]
     summary: Callable[[Config], list[tuple[str, str]]]
     calls: Callable[[dict[str, Any], dict[str, Any]], str]

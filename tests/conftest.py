@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from bundle_options import QUANT
-from eager_streams import Engines
 from filelock import FileLock
 from hypothesis import settings
+from support.faulty_engines import Engines
 
 from export.__main__ import main as export
 from model.synthetic.checkpoint import embedded_default

@@ -37,7 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     from export.build import REPORT
     from export.targets import target_of_job
     from export.verify.manifest_check import check_manifest, check_source
-    from export.verify.verify import failures, table, verify
+    from export.verify.report import failures, table
+    from export.verify.run import VerifyOptions, verify
 
     job = bundle.job
     source = open_source(arguments.checkpoint, job.family)
@@ -48,14 +49,14 @@ def run(arguments: argparse.Namespace) -> int:
     units = arguments.compute_units
     if units not in (None, "all") and None not in (precisions or target.verification_precisions):
         raise UsageError(f"--compute-units {units}: for Core ML, which does not run here; leave it out")
-    result = verify(bundle, source, target, arguments.steps, precisions=precisions, compute_units=units)
-    report = json.dumps(result, indent=1)
+    result = verify(bundle, source, target, VerifyOptions(arguments.steps, precisions, units))
+    report = json.dumps(result.stored().model_dump(mode="json"), indent=1)
     try:
         write_whole(arguments.bundle / REPORT, f"{report}\n".encode())
     except VoxportError as error:  # the folder of the bundle may be read-only
         log.warning("%s", error)
     print(report if arguments.json else table(result))
-    if result["status"] == "failed":
+    if not result.passed:
         raise VerificationError(f"{arguments.bundle} does not match eager: {'; '.join(failures(result)[:3])}")
     return 0
 

@@ -1,17 +1,20 @@
-"""How far two results lie apart, and how far they may.
+"""How far two results differ, and how far they may.
 
-Two distances are never mixed: the *lowering error* of an artifact against eager with the same integers, scales and
-activation arithmetic; and the *quantisation error* of that eager against full precision.
+Two distances are kept apart. The *lowering error* is that of an artifact against eager with the same
+integers, scales and activation arithmetic. The *quantisation error* is that of this eager model against full
+precision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite, sqrt
 from typing import Any
 
 import numpy as np
+
+Row = dict[str, Any]  # Any: a JSON object with text, numbers, booleans and null
 
 
 def distance_at(correlation: float) -> float:
@@ -19,26 +22,34 @@ def distance_at(correlation: float) -> float:
     return sqrt(2 * (1 - correlation))
 
 
-FLOAT_BAR = 1e-4  # of the reference's largest value, as design.md sets it for float32
-# Half precision rounds every value by up to 2^-12 of itself. Some 20 roundings in a layer, independent of each other, are sqrt(40) ·
-# 2^-12 = 1.5e-3 after 2 layers, where the worst output has twice that (3e-3), and sqrt(520) · 2^-12 = 5.6e-3 after 26: the bar
-# leaves those the same factor, and as much again. Besides, no call may fall below the design's correlation.
+FLOAT_BAR = 1e-4  # of the reference's largest value, as the design sets it for float32
+# Half precision rounds every value by up to 2^-12 of itself. About 20 independent roundings per layer add up
+# to sqrt(40) · 2^-12 = 1.5e-3 after 2 layers, where the worst output has twice that (3e-3), and to sqrt(520)
+# · 2^-12 = 5.6e-3 after 26. The bar allows the same factor there, and as much again. No call may be below the
+# design's correlation.
 HALF_BAR, HALF_DISTANCE_BAR = 2e-2, distance_at(0.999)
 
-# Integer activations: two float orders differ by 1 ulp before rounding, so now and then a value lands on the other side of
-# a tie and moves a whole step, and what depends on it moves too, the more so the deeper the model. So eager is compared with
-# itself as well, under another order of sums (in half precision where the artifact computes in that), and an artifact is held to `TIES` times that:
-# - its typical value, most of which depend on no tie, to the float bar or that;
-# - the share of its calls that lie beyond the float bar at all, to that and three standard deviations of a share over so few;
-# - its worst call to a correlation of 0.999 or that.
-TIES = 3.0
+# Integer activations: two float orders differ by 1 ulp before rounding. Sometimes a value therefore rounds to
+# the other side of a tie and moves by a whole step, and the values that depend on it move too. The effect
+# grows with the depth of the model. Eager is therefore also compared with itself under another order of sums
+# (in half precision where the artifact computes in it), and an artifact may be `TIE_FACTOR` times as far away
+# as that:
+# - its typical value, which mostly depends on no tie: the float bar or that;
+# - the share of its calls beyond the float bar: that and three standard deviations of a share over so few
+#   calls;
+# - its worst call: a correlation of 0.999 or that.
+TIE_FACTOR = 3.0
 TIE_BAR = distance_at(0.999)
-LOOSEST_BAR = distance_at(0.99)  # whatever eager makes of itself
+MAX_BAR = distance_at(0.99)  # however far eager is from itself
 
 
 @dataclass
 class Comparison:
-    """One output of one component over many calls: per call the largest and the median error, and the distance in the 2-norm."""
+    """One output of one component over many calls.
+
+    Each call adds its largest error, its median error and its distance in the 2-norm. The `perturbed` lists
+    are those of eager under another order of float sums, against eager.
+    """
 
     component: str
     output: str
@@ -48,36 +59,37 @@ class Comparison:
     errors: list[float] = field(default_factory=list)
     medians: list[float] = field(default_factory=list)
     distances: list[float] = field(default_factory=list)
-    ties: list[float] = field(default_factory=list)
-    tie_medians: list[float] = field(default_factory=list)
-    tie_distances: list[float] = field(default_factory=list)
+    perturbed_errors: list[float] = field(default_factory=list)
+    perturbed_medians: list[float] = field(default_factory=list)
+    perturbed_distances: list[float] = field(default_factory=list)
     quantisation: list[float] = field(default_factory=list)
     quantisation_bar: float | None = None
 
-    def add(self, found: np.ndarray, expected: np.ndarray, reordered: np.ndarray | None = None) -> None:
-        """`reordered` is what eager makes of the same call under another order of float sums."""
+    def add(self, found: np.ndarray, expected: np.ndarray, perturbed: np.ndarray | None = None) -> None:
+        """Adds one call: of the artifact, of eager, and of eager under another order of float sums."""
         self.errors.append(lowering_error(found, expected))
         self.medians.append(lowering_error(found, expected, np.median))
         self.distances.append(relative_distance(found, expected))
-        if reordered is not None:
-            self.ties.append(lowering_error(reordered, expected))
-            self.tie_medians.append(lowering_error(reordered, expected, np.median))
-            self.tie_distances.append(relative_distance(reordered, expected))
+        if perturbed is not None:
+            self.perturbed_errors.append(lowering_error(perturbed, expected))
+            self.perturbed_medians.append(lowering_error(perturbed, expected, np.median))
+            self.perturbed_distances.append(relative_distance(perturbed, expected))
+
+    def suffixed(self, suffix: str) -> Comparison:
+        return replace(self, check=f"{self.check}{suffix}")
 
     @property
     def typical(self) -> float:
-        """Median over calls: of the largest error, or of the median one where ties may fall differently."""
+        """Median over calls: of the largest error, or of the median error where ties may differ."""
         errors = self.medians if self.integer_activations else self.errors
         return float(np.median(errors)) if errors else inf
 
     @property
     def bar(self) -> float:
         """For the typical error."""
-        return (
-            min(max(self.float_bar, TIES * float(np.median(self.tie_medians))), LOOSEST_BAR)
-            if self.tie_medians
-            else self.float_bar
-        )
+        if not self.perturbed_medians:
+            return self.float_bar
+        return min(max(self.float_bar, TIE_FACTOR * float(np.median(self.perturbed_medians))), MAX_BAR)
 
     @property
     def worst(self) -> float:
@@ -90,22 +102,21 @@ class Comparison:
 
     @property
     def beyond(self) -> float:
-        """Share of the calls whose error is not within the float bar."""
+        """Share of the calls with an error beyond the float bar."""
         return _share_beyond(self.errors, self.float_bar)
 
     @property
     def beyond_allowed(self) -> float:
         if not self.integer_activations:
             return 0.0
-        return min(
-            TIES * _share_beyond(self.ties, self.float_bar) + 3 * sqrt(0.25 / max(len(self.errors), 1)), 1.0
-        )
+        deviation = sqrt(0.25 / max(len(self.errors), 1))
+        return min(TIE_FACTOR * _share_beyond(self.perturbed_errors, self.float_bar) + 3 * deviation, 1.0)
 
     @property
     def distance_bar(self) -> float | None:
-        """None where single precision holds every value to the float bar."""
+        """None where single precision keeps every value within the float bar."""
         if self.integer_activations:
-            return min(max(TIE_BAR, TIES * max(self.tie_distances, default=0.0)), LOOSEST_BAR)
+            return min(max(TIE_BAR, TIE_FACTOR * max(self.perturbed_distances, default=0.0)), MAX_BAR)
         return HALF_DISTANCE_BAR if self.float_bar == HALF_BAR else None
 
     @property
@@ -121,75 +132,95 @@ class Comparison:
 
     @property
     def margin(self) -> float:
-        """How many times worse it could be."""
+        """The factor by which the result could be worse and still pass."""
         distance = inf if self.distance_bar is None else self.distance_bar / max(self.distance, 1e-12)
         if not self.integer_activations:
             return min(self.float_bar / max(self.worst, 1e-12), distance)
-        share = (
-            self.beyond_allowed / max(self.beyond, 1e-3) if self.beyond_allowed < 1 else inf
-        )  # all may lie beyond: says nothing
+        # a share of 1 allows every call, so it limits nothing
+        share = self.beyond_allowed / max(self.beyond, 1e-3) if self.beyond_allowed < 1 else inf
         return min(self.bar / max(self.typical, 1e-12), share, distance)
 
-    def row(self) -> dict[str, Any]:
-        """For the manifest and for `verify.json`; null where something is no number."""
+    def row(self) -> Row:
+        """For the manifest and for `verify.json`; null where a value is not finite."""
         return {
             "component": self.component,
             "output": self.output,
             "check": self.check,
             "calls": len(self.errors),
-            "lowering_error": _number(self.typical),
-            "lowering_error_worst": _number(self.worst),
+            "lowering_error": finite(self.typical),
+            "lowering_error_worst": finite(self.worst),
             "bar": self.bar,
             "beyond": self.beyond,
             "beyond_allowed": self.beyond_allowed,
-            "distance": _number(self.distance),
+            "distance": finite(self.distance),
             "distance_bar": self.distance_bar,
-            "quantisation_error": _number(self.quantisation_error),
+            "quantisation_error": finite(self.quantisation_error),
             "quantisation_bar": self.quantisation_bar,
-            "margin": _number(self.margin),
+            "margin": finite(self.margin),
             "passed": self.passed,
         }
 
 
 @dataclass(frozen=True)
-class Fact:
-    """A check that is true or not, with what was seen."""
+class Check:
+    """A check that holds or not; `detail` is what was measured."""
 
-    check: str
+    name: str
     passed: bool
-    seen: str
+    detail: str
 
-    def row(self) -> dict[str, Any]:
-        return asdict(self)
+    def suffixed(self, suffix: str) -> Check:
+        return replace(self, name=f"{self.name}{suffix}")
+
+    def row(self) -> Row:
+        """For the manifest and for `verify.json`."""
+        return {"check": self.name, "passed": self.passed, "detail": self.detail}
+
+
+@dataclass(frozen=True)
+class Report:
+    """Measured values without a bar."""
+
+    name: str
+    values: dict[str, float]
+
+    def suffixed(self, suffix: str) -> Report:
+        return replace(self, name=f"{self.name}{suffix}")
+
+
+Result = Comparison | Check | Report
 
 
 def _share_beyond(errors: list[float], bar: float) -> float:
     return sum(not error <= bar for error in errors) / max(len(errors), 1)
 
 
-def _number(value: float | None) -> float | None:
+def finite(value: float | None) -> float | None:
+    """The value, or None where it is not a finite number."""
     return value if value is not None and isfinite(value) else None
 
 
-def lowering_error(found: np.ndarray, expected: np.ndarray, summary: Callable = np.max) -> float:
-    """Largest (or median) difference over the reference's largest value. Infinite where shapes differ or either is not finite."""
+def lowering_error(
+    found: np.ndarray, expected: np.ndarray, summary: Callable[[np.ndarray], float] = np.max
+) -> float:
+    """Largest (or median) difference over the largest value of `expected`.
+
+    Infinite where shapes differ or a value is not finite.
+    """
     if not _comparable(found, expected):
         return inf
     if found.size == 0:
         return 0.0
-    return float(
-        summary(np.abs(found.astype(np.float64) - expected)) / max(float(np.abs(expected).max()), 1e-9)
-    )
+    largest = max(float(np.abs(expected).max()), 1e-9)
+    return float(summary(np.abs(found.astype(np.float64) - expected)) / largest)
 
 
 def relative_distance(found: np.ndarray, expected: np.ndarray) -> float:
-    """|found - expected| / |expected| in the 2-norm. Infinite where shapes differ or either is not finite."""
+    """|found - expected| / |expected| in the 2-norm. Infinite if shapes differ or a value is not finite."""
     if not _comparable(found, expected):
         return inf
-    return float(
-        np.linalg.norm((found - expected).astype(np.float64))
-        / max(float(np.linalg.norm(expected.astype(np.float64))), 1e-9)
-    )
+    norm = max(float(np.linalg.norm(expected.astype(np.float64))), 1e-9)
+    return float(np.linalg.norm((found - expected).astype(np.float64)) / norm)
 
 
 def _comparable(found: np.ndarray, expected: np.ndarray) -> bool:

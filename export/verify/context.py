@@ -1,110 +1,136 @@
-"""What the checks of a bundle look at: streams of the same components, and how much of them."""
+"""`Context`: the engines that the checks compare, the bars they apply, and how much they run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from bundle.cache import LAYOUTS
 from export.verify.comparison import FLOAT_BAR, Comparison
+from export.verify.start_states import MAX_ROWS, StartStates
 from model.component import Component
-from runtime.engines.base import Stream
-from runtime.engines.states import Arrays
+from model.verification_plan import VerificationPlan
+from runtime.engines.base import Engine, Stream
 
 NewStream = Callable[[], Stream]
-LONG = 24  # rows of the longest call
 
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is checked. `sizes` are rows of a dynamic dimension; short, so that a rounding tie in one call says nothing of another."""
+    """How much is checked.
+
+    `sizes` are those of a dynamic dimension; they are short, because a tie in one call of many rows affects
+    all of them.
+    """
 
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
-    sizes: tuple[int, ...] = (1, 2, 5, LONG)
-    steps: int = 1000
-    streamed: int = 125  # frames in pieces and in one call
-    spoken: int = 40  # frames of a whole run
-    replayed: int = 6  # steps of each of two runs that are called again
-    beyond: int = 2  # steps beyond the last row of caches that roll
-    freely: bool = True  # whether a run goes on from its own codes as well
+    sizes: tuple[int, ...] = (1, 2, 5, MAX_ROWS)
+    steps: int = 1000  # at most, of the long run
+    chunked: int = 125  # frames of the run in chunks
+    run_steps: int = 40  # of a teacher-forced run and of a free run
+    replay_steps: int = 6  # of each of the two runs that are repeated
+    past_window: int = 2  # steps past the last row of a sliding-window cache
+    free_run: bool = True
 
     def __str__(self) -> str:
-        seeds, steps = (
-            f"{count} {what}{'' if count == 1 else 's'}"
-            for count, what in ((len(self.seeds), "seed"), (self.steps, "decode step"))
+        counts = ((len(self.seeds), "seed"), (self.steps, "decode step"))
+        seeds, steps = (f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
+        done = (
+            f"{seeds}, up to {max(self.sizes)} rows, {steps}, {self.chunked} frames in chunks, "
+            f"runs of {self.run_steps}"
         )
-        sizes = f"{seeds}, up to {max(self.sizes)} rows, {steps}, {self.streamed} frames in pieces, {self.spoken} of a whole run"
-        left_out = [
-            what for what, done in (("no replay", self.replayed), ("no free run", self.freely)) if not done
-        ]
-        return ", ".join([sizes, *left_out])
+        missing = (("no replay", not self.replay_steps), ("no free run", not self.free_run))
+        return ", ".join([done, *(text for text, is_missing in missing if is_missing)])
 
 
 WHOLE = Extent()
-# Of a model of billions of weights, whose reference takes seconds for each step in eager torch.
-SAMPLE = Extent(seeds=(1,), sizes=(2, LONG), steps=4, streamed=8, spoken=3, replayed=1)
-# And where each call of the artifact takes seconds as well.
-SKETCH = Extent(seeds=(1,), sizes=(LONG,), steps=0, streamed=4, spoken=1, replayed=0, beyond=1, freely=False)
+# For billions of weights: a step of the reference takes seconds.
+SAMPLE = Extent(seeds=(1,), sizes=(2, MAX_ROWS), steps=4, chunked=8, run_steps=3, replay_steps=1)
+# As well as that, a call of the artifact takes seconds.
+SMOKE = Extent(
+    seeds=(1,),
+    sizes=(MAX_ROWS,),
+    steps=0,
+    chunked=4,
+    run_steps=1,
+    replay_steps=0,
+    past_window=1,
+    free_run=False,
+)
 
 
+@dataclass(frozen=True)
+class ComparedEngines:
+    """Engines of the same components.
+
+    `artifact` runs what was lowered. `eager` has the artifact's integers and activation arithmetic.
+    `perturbed` is eager under another order of float sums. `full` is eager in full precision; None where no
+    weight is rounded or memory does not hold it.
+    """
+
+    artifact: Engine
+    eager: Engine
+    perturbed: Engine
+    full: Engine | None = None
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Bars of the lowering error, for results that no tie affects, and of the quantisation error by graph.
+
+    `integer_graphs` have quantised products with integer activations.
+    """
+
+    lowering: float = FLOAT_BAR
+    quantisation: Mapping[str, float] = field(default_factory=dict)
+    integer_graphs: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class Context:
-    """What the checks compare, and which graphs multiply with integer activations."""
+    """What a check needs. `max_batch`: how many streams one call of a component serves (default: 1)."""
 
-    def __init__(
-        self,
-        components: Sequence[Component],
-        artifact: NewStream,
-        eager: NewStream,
-        reordered: NewStream,
-        full: NewStream | None,
-        layout: str,
-        chunked: tuple[str, str],
-        integer_graphs: Collection[str] = (),
-        bars: dict[str, float] | None = None,
-        float_bar: float = FLOAT_BAR,
-        extent: Extent = WHOLE,
-        batched: Callable[[int], Stream] | None = None,
-        max_batch: dict[str, int] | None = None,
-    ):
-        """`integer_graphs` have quantised products with integer activations; `bars` are for the quantisation error, by graph.
-        `float_bar` is for the lowering error where no tie decides. `batched(n)` gives a stream of the artifact with n slots, `max_batch` how many a component serves.
-        `chunked` are the component that takes a whole and the one that takes it in pieces.
-        """
-        self.float_bar, self.extent, self.chunked = float_bar, extent, chunked
-        self.components = {component.name: component for component in components}
-        self.artifact, self.eager, self.reordered, self.full, self.batched = (
-            artifact,
-            eager,
-            reordered,
-            full,
-            batched,
-        )
-        self.cache_axis, self._integer, self._bars = LAYOUTS[layout].row_axis, integer_graphs, bars or {}
-        self.max_batch = max_batch or {}
-        self.last_states: tuple[tuple[str, int, bool], Arrays] | None = None
+    components: Mapping[str, Component]
+    engines: ComparedEngines
+    plan: VerificationPlan
+    bars: Bars = Bars()
+    extent: Extent = WHOLE
+    max_batch: Mapping[str, int] = field(default_factory=dict)
+    start_states: StartStates = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "start_states", StartStates(self.components, self.engines.eager))
 
     def comparison(self, component: str, output: str, check: str) -> Comparison:
-        return Comparison(component, output, check, self.is_integer(component), self.float_bar)
+        return Comparison(component, output, check, self.is_integer(component), self.bars.lowering)
 
     def streams(self, component: str) -> list[Stream]:
-        """The artifact's and eager's, and where ties may fall differently, eager's under another order of sums."""
-        return [make() for make in self.makers(component)]
+        """New streams: the artifact's, eager's and, for integer activations, perturbed eager's."""
+        return [new_stream() for new_stream in self.stream_factories(component)]
 
-    def makers(self, component: str) -> tuple[NewStream, ...]:
-        return (self.artifact, self.eager, self.reordered)[: 3 if self.is_integer(component) else 2]
+    def stream_factories(self, component: str) -> tuple[NewStream, ...]:
+        engines = (self.engines.artifact, self.engines.eager, self.engines.perturbed)
+        return tuple(engine.stream for engine in engines[: 3 if self.is_integer(component) else 2])
 
     def is_integer(self, component: str) -> bool:
-        return self.components[component].graph in self._integer
+        """Whether the component's activations are integers, so that ties may round differently."""
+        return self.components[component].graph in self.bars.integer_graphs
 
     def quantisation_bar(self, component: str) -> float | None:
-        return self._bars.get(self.components[component].graph)
+        return self.bars.quantisation.get(self.components[component].graph)
 
-    def rolls(self, component: str) -> bool:
-        """Whether its caches hold the last rows of a stream without end."""
-        return any(state.window for state in self.components[component].signature.states)
+    def stateful_graphs(self) -> list[list[Component]]:
+        """The components with states, by graph. The last one of a graph takes the smallest steps."""
+        graphs: dict[str, list[Component]] = {}
+        for component in self.components.values():
+            if component.signature.states:
+                graphs.setdefault(component.graph, []).append(component)
+        return list(graphs.values())
 
-    def beyond(self, cache: np.ndarray, rows: int) -> np.ndarray:
-        """A cache without its first rows."""
-        return np.split(cache, [rows], axis=self.cache_axis)[1]
+
+def has_window(component: Component) -> bool:
+    """Whether its caches hold the last rows of an unbounded stream."""
+    return any(state.window for state in component.signature.states)
+
+
+def has_cache(component: Component) -> bool:
+    return any(state.cache for state in component.signature.states)

@@ -1,4 +1,4 @@
-"""The eager engine: the same modules in torch, in the arithmetic of a target. The reference of every comparison."""
+"""The eager engine: the same modules in torch, with a target's arithmetic; the reference of every check."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runtime.engines.states import Arrays, check_states, copy_states, empty_stat
 
 
 class EagerEngine(Engine):
-    """Runs components as torch modules: `kernel` is the arithmetic of quantised linears, `layout` that of caches."""
+    """Runs components as torch modules. `kernel` computes quantised linears; caches have `layout`."""
 
     def __init__(
         self,
@@ -44,18 +44,23 @@ class EagerEngine(Engine):
         return list(result) if isinstance(result, tuple) else [result]
 
 
-def reordered(kernel: LinearKernel, dtype: torch.dtype = torch.float32) -> LinearKernel:
-    """`kernel` as another order of sums in `dtype` would have it: inputs moved by about a unit in the last place of their row's peak."""
+def perturbed(kernel: LinearKernel, dtype: torch.dtype = torch.float32) -> LinearKernel:
+    """`kernel` with the effect of another order of sums in `dtype`.
+
+    Moves the inputs by about a unit in the last place of the largest value of their row.
+    """
     generator = torch.Generator().manual_seed(0)
 
-    def moved(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
+    def multiply(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
         unit = x.abs().amax(-1, keepdim=True) * torch.finfo(dtype).eps
         return kernel(x + unit * torch.randn(x.shape, generator=generator), linear)
 
-    return moved
+    return multiply
 
 
 class EagerStream(Stream):
+    """States as arrays, which each call reads and replaces."""
+
     def __init__(self, signatures: dict[str, Signature], engine: EagerEngine):
         super().__init__(signatures, engine.lock)
         self._engine = engine
@@ -89,6 +94,6 @@ class EagerStream(Stream):
         for name, before, after, array in zip(names, given, results[count:], arrays[count:], strict=True):
             if (
                 after is not before
-            ):  # otherwise it was written in place, and a view of each view would keep them all alive
+            ):  # written in place otherwise; storing views of views would keep all of them alive
                 self._states[name] = array
         return dict(zip((spec.name for spec in signature.outputs), arrays, strict=False))

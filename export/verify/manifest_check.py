@@ -1,8 +1,12 @@
-"""Rechecks every manifest field against the checkpoint: the job is resolved again and compared."""
+"""Rechecks every manifest field against the checkpoint: resolves the job again and compares."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from bundle.bundle import Bundle
 from bundle.errors import IntegrityError, RecipeError, UsageError
@@ -11,8 +15,8 @@ from bundle.manifest import MANIFEST, NOT_RUN
 from export.job import first_difference, resolve
 from export.source import Source
 from export.targets.base import Target
-from runtime.families import read_constants
-from runtime.families.voxtral_tts.voices import load_voice
+
+VOICE_KEY = "embedding"  # of the only tensor in a voice file
 
 
 def check_source(expected: dict[str, FileEntry], source: Source, is_default: bool) -> None:
@@ -22,7 +26,8 @@ def check_source(expected: dict[str, FileEntry], source: Source, is_default: boo
         if found.get(name) != expected.get(name):
             where = "the embedded default" if is_default else str(source.folder)
             raise UsageError(
-                f"{where}: {name} is not the file that the bundle was made from; give that checkpoint with --checkpoint"
+                f"{where}: {name} is not the file that the bundle was made from; "
+                "give that checkpoint with --checkpoint"
             )
 
 
@@ -48,12 +53,17 @@ def check_manifest(bundle: Bundle, source: Source, target: Target) -> None:
     for field, matches in checks.items():
         if not matches:
             raise IntegrityError(f"{where}: {field}: not what the checkpoint gives; export the bundle again")
-    _check_voices(bundle, source)
-
-
-def _check_voices(bundle: Bundle, source: Source) -> None:
-    dim = read_constants(bundle.job).dim
     for name, rows in source.voices.items():
-        if not np.array_equal(load_voice(bundle, name, dim), rows.float().numpy()):
-            path = bundle.folder / bundle.manifest.voices[name]
-            raise IntegrityError(f"{path}: not the voice of the checkpoint; export the bundle again")
+        _check_voice(bundle.folder / manifest.voices[name], rows.float().numpy())
+
+
+def _check_voice(path: Path, expected: np.ndarray) -> None:
+    try:
+        found = load_file(path)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise IntegrityError(
+            f"{path}: not a readable safetensors file ({error}); export the bundle again"
+        ) from None
+    rows = found.get(VOICE_KEY)
+    if len(found) != 1 or rows is None or rows.dtype != np.float32 or not np.array_equal(rows, expected):
+        raise IntegrityError(f"{path}: not the voice of the checkpoint; export the bundle again")

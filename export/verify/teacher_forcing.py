@@ -1,83 +1,92 @@
-"""Whole runs: teacher-forced code agreement, and what two models make of the same input when each runs free."""
+"""Checks of whole runs: codes under teacher forcing, and the output of free runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
-from export.verify.comparison import TIE_BAR, TIES, Fact, relative_distance
+from export.verify.comparison import TIE_BAR, TIE_FACTOR, Check, Report, relative_distance
 from export.verify.context import Context
-from runtime.families.base import RuntimeFamily
+from runtime.families.base import ForcedRun, VerificationWorkload
 
-Reports = dict[str, dict[str, float]]
+Constants = TypeVar("Constants")
 
 
-def agreement(
-    context: Context, family: RuntimeFamily[Any], constants: Any, reports: Reports
-) -> Iterable[Fact]:
-    """Lowering: the code of largest logit is equal wherever its margin exceeds what the bars let two logits move; codes that are
-    rounded within one level. What quantisation does goes into `reports`.
+def check_codes(
+    context: Context, workload: VerificationWorkload[Constants], constants: Constants
+) -> Iterable[Check | Report]:
+    """Codes with the same history on all sides.
 
-    With integer activations a tie may move all logits of a step, and then each by the bar of a worst call of their root mean
-    square, or by `TIES` times what another order of sums moves them. One such order alone may happen upon no tie.
+    The code with the largest logit is equal wherever its margin exceeds what the bars let two logits move.
+    The family decides about codes that have no logits. The effect of quantisation is reported.
     """
-    steps = context.extent.spoken
-    reference = family.verification.teacher_forced_run(context.eager(), constants, steps)
-    found = family.verification.teacher_forced_run(
-        context.artifact(), constants, steps, reference.codes
-    ).codes
-    error = context.float_bar * float(np.abs(reference.logits).max())
-    if context.is_integer("decode_step"):
-        moved = family.verification.teacher_forced_run(context.reordered(), constants, steps, reference.codes)
-        error = max(error, TIES * float(np.abs(moved.logits - reference.logits).max()))
+    steps, engines = context.extent.run_steps, context.engines
+    reference = workload.teacher_forced_run(engines.eager.stream(), constants, steps)
+    found = workload.teacher_forced_run(engines.artifact.stream(), constants, steps, reference.codes).codes
+    perturbed = None
+    if any(context.is_integer(decoder.step) for decoder in context.plan.decoders):
+        stream = engines.perturbed.stream()
+        perturbed = workload.teacher_forced_run(stream, constants, steps, reference.codes)
+    yield _check_logits(reference, found, _logit_error(reference, perturbed, context.bars.lowering))
+    if near := workload.codes_are_near(found, reference.codes):
+        yield Check("other codes, teacher-forced", near.passed, near.detail)
+    yield Report("codes, artifact and eager", _equal_codes(found, reference.codes))
+    if engines.full:
+        full = workload.teacher_forced_run(engines.full.stream(), constants, steps, reference.codes)
+        distances = [relative_distance(a, b) for a, b in zip(reference.hidden, full.hidden, strict=True)]
+        values = _equal_codes(reference.codes, full.codes) | {"hidden_distance": float(np.median(distances))}
+        yield Report("codes, eager and full precision", values)
+
+
+def _logit_error(reference: ForcedRun, perturbed: ForcedRun | None, float_bar: float) -> float:
+    """The distance that the bars let a logit move.
+
+    With integer activations (`perturbed`) a tie may move all logits of a step. Each may then move by the bar
+    of a worst call of their root mean square, or by `TIE_FACTOR` times what another order of sums moves them.
+    That order may meet no tie.
+    """
+    error = float_bar * float(np.abs(reference.logits).max())
+    if perturbed is not None:
+        error = max(error, TIE_FACTOR * float(np.abs(perturbed.logits - reference.logits).max()))
         error = max(error, TIE_BAR * float(np.sqrt(np.square(reference.logits).mean(axis=1)).max()))
+    return error
+
+
+def _check_logits(reference: ForcedRun, found: np.ndarray, error: float) -> Check:
     second, first = np.sort(reference.logits, axis=1)[:, -2:].T
     near = first - second <= 2 * error
     different = found[:, 0] != reference.codes[:, 0]
     excused = int((different & near).sum())
-    yield Fact(
-        "codes, teacher-forced",
-        int(different.sum()) == excused,
-        f"{steps - int(different.sum())} of {steps} equal, {excused} of the others nearer to a tie than {2 * error:.1e}, as {int(near.sum())} of all are",
+    detail = (
+        f"{int((~different).sum())} of {len(found)} equal, {excused} of the others have a margin below "
+        f"{2 * error:.1e}, as {int(near.sum())} of all steps"
     )
-    near_codes = family.verification.codes_are_near(found, reference.codes)
-    if near_codes:
-        yield Fact("rounded codes, teacher-forced", near_codes.passed, near_codes.detail)
-    reports["codes, artifact and eager"] = _equal(found, reference.codes)
-    if context.full:
-        full = family.verification.teacher_forced_run(context.full(), constants, steps, reference.codes)
-        distances = [
-            relative_distance(own, other) for own, other in zip(reference.hidden, full.hidden, strict=True)
-        ]
-        reports["codes, eager and full precision"] = _equal(reference.codes, full.codes) | {
-            "hidden_distance": float(np.median(distances))
-        }
+    return Check("codes, teacher-forced", int(different.sum()) == excused, detail)
 
 
-def end_to_end(
-    context: Context, family: RuntimeFamily[Any], constants: Any, reports: Reports, full_in_turns: bool
-) -> Iterable[Fact]:
-    """Free runs: the artifact's beside eager's, and eager's beside full precision's.
+def check_free_run(
+    context: Context, workload: VerificationWorkload[Constants], constants: Constants
+) -> Iterable[Check | Report]:
+    """A run of the artifact that continues from its own codes is finite, and not empty unless eager's is.
 
-    The latter where full precision can be called in turns, graph by graph: see `OneGraph`. It goes into `reports`, fails nothing.
+    Its distance from eager, and that of eager from full precision, are reported.
     """
-    steps = context.extent.spoken
-    eager = family.verification.free_run(context.eager(), constants, steps)
-    artifact = family.verification.free_run(context.artifact(), constants, steps)
-    finite = bool(np.isfinite(artifact).all()) and bool(len(artifact)) >= bool(len(eager))
-    yield Fact("free run", finite, "finite" if finite else "nothing came, or what is no number")
-    if finite:
-        reports["free run, artifact and eager"] = family.verification.compare(artifact, eager, constants)
-    if context.full and full_in_turns:
-        reports["free run, eager and full precision"] = family.verification.compare(
-            eager, family.verification.free_run(context.full(), constants, steps), constants
-        )
+    steps, engines = context.extent.run_steps, context.engines
+    eager = workload.free_run(engines.eager.stream(), constants, steps)
+    artifact = workload.free_run(engines.artifact.stream(), constants, steps)
+    passed = bool(np.isfinite(artifact).all()) and bool(len(artifact)) >= bool(len(eager))
+    yield Check("free run", passed, "finite" if passed else "empty, or with values that are not finite")
+    if passed:
+        yield Report("free run, artifact and eager", workload.compare(artifact, eager, constants))
+    if engines.full:
+        full = workload.free_run(engines.full.stream(), constants, steps)
+        yield Report("free run, eager and full precision", workload.compare(eager, full, constants))
 
 
-def _equal(found: np.ndarray, expected: np.ndarray) -> dict[str, float]:
-    same = found == expected
-    return {"codes_equal": float(same[:, 0].mean())} | (
-        {"rounded_equal": float(same[:, 1:].mean())} if same.shape[1] > 1 else {}
-    )
+def _equal_codes(found: np.ndarray, expected: np.ndarray) -> dict[str, float]:
+    """Shares of equal codes: of the first column, which has logits, and of the others."""
+    equal = found == expected
+    shares = {"codes_equal": float(equal[:, 0].mean())}
+    return shares | ({"other_codes_equal": float(equal[:, 1:].mean())} if equal.shape[1] > 1 else {})

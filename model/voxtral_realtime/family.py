@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from model.config import SHAPE, values_of
 from model.family import Family
+from model.verification_plan import ChunkedComponent, Decoder, VerificationPlan
 from model.voxtral_realtime import weights
 from model.voxtral_realtime.build import build
 from model.voxtral_realtime.calls import calls
@@ -48,7 +49,10 @@ FAMILY = Family(
     build=build,
     longest_cache=longest_cache,
     default_cache=longest_cache,
-    chunked=("audio_encoder", "encode_chunk"),
+    verification=VerificationPlan(
+        decoders=(Decoder("prefill", "decode_step", output="hidden"),),
+        chunked=(ChunkedComponent("audio_encoder", "encode_chunk"),),
+    ),
     parameter_groups=PARAMETER_GROUPS,
     summary=_summary,
     calls=calls,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from model.config import SHAPE, values_of
 from model.family import Family
+from model.verification_plan import ChunkedComponent, Decoder, VerificationPlan
 from model.voxtral_tts import weights
 from model.voxtral_tts.build import build
 from model.voxtral_tts.calls import calls
@@ -52,7 +53,10 @@ FAMILY = Family(
     build=build,
     longest_cache=lambda config: LONGEST_CACHE,
     default_cache=lambda config: DEFAULT_CACHE,
-    chunked=("codec", "codec_step"),
+    verification=VerificationPlan(
+        decoders=(Decoder("prefill", "decode_step", output="hidden"),),
+        chunked=(ChunkedComponent("codec", "codec_step"),),
+    ),
     parameter_groups=PARAMETER_GROUPS,
     summary=_summary,
     calls=calls,

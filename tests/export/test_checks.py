@@ -1,29 +1,45 @@
-"""The checks themselves: eager with a fault put into it stands for an artifact, and the check that is meant for the fault finds it.
+"""The checks find faults in engines. The artifact is eager with a fault added.
 
-`tests/test_verify.py` plants faults in files; here are those that a file would need a compiler for.
+`test_verify.py` plants faults in files; the ones here would need a compiler.
 """
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from eager_streams import CACHE, FaultyStream, failed, no_fault
+from support.faulty_engines import CACHE, failed, no_fault, reports, with_artifact
 
-from export.verify.checks import each_component, last_position, long_run, replay, streaming
 from export.verify.comparison import FLOAT_BAR
-from export.verify.context import LONG
-from export.verify.teacher_forcing import agreement, end_to_end
-from runtime.engines.base import Arrays, Stream
+from export.verify.component_checks import check_components, check_last_positions
+from export.verify.recurrence import check_long_runs, check_replay
+from export.verify.start_states import MAX_ROWS
+from export.verify.streaming import check_streaming
+from export.verify.teacher_forcing import check_codes, check_free_run
+from model.verification_plan import VerificationPlan
+from runtime.engines.states import Arrays
 
 STEPS = 100
 
 
+def codes_of(engines, context):
+    return check_codes(context, engines.workload, engines.constants)
+
+
+def free_run_of(engines, context):
+    return check_free_run(context, engines.workload, engines.constants)
+
+
 def test_without_a_fault_every_check_passes(engines):
-    context, reports = engines.context(no_fault), {}
-    for check in (each_component(context), long_run(context, STEPS), replay(context), streaming(context)):
-        assert failed(check) == []
-    assert failed(agreement(context, engines.family, engines.constants, reports)) == []
-    assert failed(end_to_end(context, engines.family, engines.constants, reports, True)) == []
-    assert reports["codes, artifact and eager"] == {"codes_equal": 1.0, "rounded_equal": 1.0}
-    assert reports["free run, artifact and eager"]["log_mel_distance_db"] == 0
+    context = engines.context(no_fault)
+    assert failed(check_components(context)) == []
+    assert failed(check_long_runs(context, STEPS)) == []
+    assert failed(check_last_positions(context)) == []
+    assert failed(check_replay(context)) == []
+    assert failed(check_streaming(context)) == []
+    codes, free_run = list(codes_of(engines, context)), list(free_run_of(engines, context))
+    assert failed(codes) == failed(free_run) == []
+    assert reports(codes)["codes, artifact and eager"] == {"codes_equal": 1.0, "other_codes_equal": 1.0}
+    assert reports(free_run)["free run, artifact and eager"]["log_mel_distance_db"] == 0
 
 
 @pytest.mark.parametrize(
@@ -41,7 +57,7 @@ def test_an_output_off_by_ten_bars(engines, component, output):
         if name == component:
             outputs[output] += 10 * FLOAT_BAR * np.abs(outputs[output]).max()
 
-    assert failed(each_component(engines.context(fault))) == [f"{component}.{output}"]
+    assert failed(check_components(engines.context(fault))) == [f"{component}.{output}"]
 
 
 def test_numbers_that_are_none_on_both_sides(engines):
@@ -49,7 +65,9 @@ def test_numbers_that_are_none_on_both_sides(engines):
         if name == "acoustic_step":
             outputs["next_x"][0, 3] = np.nan
 
-    assert failed(each_component(engines.context(fault, eager_too=True))) == ["acoustic_step.next_x"]
+    assert failed(check_components(engines.context(fault, eager=engines.faulty(fault)))) == [
+        "acoustic_step.next_x"
+    ]
 
 
 def test_swapped_outputs(engines):
@@ -60,7 +78,10 @@ def test_swapped_outputs(engines):
                 outputs["condition"],
             )
 
-    assert failed(each_component(engines.context(fault))) == ["prefill.semantic_logits", "prefill.condition"]
+    assert failed(check_components(engines.context(fault))) == [
+        "prefill.semantic_logits",
+        "prefill.condition",
+    ]
 
 
 def test_a_cache_row_that_is_not_written(engines):
@@ -70,7 +91,7 @@ def test_a_cache_row_that_is_not_written(engines):
         if name == "decode_step":
             stream.change_states(lambda states: states["k_cache_1"][:, inputs["position"][0]].fill(0))
 
-    assert failed(each_component(engines.context(fault))) == ["decode_step.states"]
+    assert failed(check_components(engines.context(fault))) == ["decode_step.states"]
 
 
 def test_a_row_written_beyond_the_position(engines):
@@ -78,7 +99,7 @@ def test_a_row_written_beyond_the_position(engines):
         if name == "prefill":
             stream.change_states(lambda states: states["v_cache_0"][:, -1].fill(1e-6))
 
-    assert failed(each_component(engines.context(fault))) == ["prefill: rows that are not written"]
+    assert failed(check_components(engines.context(fault))) == ["prefill: rows that are not written"]
 
 
 def test_an_error_that_grows_from_step_to_step(engines):
@@ -86,22 +107,22 @@ def test_an_error_that_grows_from_step_to_step(engines):
 
     def fault(stream, name, inputs, outputs):
         if name == "decode_step":
-            growth = 0.8 * FLOAT_BAR * min((inputs["position"][0] - LONG) / STEPS, 1) ** 2
+            growth = 0.8 * FLOAT_BAR * min((inputs["position"][0] - MAX_ROWS) / STEPS, 1) ** 2
             outputs["hidden"] += growth * np.abs(outputs["hidden"]).max()
 
-    assert failed(long_run(engines.context(fault), STEPS)) == ["no drift"]
+    assert failed(check_long_runs(engines.context(fault), STEPS)) == ["no drift"]
 
 
 def test_a_cache_that_forgets_its_first_row(engines):
     """At one step of a hundred."""
 
     def fault(stream, name, inputs, outputs):
-        if name == "decode_step" and inputs["position"][0] == LONG + 80:
+        if name == "decode_step" and inputs["position"][0] == MAX_ROWS + 80:
             stream.change_states(
                 lambda states: [array[:, 0].fill(0) for name, array in states.items() if "cache" in name]
             )
 
-    assert "decode_step.states" in failed(long_run(engines.context(fault), STEPS))
+    assert "decode_step.states" in failed(check_long_runs(engines.context(fault), STEPS))
 
 
 def test_a_last_row_that_is_off(engines):
@@ -109,22 +130,18 @@ def test_a_last_row_that_is_off(engines):
         if name == "decode_step" and inputs["position"][0] == CACHE - 1:
             outputs["hidden"] += 10 * FLOAT_BAR * np.abs(outputs["hidden"]).max()
 
-    assert failed(last_position(engines.context(fault))) == ["decode_step.hidden"]
+    assert failed(check_last_positions(engines.context(fault))) == ["decode_step.hidden"]
+
+
+def last_place_at_most(name: str, inputs: Arrays) -> Arrays:
+    return inputs | {
+        what: np.minimum(array, CACHE - 1) for what, array in inputs.items() if what == "position"
+    }
 
 
 def test_a_stream_that_takes_one_position_too_many(engines):
-    context = engines.context(no_fault)
-    longer = engines.context(no_fault).artifact
-
-    def lenient() -> Stream:
-        stream = longer()
-        stream.run = lambda name, inputs: FaultyStream.run(
-            stream, name, {**inputs, "position": np.minimum(inputs["position"], CACHE - 1)}
-        )
-        return stream
-
-    context.artifact = lenient
-    assert failed(last_position(context)) == ["decode_step: one past the last position is refused"]
+    context = engines.with_inputs(last_place_at_most)
+    assert failed(check_last_positions(context)) == ["decode_step: one past the last position is refused"]
 
 
 def test_a_call_that_depends_on_how_many_came_before(engines):
@@ -132,29 +149,20 @@ def test_a_call_that_depends_on_how_many_came_before(engines):
         if name == "decode_step":
             outputs["hidden"] *= np.float32(1 + 1e-6 * stream.calls)
 
-    assert "reset and replay" in failed(replay(engines.context(fault)))
+    assert "reset and replay" in failed(check_replay(engines.context(fault)))
 
 
 def test_two_streams_that_share_their_states(engines):
     context = engines.context(no_fault)
-    one = context.artifact()
-    context.artifact = lambda: one
-    assert failed(replay(context)) == ["two interleaved streams"]
+    one = context.engines.artifact.stream()
+    assert failed(check_replay(with_artifact(context, lambda: one))) == ["two interleaved streams"]
 
 
 def test_a_codec_that_takes_every_chunk_for_the_first(engines):
-    context = engines.context(no_fault)
-    whole = context.artifact
-
-    def forgetful() -> Stream:
-        stream = whole()
-        stream.run = lambda name, inputs: FaultyStream.run(
-            stream, name, {**inputs, "position": np.zeros(1, np.int64)}
-        )
-        return stream
-
-    context.artifact = forgetful
-    assert failed(streaming(context)) == ["codec.audio"]
+    context = engines.with_inputs(
+        lambda name, inputs: inputs | ({"position": np.zeros(1, np.int64)} if "position" in inputs else {})
+    )
+    assert failed(check_streaming(context)) == ["codec.audio"]
 
 
 def test_a_logit_that_wins_by_more_than_any_rounding(engines):
@@ -162,9 +170,7 @@ def test_a_logit_that_wins_by_more_than_any_rounding(engines):
         if name in ("prefill", "decode_step"):
             outputs["semantic_logits"][0, 7] = 2 * np.abs(outputs["semantic_logits"]).max()
 
-    assert failed(agreement(engines.context(fault), engines.family, engines.constants, {})) == [
-        "codes, teacher-forced"
-    ]
+    assert failed(codes_of(engines, engines.context(fault))) == ["codes, teacher-forced"]
 
 
 def test_acoustic_values_two_levels_off(engines):
@@ -172,9 +178,7 @@ def test_acoustic_values_two_levels_off(engines):
         if name == "acoustic_step" and inputs["step"][0] == engines.constants.euler_steps - 1:
             outputs["next_x"] += 2.5 * 2 / (engines.constants.acoustic_levels - 1)
 
-    assert failed(agreement(engines.context(fault), engines.family, engines.constants, {})) == [
-        "rounded codes, teacher-forced"
-    ]
+    assert failed(codes_of(engines, engines.context(fault))) == ["other codes, teacher-forced"]
 
 
 def test_audio_that_is_no_number(engines):
@@ -182,9 +186,7 @@ def test_audio_that_is_no_number(engines):
         if name == "codec_step":
             outputs["audio"][0, 5] = np.inf
 
-    assert failed(end_to_end(engines.context(fault), engines.family, engines.constants, {}, True)) == [
-        "free run"
-    ]
+    assert failed(free_run_of(engines, engines.context(fault))) == ["free run"]
 
 
 def test_a_model_that_quantisation_ruined(engines):
@@ -194,10 +196,8 @@ def test_a_model_that_quantisation_ruined(engines):
         if name == "prefill":
             outputs["hidden"] = outputs["hidden"][..., ::-1].copy()
 
-    context = engines.context(
-        no_fault, full=lambda: FaultyStream(engines.eager.stream(), fault), bars={"backbone": 0.45}
-    )
-    assert failed(each_component(context)) == ["prefill.hidden"]
+    context = engines.context(no_fault, full=engines.faulty(fault), quantisation={"backbone": 0.45})
+    assert failed(check_components(context)) == ["prefill.hidden"]
 
 
 def test_an_engine_that_breaks_is_a_failed_check(engines):
@@ -205,7 +205,7 @@ def test_an_engine_that_breaks_is_a_failed_check(engines):
         if name == "embed_codes":
             raise ValueError("shapes do not fit")
 
-    assert "stopped" in failed(each_component(engines.context(fault)))
+    assert "stopped" in failed(check_components(engines.context(fault)))
 
 
 def off_by(part: float, array: np.ndarray) -> np.ndarray:
@@ -215,10 +215,10 @@ def off_by(part: float, array: np.ndarray) -> np.ndarray:
 
 def test_an_output_off_at_the_longest_size_alone(engines):
     def fault(stream, name, inputs, outputs):
-        if name == "prefill" and outputs["hidden"].shape[1] == LONG:
+        if name == "prefill" and outputs["hidden"].shape[1] == MAX_ROWS:
             outputs["hidden"] = off_by(0.04, outputs["hidden"])
 
-    assert failed(each_component(engines.context(fault))) == ["prefill.hidden"]
+    assert failed(check_components(engines.context(fault))) == ["prefill.hidden"]
 
 
 def test_an_output_off_in_some_channels(engines):
@@ -227,7 +227,7 @@ def test_an_output_off_in_some_channels(engines):
             some = outputs["hidden"].shape[-1] * 2 // 5
             outputs["hidden"][..., :some] = off_by(0.04, outputs["hidden"])[..., :some]
 
-    assert "decode_step.hidden" in failed(each_component(engines.context(fault)))
+    assert "decode_step.hidden" in failed(check_components(engines.context(fault)))
 
 
 def test_an_output_off_in_some_steps(engines):
@@ -235,7 +235,7 @@ def test_an_output_off_in_some_steps(engines):
         if name == "decode_step" and 40 <= inputs["position"][0] < 80:
             outputs["hidden"] = off_by(0.04, outputs["hidden"])
 
-    assert "decode_step.hidden" in failed(long_run(engines.context(fault), STEPS))
+    assert "decode_step.hidden" in failed(check_long_runs(engines.context(fault), STEPS))
 
 
 def test_caches_that_fade(engines):
@@ -250,7 +250,7 @@ def test_caches_that_fade(engines):
         if name == "decode_step":
             stream.change_states(fade)
 
-    assert "written rows stay" in failed(long_run(engines.context(fault), STEPS))
+    assert "written rows" in failed(check_long_runs(engines.context(fault), STEPS))
 
 
 def test_a_prefill_that_works_from_the_first_position_alone(engines):
@@ -258,17 +258,17 @@ def test_a_prefill_that_works_from_the_first_position_alone(engines):
         if name == "prefill" and inputs["position"][0]:
             outputs["hidden"][:] = 0
 
-    assert failed(each_component(engines.context(fault))) == ["prefill.hidden"]
+    assert failed(check_components(engines.context(fault))) == ["prefill.hidden"]
 
 
 def test_a_codec_that_is_off_in_long_calls_alone(engines):
     def fault(stream, name, inputs, outputs):
-        if name == "codec_step" and inputs["codes"].shape[1] > LONG:
+        if name == "codec_step" and inputs["codes"].shape[1] > MAX_ROWS:
             outputs["audio"] = off_by(0.12, outputs["audio"])
 
     context = engines.context(fault)
-    assert failed(each_component(context)) == []
-    assert failed(streaming(context)) == ["codec.audio"]
+    assert failed(check_components(context)) == []
+    assert failed(check_streaming(context)) == ["codec.audio"]
 
 
 def test_a_runner_up_that_wins_by_little(engines):
@@ -281,9 +281,7 @@ def test_a_runner_up_that_wins_by_little(engines):
             first, second = np.argsort(live)[::-1][:2]
             live[second] = live[first] + 0.03 * np.abs(live).max()
 
-    assert failed(agreement(engines.context(fault), engines.family, engines.constants, {})) == [
-        "codes, teacher-forced"
-    ]
+    assert failed(codes_of(engines, engines.context(fault))) == ["codes, teacher-forced"]
 
 
 def test_a_model_that_ends_before_its_first_frame_in_eager_too(engines):
@@ -291,12 +289,14 @@ def test_a_model_that_ends_before_its_first_frame_in_eager_too(engines):
         if name == "prefill":
             outputs["semantic_logits"][0, 1] = 1e3
 
-    assert (
-        failed(
-            end_to_end(engines.context(fault, eager_too=True), engines.family, engines.constants, {}, True)
-        )
-        == []
-    )
-    assert failed(end_to_end(engines.context(fault), engines.family, engines.constants, {}, True)) == [
-        "free run"
+    assert failed(free_run_of(engines, engines.context(fault, eager=engines.faulty(fault)))) == []
+    assert failed(free_run_of(engines, engines.context(fault))) == ["free run"]
+
+
+def test_checks_of_a_family_without_sequences_are_left_out_by_name(engines):
+    context = replace(engines.context(no_fault), plan=VerificationPlan())
+    results = [*check_long_runs(context, STEPS), *check_streaming(context)]
+    assert [(result.name, result.detail.split(":")[0]) for result in results] == [
+        ("long run", "left out"),
+        ("chunks equal whole", "left out"),
     ]

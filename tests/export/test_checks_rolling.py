@@ -1,11 +1,13 @@
-"""The checks of caches without end, each with the fault that it is for: a stream that forgets, remembers too long, or ends."""
+"""The checks of sliding-window caches, each with its fault: lost rows, a wrong window, an early end."""
 
 import numpy as np
 import pytest
-from eager_streams import Engines, FaultyStream, failed, no_fault
+from support.faulty_engines import Engines, failed, no_fault, reports, with_artifact
 
-from export.verify.checks import each_component, last_position, long_run, replay, streaming
-from export.verify.teacher_forcing import agreement, end_to_end
+from export.verify.component_checks import check_components, check_last_positions
+from export.verify.recurrence import check_long_runs, check_replay
+from export.verify.streaming import check_streaming
+from export.verify.teacher_forcing import check_codes, check_free_run
 from model.layers.attention import Attention
 from model.synthetic.checkpoint import embedded_default
 from runtime.engines.base import Stream
@@ -19,41 +21,28 @@ def engines(request) -> Engines:
 
 
 def test_without_a_fault_every_check_passes(engines):
-    context, reports = engines.context(no_fault), {}
-    checks = (each_component(context), long_run(context, 300), replay(context), streaming(context))
-    assert [name for check in checks for name in failed(check)] == []
-    assert failed(agreement(context, engines.family, engines.constants, reports)) == []
-    assert failed(end_to_end(context, engines.family, engines.constants, reports, True)) == []
-    assert (
-        reports["codes, artifact and eager"] == {"codes_equal": 1.0}
-        and reports["free run, artifact and eager"]["tokens_equal"] == 1.0
-    )
-
-
-def altered(engines: Engines, change) -> object:
-    """A context whose artifact is called with other inputs: `change(name, inputs)`."""
     context = engines.context(no_fault)
-    whole = context.artifact
-
-    def make() -> Stream:
-        stream = whole()
-        stream.run = lambda name, inputs: FaultyStream.run(stream, name, change(name, inputs))
-        return stream
-
-    context.artifact = make
-    return context
+    assert failed(check_components(context)) == []
+    assert failed(check_long_runs(context, 300)) == []
+    assert failed(check_last_positions(context)) == []
+    assert failed(check_replay(context)) == []
+    assert failed(check_streaming(context)) == []
+    codes = list(check_codes(context, engines.workload, engines.constants))
+    free_run = list(check_free_run(context, engines.workload, engines.constants))
+    assert failed(codes) == failed(free_run) == []
+    assert reports(codes)["codes, artifact and eager"] == {"codes_equal": 1.0}
+    assert reports(free_run)["free run, artifact and eager"]["tokens_equal"] == 1.0
 
 
 def test_positions_that_begin_anew_where_the_cache_is_full(engines):
     """Rows are right, angles and masks are not."""
-    context = altered(
-        engines,
+    context = engines.with_inputs(
         lambda name, inputs: (
             {**inputs, "position": inputs["position"] % CACHE} if name == "decode_step" else inputs
         ),
     )
-    assert "decode_step.hidden" in failed(long_run(context, 300))
-    assert failed(last_position(context)).count("decode_step.hidden") == 1
+    assert "decode_step.hidden" in failed(check_long_runs(context, 300))
+    assert failed(check_last_positions(context)).count("decode_step.hidden") == 1
 
 
 def test_a_window_that_is_one_too_long(engines):
@@ -61,10 +50,10 @@ def test_a_window_that_is_one_too_long(engines):
     encoder = engines.model.graph("encoder").module
     parts = [part for part in encoder.modules() if isinstance(part, Attention)]
     context = engines.context(no_fault)
-    inner = context.artifact
+    inner = context.engines.artifact
 
     def longer() -> Stream:
-        stream = inner()
+        stream = inner.stream()
         run = stream.run
 
         def wide(name, inputs):
@@ -79,8 +68,7 @@ def test_a_window_that_is_one_too_long(engines):
         stream.run = wide
         return stream
 
-    context.artifact = longer
-    assert "audio_encoder.embeddings" in failed(each_component(context))
+    assert "audio_encoder.embeddings" in failed(check_components(with_artifact(context, longer)))
 
 
 def test_states_of_the_convolutions_that_are_not_carried(engines):
@@ -88,17 +76,17 @@ def test_states_of_the_convolutions_that_are_not_carried(engines):
         if name in ("audio_encoder", "encode_chunk"):
             stream.change_states(lambda states: [states[part].fill(0) for part in ("conv_0", "conv_1")])
 
-    found = failed(streaming(engines.context(fault)))
+    found = failed(check_streaming(engines.context(fault)))
     assert found == ["audio_encoder.embeddings"] and "encode_chunk.states" in failed(
-        each_component(engines.context(fault))
+        check_components(engines.context(fault))
     )
 
 
 def test_a_stream_that_goes_on_beyond_the_last_position_of_all(engines):
-    context = altered(
-        engines, lambda name, inputs: {**inputs, "position": np.minimum(inputs["position"], 1000)}
+    context = engines.with_inputs(
+        lambda name, inputs: {**inputs, "position": np.minimum(inputs["position"], 1000)}
     )
-    found = failed(last_position(context))
+    found = failed(check_last_positions(context))
     assert {
         "decode_step: one past the last position is refused",
         "encode_chunk: one past the last position is refused",
@@ -106,7 +94,7 @@ def test_a_stream_that_goes_on_beyond_the_last_position_of_all(engines):
 
 
 def test_a_token_that_is_not_fed_back(engines):
-    context = altered(
-        engines, lambda name, inputs: {"ids": inputs["ids"] * 0 + 7} if name == "embed_tokens" else inputs
+    context = engines.with_inputs(
+        lambda name, inputs: {"ids": inputs["ids"] * 0 + 7} if name == "embed_tokens" else inputs
     )
-    assert "codes, teacher-forced" in failed(agreement(context, engines.family, engines.constants, {}))
+    assert "codes, teacher-forced" in failed(check_codes(context, engines.workload, engines.constants))

@@ -54,16 +54,16 @@ def test_a_wrong_second_output_fails(onnx_copy, capsys):
 @pytest.mark.parametrize(
     ("target", "sampled"),
     [
-        ("onnx", "1 seed, up to 24 rows, 4 decode steps, 8 frames in pieces, 3 of a whole run"),
+        ("onnx", "1 seed, up to 24 rows, 4 decode steps, 8 frames in chunks, runs of 3"),
         (
             "coreml",
-            "1 seed, up to 24 rows, 0 decode steps, 4 frames in pieces, 1 of a whole run, no replay, no free run",
+            "1 seed, up to 24 rows, 0 decode steps, 4 frames in chunks, runs of 1, no replay, no free run",
         ),
     ],
 )
 def test_a_large_model_is_checked_by_a_sample_that_says_so(bundles, monkeypatch, capsys, target, sampled):
     """As every model is where a reference may hold nothing."""
-    monkeypatch.setattr("export.source.HELD_BYTES", 0)
+    monkeypatch.setattr("export.source.MAX_REFERENCE_BYTES", 0)
     assert verify(bundles / target) == 0
     out = capsys.readouterr().out
     assert f"{sampled}; not compared with full precision" in out and ("reset and replay" in out) == (
@@ -72,7 +72,7 @@ def test_a_large_model_is_checked_by_a_sample_that_says_so(bundles, monkeypatch,
 
 
 def test_a_fault_is_found_in_a_sample_too(onnx_copy, monkeypatch, capsys):
-    monkeypatch.setattr("export.source.HELD_BYTES", 0)
+    monkeypatch.setattr("export.source.MAX_REFERENCE_BYTES", 0)
     edit_graph(onnx_copy, "acoustic_step.onnx", lambda graph: offset_output(graph, "next_x", 0.05))
     assert verify(onnx_copy) == 4
     assert "next_x" in capsys.readouterr().err

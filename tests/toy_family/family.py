@@ -11,6 +11,7 @@ from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
 from model.checkpoint import Checkpoint, expected_tensors
 from model.component import Component
 from model.family import Family, Synthetic
+from model.verification_plan import VerificationPlan
 from toy_family.config import Options, ToyConfig, load_config
 from toy_family.format import FORMAT
 
@@ -93,7 +94,7 @@ FAMILY = Family(
     build=build,
     longest_cache=lambda config: 256,
     default_cache=lambda config: 64,
-    chunked=("step", "step"),
+    verification=VerificationPlan(),
     parameter_groups={"body.": "body", "head.": "head"},
     summary=lambda config: [("toy", str(config.toy_dim))],
     calls=lambda constants, options: "Call `step`.",

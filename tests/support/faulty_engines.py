@@ -1,0 +1,170 @@
+"""Eager with faults in the artifact's place, for the tests of the checks."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bundle.manifest import ExportRequest
+from export.job import eager_job
+from export.model import Model
+from export.source import Source
+from export.verify.comparison import Comparison, Report, Result
+from export.verify.context import Bars, ComparedEngines, Context
+from export.verify.eager import EagerEngine, perturbed
+from export.verify.run import guarded
+from quantize.linear import int8_per_block
+from runtime.engines.base import Engine, Stream
+from runtime.engines.states import Arrays
+from runtime.families import open_family
+
+CACHE = 160
+Fault = Callable[[Stream, str, Arrays, Arrays], None]
+
+
+class FaultyStream(Stream):
+    """A stream whose outputs and states a fault may change after every call."""
+
+    def __init__(self, inner: Stream, fault: Fault):
+        super().__init__(inner.signatures)
+        self.inner, self.fault, self.calls = inner, fault, 0
+
+    def _run(self, component: str, inputs: Arrays) -> Arrays:
+        outputs = {name: array.copy() for name, array in self.inner.run(component, inputs).items()}
+        self.calls += 1
+        self.fault(self, component, inputs, outputs)
+        return outputs
+
+    def change_states(self, change: Callable[[Arrays], None]) -> None:
+        states = self.inner.snapshot()
+        change(states)
+        self.inner.restore(states)
+
+    def reset(self) -> None:
+        self.inner.reset()
+
+    def snapshot(self) -> Arrays:
+        return self.inner.snapshot()
+
+    def restore(self, states: Arrays) -> None:
+        self.inner.restore(states)
+
+
+class BatchedStreams(Stream):
+    """A batch whose slots are streams that run one after another. A fault may change inputs and outputs."""
+
+    def __init__(self, make: Callable[[], Stream], size: int, fault: Fault):
+        self.parts = [make() for _ in range(size)]
+        super().__init__(self.parts[0].signatures)
+        self.batch, self.fault = size, fault
+
+    def slot(self, index: int) -> Stream:
+        return self.parts[index]
+
+    def _run(self, component: str, inputs: Arrays) -> Arrays:
+        self.fault(self, component, inputs, {})
+        results = [
+            part.run(component, {name: array[index : index + 1] for name, array in inputs.items()})
+            for index, part in enumerate(self.parts)
+        ]
+        outputs = {name: np.concatenate([result[name] for result in results]) for name in results[0]}
+        self.fault(self, component, inputs, outputs)
+        return outputs
+
+    def reset(self) -> None: ...
+
+    def snapshot(self) -> Arrays:
+        return {}
+
+    def restore(self, states: Arrays) -> None: ...
+
+
+class StreamEngine(Engine):
+    """An engine whose streams a function makes."""
+
+    identity = "test"
+
+    def __init__(
+        self, make: Callable[[], Stream], make_batched: Callable[[int], Stream] | None = None
+    ) -> None:
+        super().__init__()
+        self.make, self.make_batched = make, make_batched
+
+    def stream(self) -> Stream:
+        return self.make()
+
+    def batched(self, size: int) -> Stream:
+        return self.make_batched(size) if self.make_batched else super().batched(size)
+
+
+class Engines:
+    """One model, and contexts of it with a fault in the artifact's place."""
+
+    def __init__(self, checkpoint, quant: str, cache: int = CACHE, layout: str = "BSHD", **options):
+        self.source = Source(checkpoint)
+        self.request = ExportRequest(quant=quant, options=options, cache_length=cache)
+        self.model = Model(self.source, self.request, layout)
+        self.components = self.model.components
+        self.eager = EagerEngine(self.components, self.model.module, layout, int8_per_block)
+        kernel = perturbed(int8_per_block)
+        self.perturbed = EagerEngine(self.components, self.model.module, layout, kernel)
+        self.integer_graphs = frozenset(
+            graph.name
+            for graph in self.model.graphs()  # loads each graph, which fills `quantized`
+            if self.model.quantized[graph.name] and not graph.name.startswith("embed")
+        )
+        self.family = open_family(self.source.family.name)
+        self.workload = self.family.verification
+        self.constants: Any = self.family.parse_constants(eager_job(self.source, self.request))
+
+    def faulty(self, fault: Fault) -> StreamEngine:
+        return StreamEngine(lambda: FaultyStream(self.eager.stream(), fault))
+
+    def context(
+        self,
+        artifact: Fault | Engine,
+        eager: Engine | None = None,
+        full: Engine | None = None,
+        quantisation: Mapping[str, float] | None = None,
+        max_batch: Mapping[str, int] | None = None,
+    ) -> Context:
+        """`artifact` is an engine, or a fault in eager."""
+        engine = artifact if isinstance(artifact, Engine) else self.faulty(artifact)
+        return Context(
+            {component.name: component for component in self.components},
+            ComparedEngines(engine, eager or self.eager, self.perturbed, full),
+            self.source.family.verification,
+            Bars(quantisation=quantisation or {}, integer_graphs=self.integer_graphs),
+            max_batch=max_batch or {},
+        )
+
+    def with_inputs(self, change: Callable[[str, Arrays], Arrays]) -> Context:
+        """A context whose artifact is called with other inputs: `change(component, inputs)`."""
+
+        class Changed(FaultyStream):
+            def run(self, component: str, inputs: Arrays) -> Arrays:
+                return super().run(component, change(component, inputs))
+
+        return self.context(StreamEngine(lambda: Changed(self.eager.stream(), no_fault)))
+
+
+def with_artifact(context: Context, make: Callable[[], Stream]) -> Context:
+    """The context with the streams of `make` as the artifact's."""
+    return replace(context, engines=replace(context.engines, artifact=StreamEngine(make)))
+
+
+def no_fault(stream, name, inputs, outputs) -> None: ...
+
+
+def failed(results: Iterable[Result]) -> list[str]:
+    """Names of the checks that failed: component.output, or the name of another check."""
+    return [
+        f"{result.component}.{result.output}" if isinstance(result, Comparison) else result.name
+        for result in guarded(results, "stopped")
+        if not isinstance(result, Report) and not result.passed
+    ]
+
+
+def reports(results: Iterable[Result]) -> dict[str, dict[str, float]]:
+    return {result.name: result.values for result in results if isinstance(result, Report)}
