@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  registers torch.ops.llama
@@ -35,7 +36,8 @@ class LlamaAttention(AttentionKernel):
         position: torch.Tensor,
     ) -> Attended:
         q, k = rotation.both(q, k)
-        start = int(position[0].item())
+        # not int(...), which would make the traced position a constant
+        start: Any = position[0].item()  # Any: torch types it as a number, tracing as a symbol
         torch._check_is_size(start)
         torch._check(start < k_cache.shape[1])
         torch._check(start + q.shape[1] <= k_cache.shape[1])
