@@ -1,6 +1,6 @@
 """Reads the inputs and writes the outputs of a trace: every intermediate value of one run, as `.npz`.
 
-A trace helps to write or debug a runner. FORMAT.md lists the names of the arrays of each family.
+A trace helps to write or debug a runner. docs/runtime.md lists the arrays of each family.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""`python tools/bench_report.py docs/bench/FAMILY/*.json --readme README.md --plot docs/bench/FAMILY.svg`: from what `runtime bench --json`
-printed for bundles of one family.
+"""Writes the tables and plots of docs/performance.md, and the table of README.md, from `bench --json`.
 
-Every figure of the README's tables comes from here. Several runs of one bundle become a median and the range over them.
+    bench_report.py docs/bench/FAMILY/*.json --document docs/performance.md --plot docs/bench/FAMILY.svg
+    bench_report.py docs/bench/*/*.json --summary README.md
+
+Several runs of one bundle give a median and a range.
 """
 
 from __future__ import annotations
@@ -17,19 +19,26 @@ from typing import Any
 
 REAL_TIME_MS = 80.0
 
-Run = dict[str, Any]
+Run = dict[str, Any]  # Any: a JSON object
+Groups = dict[str, list[Run]]  # the runs of each target and recipe
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What is told of a family. A frame consists of `parts`, label and component, of which the last is in the plot alone; the rest of it is
-    spent outside the graphs. `together` heads the table of what was timed at once: its title, the key of a row's number, what is told of
-    each row."""
+class Layout:
+    """The columns of a family.
 
+    task, frame: what is done, and its unit.
+    parts: label -> component, of all components of a frame. The last one is in the plot only.
+    first: label and key of the time to the first output.
+    batches: the second table: title, key of a row's count, value of a row, format.
+    setting: appended to the conditions.
+    """
+
+    task: str
     frame: str
     parts: dict[str, str]
     first: tuple[str, str]
-    together: tuple[str, str, Callable[[Run], float], str]
+    batches: tuple[str, str, Callable[[Run], float], str]
     setting: str
 
     @property
@@ -37,8 +46,9 @@ class Shown:
         return list(self.parts)[:-1]
 
 
-FAMILIES = {
-    "voxtral_tts": Shown(
+LAYOUTS = {
+    "voxtral_tts": Layout(
+        task="text to speech",
         frame="frame",
         parts={
             "backbone": "decode_step",
@@ -47,10 +57,11 @@ FAMILIES = {
             "code embedding": "embed_codes",
         },
         first=("first sound", "first_sound_s"),
-        together=("utterances at once", "streams", lambda row: row["frames_per_s"], "{:.1f} frames/s"),
-        setting="; {prompt_tokens} text ids behind a voice of {voice_rows} rows that is known",
+        batches=("utterances per batch", "streams", lambda row: row["frames_per_s"], "{:.1f} frames/s"),
+        setting="; {prompt_tokens} text ids after a voice of {voice_rows} rows whose prefix is cached",
     ),
-    "voxtral_realtime": Shown(
+    "voxtral_realtime": Layout(
+        task="speech to text",
         frame="live step of 80 ms",
         parts={
             "encoder": "encode_chunk",
@@ -58,75 +69,72 @@ FAMILIES = {
             "token embedding": "embed_tokens",
         },
         first=("first token", "first_token_s"),
-        together=("chunks encoded at once: each", "chunks", lambda row: row["step_ms"], "{:.0f} ms"),
+        batches=("steps per encoder call", "chunks", lambda row: row["step_ms"], "{:.0f} ms per step"),
         setting="",
     ),
 }
 
 
-def read(paths: list[Path]) -> dict[str, list[Run]]:
-    """Runs by what was run, target and recipe, the fastest first. Eager, where it was timed beside a bundle, is a row of its own.
-
-    Raises SystemExit where they are of several families.
-    """
-    groups: dict[str, list[Run]] = {}
+def read(paths: list[Path]) -> dict[str, Groups]:
+    """Runs by family, then by target and recipe, the fastest first. Eager runs are groups of their own."""
+    families: dict[str, Groups] = {}
     for path in sorted(paths):
         run = json.loads(path.read_text())
         for found in (run, run.get("eager")):
             if found:
-                groups.setdefault(f"{found['bundle']['target']} {found['bundle']['recipe']}", []).append(
-                    found
-                )
-    families = {run["bundle"]["family"] for runs in groups.values() for run in runs}
-    if len(families) > 1:
-        raise SystemExit(f"runs of {' and '.join(sorted(families))}: expected those of one family")
-    return dict(
-        sorted(
-            groups.items(), key=lambda group: statistics.median(run["frame"]["median_ms"] for run in group[1])
-        )
-    )
+                bundle = found["bundle"]
+                groups = families.setdefault(bundle["family"], {})
+                groups.setdefault(f"{bundle['target']} {bundle['recipe']}", []).append(found)
+    ordered = {family: families[family] for family in LAYOUTS if family in families}
+    return {family: dict(sorted(groups.items(), key=_median_frame)) for family, groups in ordered.items()}
 
 
-def shown(groups: dict[str, list[Run]]) -> Shown:
-    return FAMILIES[next(iter(groups.values()))[0]["bundle"]["family"]]
+def _median_frame(group: tuple[str, list[Run]]) -> float:
+    return statistics.median(run["frame"]["median_ms"] for run in group[1])
+
+
+def layout_of(groups: Groups) -> Layout:
+    return LAYOUTS[next(iter(groups.values()))[0]["bundle"]["family"]]
 
 
 def parts_of(run: Run) -> dict[str, float]:
-    """Milliseconds of a frame by what they went into: medians of a call, times its calls a frame."""
-    frames, parts = run["frame"]["frames"], FAMILIES[run["bundle"]["family"]].parts
-    parts = {
+    """Milliseconds of a frame by label: the median of a call times its calls per frame."""
+    frames, parts = run["frame"]["frames"], LAYOUTS[run["bundle"]["family"]].parts
+    milliseconds = {
         label: run["components"][name]["median_ms"] * run["components"][name]["calls"] / frames
         for label, name in parts.items()
     }
-    return {**parts, "outside the graphs": run["frame"]["outside_ms"]}
+    return {**milliseconds, "outside the graphs": run["frame"]["outside_ms"]}
 
 
-def table(groups: dict[str, list[Run]]) -> str:
-    """Markdown: a row for each target and recipe, and below it what it was measured on."""
-    family = shown(groups)
-    head = ["", family.frame, "RTF", *family.columns, "MBU", family.first[0], "resident / bundle"]
+def table(groups: Groups) -> str:
+    """Markdown: a row for each target and recipe, then the conditions."""
+    layout = layout_of(groups)
+    head = ["", layout.frame, "RTF", *layout.columns, "MBU", layout.first[0], "resident / bundle"]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for name, runs in groups.items():
         cells = [
             name,
             _spread([run["frame"]["median_ms"] for run in runs], "{:.0f} ms"),
             _spread([run["rtf"] for run in runs], "{:.2f}"),
-            *(_spread([parts_of(run)[label] for run in runs], "{:.0f} ms") for label in family.columns),
+            *(_spread([parts_of(run)[label] for run in runs], "{:.0f} ms") for label in layout.columns),
             _spread([100 * run["frame"]["mbu"] for run in runs], "{:.0f} %"),
-            _spread([run[family.first[1]] for run in runs], "{:.2f} s"),
+            _spread([run[layout.first[1]] for run in runs], "{:.2f} s"),
             _spread([run["resident_bytes"] / run["bundle"]["bytes"] for run in runs], "{:.2f}"),
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, *together(groups), "", conditions(groups)])
+    runs = _all_runs(groups)
+    name, setting = runs[0]["bundle"]["name"], layout.setting.format_map(runs[0])
+    return "\n".join([*lines, *batch_table(groups), "", f"{name}; {conditions(runs)}{setting}."])
 
 
-def together(groups: dict[str, list[Run]]) -> list[str]:
-    """A second table, where runs timed several utterances, or several chunks, at once."""
-    title, number, told, form = shown(groups).together
+def batch_table(groups: Groups) -> list[str]:
+    """A second table, if runs timed several batch sizes."""
+    title, key, value, form = layout_of(groups).batches
     figures: dict[str, dict[int, list[float]]] = {}
     for name, runs in groups.items():
         for row in (row for run in runs for row in run.get("streams", ())):
-            figures.setdefault(name, {}).setdefault(row[number], []).append(told(row))
+            figures.setdefault(name, {}).setdefault(row[key], []).append(value(row))
     if not figures:
         return []
     counts = sorted({count for found in figures.values() for count in found})
@@ -137,51 +145,63 @@ def together(groups: dict[str, list[Run]]) -> list[str]:
     return lines
 
 
+def summary(families: dict[str, Groups]) -> str:
+    """Markdown: a row for each family, target and recipe, with the time of 80 ms of audio and the RTF."""
+    lines = ["| task | bundle | time for 80 ms | RTF | first output |", "|---|---|---|---|---|"]
+    for groups in families.values():
+        layout = layout_of(groups)
+        for name, runs in groups.items():
+            cells = [
+                layout.task,
+                name,
+                _spread([run["frame"]["median_ms"] for run in runs], "{:.0f} ms"),
+                _spread([run["rtf"] for run in runs], "{:.2f}"),
+                _spread([run[layout.first[1]] for run in runs], "{:.2f} s"),
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+    runs = [run for groups in families.values() for run in _all_runs(groups)]
+    return "\n".join([*lines, "", f"{conditions(runs)}."])
+
+
+def _all_runs(groups: Groups) -> list[Run]:
+    return [run for found in groups.values() for run in found]
+
+
 def _spread(values: list[float], form: str) -> str:
-    """The median, and the range where there are several."""
+    """The median, and the range if there are several values."""
     middle = form.format(statistics.median(values))
     number = form.split("}")[0] + "}"
+    if len(values) == 1:
+        return middle
+    return f"{middle} ({number.format(min(values))}-{number.format(max(values))})"
+
+
+def conditions(runs: list[Run]) -> str:
+    """Machine, versions, bandwidth and number of runs."""
+    other = ("processor", "cores", "threads", "system")
+    versions = {f"{key} {value}" for run in runs for key, value in run["machine"].items() if key not in other}
+    machine, bundles = runs[0]["machine"], [tuple(run["bundle"].values()) for run in runs]
+    bandwidth = _spread([run["bandwidth_gb_s"] for run in runs], "{:.0f} GB/s")
+    repeats = max(bundles.count(bundle) for bundle in bundles)
     return (
-        middle
-        if len(values) == 1
-        else f"{middle} ({number.format(min(values))}-{number.format(max(values))})"
+        f"{machine['processor']}, {machine['threads']} threads, {machine['system']}; "
+        f"{', '.join(sorted(versions))}; memory read at {bandwidth}, measured in each run; "
+        f"medians of {runs[0]['frame']['frames']} frames, {repeats} runs (lowest-highest)"
     )
 
 
-def conditions(groups: dict[str, list[Run]]) -> str:
-    runs = [run for found in groups.values() for run in found]
-    first = runs[0]
-    versions = sorted(
-        {
-            f"{key} {value}"
-            for run in runs
-            for key, value in run["machine"].items()
-            if key not in ("processor", "cores", "threads", "system")
-        }
-    )
-    machine = first["machine"]
-    return (
-        f"{first['bundle']['name']}; {machine['processor']}, {machine['threads']} threads, {machine['system']}; {', '.join(versions)}; memory read at"
-        f" {_spread([run['bandwidth_gb_s'] for run in runs], '{:.0f} GB/s')}, measured in each run; medians of {first['frame']['frames']} frames,"
-        f" {max(len(found) for found in groups.values())} runs (lowest-highest){shown(groups).setting.format_map(first)}."
-    )
-
-
-def put(readme: Path, family: str, content: str) -> None:
-    """Replaces what stands between the family's two marks. Raises SystemExit where they are missing."""
-    begin, end, text = (
-        f"<!-- bench {family}: made by tools/bench_report.py -->",
-        f"<!-- /bench {family} -->",
-        readme.read_text(),
-    )
+def put(document: Path, name: str, content: str) -> None:
+    """Replaces the text between the two markers called `name`. Raises SystemExit if they are missing."""
+    begin, end = f"<!-- bench {name}: made by tools/bench_report.py -->", f"<!-- /bench {name} -->"
+    text = document.read_text()
     found = re.search(f"{re.escape(begin)}.*?{re.escape(end)}", text, re.DOTALL)
     if not found:
-        raise SystemExit(f"{readme}: has no place for the table; expected the lines {begin} and {end}")
-    readme.write_text(text[: found.start()] + f"{begin}\n{content}\n{end}" + text[found.end() :])
+        raise SystemExit(f"{document}: has no place for the table; expected the lines {begin} and {end}")
+    document.write_text(text[: found.start()] + f"{begin}\n{content}\n{end}" + text[found.end() :])
 
 
-def plot(groups: dict[str, list[Run]], path: Path) -> None:
-    """One bar for each target and recipe, stacked by component, and the line up to which it keeps up with the sound."""
+def plot(groups: Groups, path: Path) -> None:
+    """One bar for each target and recipe, stacked by component, and a line at real time."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -191,7 +211,7 @@ def plot(groups: dict[str, list[Run]], path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(8, 1.2 + 0.5 * len(groups)), layout="constrained")
     for row, runs in enumerate(groups.values()):
         left = 0.0
-        for number, label in enumerate([*shown(groups).parts, "outside the graphs"]):
+        for number, label in enumerate([*layout_of(groups).parts, "outside the graphs"]):
             width = statistics.median(parts_of(run)[label] for run in runs)
             axes.barh(row, width, left=left, color=f"C{number}", label=label if row == 0 else None)
             left += width
@@ -204,18 +224,23 @@ def plot(groups: dict[str, list[Run]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="The README's table and plot from the JSON of `python -m runtime bench --json`."
-    )
+    parser = argparse.ArgumentParser(description="Tables and plots from results of `bench --json`.")
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN.json")
-    parser.add_argument(
-        "--readme", type=Path, help="put the table between this file's marks (default: print it)"
-    )
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the bars")
+    document = "write the tables between the family's markers in this file (default: print them)"
+    parser.add_argument("--document", type=Path, metavar="FILE.md", help=document)
+    short = "write one short table for all families between the markers `summary` in this file"
+    parser.add_argument("--summary", type=Path, metavar="FILE.md", help=short)
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the bars of one family")
     arguments = parser.parse_args()
-    groups = read(arguments.runs)
-    if arguments.readme:
-        put(arguments.readme, next(iter(groups.values()))[0]["bundle"]["family"], table(groups))
+    families = read(arguments.runs)
+    if arguments.summary:
+        put(arguments.summary, "summary", summary(families))
+        return
+    if len(families) > 1:
+        raise SystemExit(f"runs of {' and '.join(sorted(families))}: expected runs of one family")
+    family, groups = next(iter(families.items()))
+    if arguments.document:
+        put(arguments.document, family, table(groups))
     else:
         print(table(groups))
     if arguments.plot:

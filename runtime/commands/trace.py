@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments that the trace of a bundle and of eager PyTorch have in common."""
-    inputs = "arrays to read; FORMAT.md lists their names"
+    inputs = "arrays to read; docs/runtime.md lists their names"
     parser.add_argument("--inputs", type=Path, required=True, metavar="IN.npz", help=inputs)
     outputs = "file for the intermediate values"
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="OUT.npz", help=outputs)

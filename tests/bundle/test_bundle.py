@@ -253,7 +253,7 @@ def test_the_readme_of_a_bundle_names_every_tensor(bundles):
 
 @dataclass(frozen=True)
 class Measured:
-    """README's figures of the published size: bytes at the peak and seconds, by target. `weights` are those of all graphs: a head that
+    """Figures of the published size in docs/performance.md: bytes at the peak and seconds, by target. `weights` are those of all graphs: a head that
     is a table counts twice, what becomes constants not at all."""
 
     family: str

@@ -167,7 +167,7 @@ def run_of(frame: float, recipe: str, **more) -> dict:
 
 
 def test_a_table_and_a_plot_from_runs(tmp_path):
-    """Three runs of one bundle, of which the last has eager beside it: the median and the range; eager in a row of its own."""
+    """Three runs of one bundle give a median and a range. Eager, timed in the last one, has a row of its own."""
     for index, frame in enumerate((160.0, 80.0, 100.0)):
         more = (
             {"eager": run_of(800.0, "bfloat16")}
@@ -175,34 +175,34 @@ def test_a_table_and_a_plot_from_runs(tmp_path):
             else {"streams": [{"streams": 4, "frames_per_s": 8.0 + index}]}
         )
         (tmp_path / f"{index}.json").write_text(json.dumps(run_of(frame, "w4", **more)))
-    readme, plot = tmp_path / "README.md", tmp_path / "bars.svg"
+    document, plot = tmp_path / "performance.md", tmp_path / "bars.svg"
     command = [
         sys.executable,
         "tools/bench_report.py",
         *map(str, sorted(tmp_path.glob("*.json"))),
-        "--readme",
-        str(readme),
+        "--document",
+        str(document),
         "--plot",
         str(plot),
     ]
-    readme.write_text("# no place\n")
+    document.write_text("# no place\n")
     refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert refused.returncode and "no place" in refused.stderr
-    readme.write_text(
+    document.write_text(
         "before\n<!-- bench voxtral_tts: made by tools/bench_report.py -->\nold\n<!-- /bench voxtral_tts -->\nafter\n"
     )
     subprocess.run(command, cwd=ROOT, check=True)
-    text = readme.read_text()
+    text = document.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
     assert (
         "| onnx w4 | 100 ms (80-160) | 1.25 (1.00-2.00) | 50 ms (40-80) | 25 ms (20-40) | 12 ms (10-20) | 60 % (60-60) |"
         in text
     )
-    assert "| utterances at once | 4 |\n|---|---|\n| onnx w4 | 8.5 frames/s (8.0-9.0) |\n" in text
+    assert "| utterances per batch | 4 |\n|---|---|\n| onnx w4 | 8.5 frames/s (8.0-9.0) |\n" in text
     assert "| onnx bfloat16 | 800 ms | 10.00 |" in text and "3 runs" in text
     first = plot.read_bytes()
     subprocess.run(command, cwd=ROOT, check=True)
-    assert plot.read_bytes() == first and b"<svg" in first and readme.read_text() == text
+    assert plot.read_bytes() == first and b"<svg" in first and document.read_text() == text
 
 
 def test_runs_of_two_families_do_not_make_one_table(tmp_path):
@@ -220,13 +220,21 @@ def test_runs_of_two_families_do_not_make_one_table(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["voxtral_tts", "voxtral_realtime"])
-def test_the_readme_shows_what_the_runs_say(family, tmp_path):
+def test_the_document_shows_what_the_runs_say(family, tmp_path):
+    document = ROOT / "docs" / "performance.md"
     runs = sorted((ROOT / "docs" / "bench" / family).glob("*.json"))
-    copy = tmp_path / "README.md"
-    copy.write_text((ROOT / "README.md").read_text())
-    subprocess.run(
-        [sys.executable, "tools/bench_report.py", *map(str, runs), "--readme", str(copy)],
-        cwd=ROOT,
-        check=True,
-    )
-    assert copy.read_text() == (ROOT / "README.md").read_text()
+    assert written(runs, "--document", document, tmp_path) == document.read_text()
+
+
+def test_the_readme_shows_what_the_runs_say(tmp_path):
+    runs = sorted((ROOT / "docs" / "bench").glob("*/*.json"))
+    assert written(runs, "--summary", ROOT / "README.md", tmp_path) == (ROOT / "README.md").read_text()
+
+
+def written(runs: list[Path], option: str, document: Path, folder: Path) -> str:
+    """The document as the tool writes it again, in a copy."""
+    copy = folder / document.name
+    copy.write_text(document.read_text())
+    command = [sys.executable, "tools/bench_report.py", *map(str, runs), option, str(copy)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    return copy.read_text()

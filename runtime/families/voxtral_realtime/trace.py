@@ -1,4 +1,4 @@
-"""Traces: every intermediate value from samples to tokens. FORMAT.md lists the names of the arrays."""
+"""Traces: every intermediate value from samples to tokens. docs/runtime.md lists the arrays."""
 
 from __future__ import annotations
 
