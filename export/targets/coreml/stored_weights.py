@@ -14,10 +14,12 @@ from torch import nn
 
 from bundle.errors import ExportError
 from export.targets.coreml.package import CONTENT, MODEL
+from export.targets.coreml.target import CoreMLTarget
 from export.targets.coreml.tools import ct, load_program, silent
-from export.targets.tracing import example_inputs, zero_states
+from export.targets.tracing import example_inputs, target_kernels, zero_states
 from model.component import Component
-from quantize.linear import QuantizedEmbedding, QuantizedLinear, linear_kernel
+from model.layers.attention import ReferenceAttention
+from quantize.linear import QuantizedEmbedding, QuantizedLinear
 from quantize.palettes import PalettizedLinear
 
 Compressed = QuantizedLinear | QuantizedEmbedding | PalettizedLinear
@@ -106,7 +108,7 @@ def _called_modules(component: Component, module: nn.Module) -> list[tuple[str, 
     ]
     inputs = example_inputs(component, {dim: low for dim, (low, _) in component.signature.dims.items()})
     try:
-        with torch.no_grad(), linear_kernel(module, _zeros):
+        with torch.no_grad(), target_kernels(module, _zeros, ReferenceAttention(CoreMLTarget.layout)):
             module(*inputs.values(), *zero_states(component))
     finally:
         for hook in hooks:
