@@ -13,8 +13,8 @@ def bundle_readme(manifest: Manifest, calls: str, target: Target) -> str:
     states = [state for entry in job.components for state in entry.signature.states]
     parts = [
         f"# {job.source.name}, {job.target}, {job.request.quant}\n",
-        f"Made by voxport. Weights: {job.licence}. `manifest.json` has files, names, shapes and numbers for programs. The\n"
-        "order of calls and the use of each value are described here only.\n",
+        f"Made by voxport. Weights: {job.licence}. `manifest.json` has files, names, shapes and numbers for\n"
+        "programs. The order of calls and the use of each value are described here only.\n",
         calls,
         "## Components\n",
         target.readme_notes(has_sliding_window=any(state.window for state in states)),

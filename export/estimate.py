@@ -1,7 +1,7 @@
 """Estimates of an export from shapes alone: memory, time and disk.
 
-The constants are measured with exports of the published size and of the smallest one, on two cores with AVX-512. `speed`
-scales the times to the current machine.
+The constants are measured with exports of the published size and of the smallest one, on two cores with
+AVX-512. `speed` scales the times to the current machine.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ SLOWEST = 0.2  # least result of `speed`
 
 
 def estimate(source: Source, request: ExportRequest, target: Target, verifies: bool = True) -> dict[str, Any]:
-    """Weights and bytes of each graph; disk and peak memory in bytes, time in seconds. `verifies` includes verification.
+    """Weights and bytes of each graph; disk and peak memory in bytes, time in seconds. `verifies` includes
+    verification.
 
-    Verification needs the weights of all graphs. The peak of memory is therefore where the largest tensor of a graph is
-    read, where the artifact of a graph is made, or where all artifacts run beside their references.
+    Verification needs the weights of all graphs. The peak of memory is therefore where the largest tensor of
+    a graph is read, where the artifact of a graph is made, or where all artifacts run beside their
+    references.
     """
     root, costs = source.root(), target.costs
     graphs: dict[str, dict[str, Any]] = {}
@@ -71,8 +73,8 @@ def _graph_row(weights: GraphWeights, recipe: str) -> dict[str, Any]:
 def speed(seconds: float = 1.0) -> float:
     """Speed of this machine relative to the reference machine, at least `SLOWEST`.
 
-    The best of the small searches for scales that fit into `seconds`. Other programs on the machine may delay one search a
-    hundred times.
+    The best of the small searches for scales that fit into `seconds`. Other programs on the machine may delay
+    one search a hundred times.
     """
     weight = torch.randn(PROBE // 1024, 1024, generator=torch.Generator().manual_seed(0))
     best, begun = float("inf"), time.perf_counter()

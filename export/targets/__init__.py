@@ -40,14 +40,17 @@ def open_target(name: str, precision: str | None = None) -> Target:
     if precision is not None and (len(offered) == 1 or precision not in offered):
         having = [other for other in TARGETS if len(_target_class(other).compute_precisions) > 1]
         raise RecipeError(
-            f"compute_precision {precision}: for {', '.join(having)}; {name} computes in {' or '.join(offered)}",
+            f"compute_precision {precision}: for {', '.join(having)}; {name} computes in"
+            f" {' or '.join(offered)}",
             field="compute_precision",
         )
     return target(next((own for own in offered if own == precision), offered[0]))
 
 
 def target_of_job(job: ExportJob) -> Target:
-    """The target of an existing bundle, in its compute precision if the target has that one, else in the default."""
+    """The target of an existing bundle, in its compute precision if the target has that one, else in the
+    default.
+    """
     target = _target_class(job.target)
     known = job.compute_precision in target.compute_precisions
     return target(job.compute_precision if known else target.compute_precisions[0])

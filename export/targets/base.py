@@ -1,4 +1,4 @@
-"""`Target`: everything that differs between targets. Its facts need neither torch nor the packages of the target."""
+"""`Target`: everything that differs between targets. Its facts need no torch and no packages of a target."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Graph:
-    """A module with its weights, and the components that it computes. The first component has the widest bounds."""
+    """A module with its weights, and the components that it computes. The first has the widest bounds."""
 
     name: str
     module: nn.Module
@@ -42,8 +42,8 @@ class Graph:
 class EntryPoint:
     """The place of a component in the artifacts: callable `name` of `file`.
 
-    `state_rows_per_call` is the largest number of cache rows that one call of a method for reading or writing states
-    moves. 0 means that there are no such methods.
+    `state_rows_per_call` is the largest number of cache rows that one call of a method for reading or writing
+    states moves. 0 means that there are no such methods.
     """
 
     file: str
@@ -74,17 +74,19 @@ class Target(ABC):
     `lower`, `check` and `linear_kernel` import the packages that they need when they are called.
 
     name: name in the table and in manifests.
-    packages: packages that `lower` needs. Their versions go into the manifest, with those of torch and torchao.
+    packages: packages that `lower` needs. Their versions go into the manifest, with those of torch and
+        torchao.
     layout: memory layout of the KV caches.
     costs: for estimates.
     state_notes: how a runner binds states and which operators it needs, for the README of a bundle.
     sliding_window_notes: how it updates sliding-window caches.
     runners: programs that may run the artifacts, the one of this machine first.
     compute_precisions: precisions that floats can be stored and computed in, the default first.
-    verification_precisions: precisions that verification runs the artifact in. The first one gets the long run.
-        None leaves the choice to the runner.
+    verification_precisions: precisions that verification runs the artifact in. The first one gets the long
+        run. None leaves the choice to the runner.
     native_schemes: types of schemes that the target supports with a kernel or a storage format of its own.
-    has_integer_kernels: whether products of integer weights round their activations, whatever the scheme asks.
+    has_integer_kernels: whether products of integer weights round their activations, whatever the scheme
+        asks.
     max_batch: largest batch in one call of a batched component.
     is_slow: whether a large artifact takes seconds for each call on this machine.
     """
@@ -110,7 +112,7 @@ class Target(ABC):
     @property
     @abstractmethod
     def linear_kernel(self) -> LinearKernel:
-        """The arithmetic of quantised products in the artifacts, in plain torch. The eager reference uses it."""
+        """Arithmetic of quantised products in the artifacts, in plain torch, for the eager reference."""
 
     @property
     def float_bytes(self) -> int:
@@ -130,12 +132,12 @@ class Target(ABC):
         missing = [package for package in self.packages if find_spec(package) is None]
         if missing:
             raise ExportError(
-                f"target {self.name}: {', '.join(missing)} not installed; install voxport with its extra [export]: "
-                "pip install '.[export]' in its folder"
+                f"target {self.name}: {', '.join(missing)} not installed; "
+                "install voxport with its extra [export]: pip install '.[export]' in its folder"
             )
 
     def signature(self, component: Component) -> Signature:
-        """The signature of a component in the artifact. Dimensions may have narrower bounds than the component's."""
+        """The signature of a component in the artifact, whose dimensions may have narrower bounds."""
         return component.signature
 
     @abstractmethod
@@ -150,7 +152,8 @@ class Target(ABC):
         """
 
     def check(self, graph: Graph, folder: Path) -> str:
-        """Reads the artifact of a graph back and compares it with the graph, without running it. Raises ExportError.
+        """Reads the artifact of a graph back and compares it with the graph, without running it. Raises
+        ExportError.
 
         Returns a description of what was compared. Empty means that the target compares nothing.
         """

@@ -1,4 +1,6 @@
-"""Tracing with torch, for every target: example inputs, dynamic shapes, states as buffers, kernels and errors."""
+"""Tracing with torch, for every target: example inputs, dynamic shapes, states as buffers, kernels and
+errors.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ def dynamic_shapes(component: Component) -> list[dict[int, torch.export.Dim]]:
 
 
 class Stateful(nn.Module):
-    """A pure module with its states as buffers, for targets with mutable states: `forward(*inputs) -> outputs`.
+    """A pure module with its states as buffers, for targets with mutable states: `forward(*inputs) ->
+    outputs`.
 
     An attention kernel may update a cache in place and return it. Such a cache is not copied.
     """
@@ -94,7 +97,7 @@ def trace(
 def target_kernels(
     module: nn.Module, linear: LinearKernel, attention: AttentionKernel, norm: NormKernel | None = None
 ) -> Iterator[None]:
-    """Sets the kernels of a target in all layers below `module`, and restores the previous kernels on exit."""
+    """Sets the kernels of a target below `module`, and restores the previous kernels on exit."""
     with ExitStack() as stack:
         stack.enter_context(linear_kernel(module, linear))
         stack.enter_context(attention_kernel(module, attention))
@@ -105,7 +108,7 @@ def target_kernels(
 
 @contextmanager
 def export_errors(graph: Graph, step: str) -> Iterator[None]:
-    """Raises any error of a target's tools as an ExportError of one line that names the graph and the step."""
+    """Raises errors of a target's tools as an ExportError of one line that names graph and step."""
     try:
         yield
     except ExportError:

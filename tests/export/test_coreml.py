@@ -1,4 +1,4 @@
-"""Core ML packages: what stands in them, read back from disk, and single graphs executed."""
+"""Core ML packages: their contents are read back from disk, and single graphs are executed."""
 
 import shutil
 from dataclasses import replace
@@ -125,7 +125,7 @@ def test_same_graphs_give_the_same_bytes(packages, checkpoint, tmp_path):
 
 
 def test_the_order_of_blobs_does_not_depend_on_the_process():
-    """The order of keys in a protobuf map does. Eight keys are in order by accident in one process of 40,320."""
+    """The order of protobuf keys does. Eight are in order by accident in one process of 40,320."""
     operation = ct.proto.MIL_pb2.Operation()
     for index, name in enumerate("abcdefgh", start=1):
         operation.inputs[name].arguments.add().value.blobFileValue.offset = index
@@ -182,7 +182,7 @@ def test_merged_functions_are_those_that_coremltools_merges(w4, tmp_path, monkey
     ("key", "name", "recipe"), [("voxtral_tts", "codec", "w8"), ("voxtral_realtime", "decoder", "8da4w")]
 )
 def test_the_passes_that_are_left_out_would_change_nothing(key, name, recipe, tmp_path, monkeypatch):
-    """All of coremltools' but the one that is told of; of a graph with a cache and of one without."""
+    """All passes of coremltools except `divide_to_multiply`, for a graph with a cache and one without."""
     graph = Model(Source(embedded_default(key)), ExportRequest(quant=recipe), "BHSD", "float16").graph(name)
     step = replace(graph, components=graph.components[-1:])
     lower({name: step}, tmp_path)
@@ -200,7 +200,9 @@ def test_the_passes_that_are_left_out_would_change_nothing(key, name, recipe, tm
 
 
 def test_no_call_widens_a_compressed_weight(tmp_path):
-    """A head whose logits were computed in single precision would be cast as a whole for every token: 1.6 GB at the published size."""
+    """A head whose logits were computed in single precision would be cast as a whole for every token: 1.6 GB
+    at the published size.
+    """
     graph = Model(
         Source(embedded_default("voxtral_realtime")), ExportRequest(quant="8da4w"), "BHSD", "float16"
     ).graph("decoder")
@@ -235,7 +237,9 @@ def test_check_sees_a_changed_integer(packages, w4):
 
 
 def test_check_sees_weights_that_changed_places_in_the_second_function(packages, w4, tmp_path):
-    """Functions share their weights, which are compared in the first; here two products of the second take each other's."""
+    """Functions share their weights, which are compared in the first; here two products of the second take
+    each other's.
+    """
     import coremltools
 
     path = Path(shutil.copytree(packages / "backbone.mlpackage", tmp_path / "backbone.mlpackage"))
@@ -346,7 +350,9 @@ def test_norm_holds_in_half_precision(eps, size):
 
 @pytest.mark.parametrize("recipe", ["lut4", "8da4w"])
 def test_one_graph_in_the_other_recipes_computes_what_the_module_does(checkpoint, tmp_path, recipe):
-    """Exported and read back; then one call with the same weights, where nothing but float32's own rounding differs."""
+    """Exported and read back; then one call with the same weights, where nothing but float32's own rounding
+    differs.
+    """
     graph = graphs(checkpoint, recipe, "acoustic_step")["acoustic_step"]
     CoreMLTarget().lower(graph, tmp_path)
     function = Package(tmp_path / "acoustic_step.mlpackage").function("acoustic_step")

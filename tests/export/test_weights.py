@@ -1,4 +1,4 @@
-"""One quantisation, three artifacts: the integers and scales that each file holds, read back, are the same."""
+"""One quantisation, three artifacts: the integers and scales in each file are the same."""
 
 import numpy as np
 import onnx
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def linears(checkpoint) -> dict[str, list[QuantizedLinear]]:
-    """Of every graph, as the quantiser made them, in order of use."""
+    """Quantised linears of every graph in the order of use."""
     source = Source(checkpoint)
     request = ExportRequest(quant="w4", quant_for=(("codec", "w8"),), rules=(WIDE,))
     model = Model(source, request, "BSHD")
@@ -71,7 +71,9 @@ def test_onnx_holds_them(bundles, linears):
 
 
 def test_executorch_holds_them(bundles, linears):
-    """XNNPACK keeps 8-bit rows as they are and 4-bit rows as nibbles, offset by 8, low first; blockwise scales as bfloat16."""
+    """XNNPACK keeps 8-bit rows as they are and 4-bit rows as nibbles, offset by 8, low first; blockwise
+    scales as bfloat16.
+    """
     for graph, expected in linears.items():
         program = (bundles / "executorch" / f"{graph}.pte").read_bytes()
         for linear in expected:
@@ -130,7 +132,7 @@ def test_scales_are_bfloat16_and_exact_in_half(linears):
 
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
 def test_once_packed_the_integers_of_a_lowered_graph_are_nowhere_else(target, tmp_path):
-    """What a tool holds of a program that it has lowered would come on top: 3.4 GB at the published size."""
+    """Weights that a tool keeps of a lowered program would take 3.4 GB at the published size."""
     lowering = open_target(target)
     model = Model(
         Source(embedded_default("voxtral_realtime")),
@@ -150,7 +152,7 @@ def test_once_packed_the_integers_of_a_lowered_graph_are_nowhere_else(target, tm
 
 
 def test_executorch_plans_no_second_set_of_caches(bundles):
-    """What a method plans beside the shared states is there from loading on, for each of its inputs and outputs as large as they may be."""
+    """A loaded method holds memory for the largest sizes of its inputs and outputs, beside the states."""
     from executorch.exir._serialize._program import deserialize_pte_binary
 
     program = deserialize_pte_binary((bundles / "executorch" / "backbone.pte").read_bytes()).program

@@ -16,7 +16,8 @@ CacheUpdate = tuple[torch.Tensor, torch.Tensor]
 class OneHotAttention(AttentionKernel):
     """Caches [1, H_kv, L, D]. Each call rewrites the whole cache with a one-hot product.
 
-    Query heads keep an axis beside their groups (rank 5). Merging the two axes beside a dynamic S adds guards on strides.
+    Query heads keep an axis beside their groups (rank 5). Merging the two axes beside a dynamic S adds guards
+    on strides.
     """
 
     layout: LayoutName = CoreMLTarget.layout
@@ -38,7 +39,9 @@ class OneHotAttention(AttentionKernel):
     def cache_update(
         self, position: torch.Tensor, rows: int, cache: torch.Tensor, window: int
     ) -> CacheUpdate:
-        """For a ring, two masks bool [S, L]: the row that each new row is written to, and the rows hidden from its query."""
+        """For a ring, two masks bool [S, L]: the row that each new row is written to, and the rows hidden
+        from its query.
+        """
         length = cache.shape[2]
         at = (position + torch.arange(rows))[:, None] % length
         hidden = window_mask(ring_positions(length, position + rows), position, rows, window).logical_not()

@@ -1,4 +1,4 @@
-"""Lowering of one graph to a Core ML package: traced by torch, converted by coremltools, one function per component."""
+"""Lowering of one graph to a Core ML package: torch traces and coremltools converts each component."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ from export.targets.tracing import dynamic_shapes, export_errors, target_kernels
 from model.component import Component
 
 DTYPES = {"float32": np.float32, "int64": np.int32}  # Core ML has no 64-bit integers
-# Outputs that are rounded to codes. They are computed in float32 from the last product on, unless its weight is compressed.
+# Outputs that are rounded to codes. They are computed in float32 from the last product on, unless its weight
+# is compressed.
 EXACT = (Kind.LOGITS, Kind.LATENT)
-# The passes of coremltools that change a program, in its order. The program is validated after each pass, and the other passes
-# take more than half of the conversion time. Packages made with all passes had the same bytes: every graph of both models with
-# none, w8, w4, 8da4w and lut4 in float16. A test repeats this for two graphs. One pass that changes something is left out:
-# `divide_to_multiply` multiplies by a rounded 1 / x, where a division by x is exact.
+# The passes of coremltools that change a program, in its order. The program is validated after each pass, and
+# the other passes take more than half of the conversion time. Packages made with all passes had the same
+# bytes: every graph of both models with none, w8, w4, 8da4w and lut4 in float16. A test repeats this for two
+# graphs. One pass that changes something is left out: `divide_to_multiply` multiplies by a rounded 1 / x,
+# where a division by x is exact.
 PASSES = (
     "cast_optimization",
     "noop_elimination",
@@ -123,9 +125,11 @@ def _convert(component: Component, module: nn.Module, precision: Precision, path
 
 
 def _stays_float32(op: Any, exact: list[int]) -> bool:
-    """Whether an operation (of coremltools, untyped) is the last product before one of the outputs `exact`, or follows it.
+    """Whether an operation (of coremltools, untyped) is the last product before one of the outputs `exact`,
+    or follows it.
 
-    A product with a compressed weight is not: the weight is stored in float16, and every call would convert all of it.
+    A product with a compressed weight is not: the weight is stored in float16, and every call would convert
+    all of it.
     """
     return (op.op_type in ELEMENTARY or (op.op_type == "linear" and not _is_compressed(op.weight))) and any(
         var in [op.enclosing_block.outputs[index] for index in exact]
@@ -142,7 +146,9 @@ def _is_compressed(weight: Any) -> bool:
 
 
 def pass_pipeline(component: Component) -> ct.PassPipeline:
-    """`PASSES`. The two passes that let attention read the new cache fail if other states are written, and are left out then."""
+    """`PASSES`. The two passes that let attention read the new cache fail if other states are written, and
+    are left out then.
+    """
     left_out = () if all(state.cache for state in component.signature.states) else STATE_PASSES
     return ct.PassPipeline([f"common::{name}" for name in PASSES if name not in left_out])
 

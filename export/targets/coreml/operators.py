@@ -1,4 +1,4 @@
-"""Operators that Core ML's converter translates wrongly, or that are inexact in float16, in other operators."""
+"""Decompositions of operators that the converter translates wrongly or that are inexact in float16."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import numpy as np
 import torch
 
 MAX_FLOAT16 = float(np.finfo(np.float16).max)
-NORM_PEAK = 8.0  # rows are scaled to this magnitude before they are squared, so that squares and epsilons fit into float16
+# Rows are scaled to this magnitude before they are squared. Their squares and epsilons then fit into float16.
+NORM_PEAK = 8.0
 
 
 def rms_norm(x: torch.Tensor, shape: list[int], weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """RMSNorm in float16. The converter's version does not scale epsilon with the row, and divides 0 by 0 on a zero row.
+    """RMSNorm in float16. The converter's version does not scale epsilon with the row, and divides 0 by 0 on
+    a zero row.
 
     The converter adds 1e-4 to what it inverts. The error of `gain` cancels out.
     """

@@ -1,7 +1,8 @@
 """A `.mlpackage` on disk: functions are merged into one package, and what varies from run to run is removed.
 
-Functions are merged blob by blob. The function of coremltools for this holds all weights of all functions in memory several
-times (8 bytes for each weight of 4 bits, measured), which does not fit for the published model.
+Functions are merged blob by blob. The function of coremltools for this holds all weights of all functions in
+memory several times (8 bytes for each weight of 4 bits, measured), which does not fit for the published
+model.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ METADATA = "com.github.apple.coremltools."
 
 
 def merge(parts: dict[str, Path], default: str, path: Path) -> None:
-    """Writes the package `path` with one function from each of `parts`, under its key. Equal weights are stored once.
+    """Writes the package `path` with one function from each of `parts`, under its key. Equal weights are
+    stored once.
 
-    Each part has one function. `default` names the default function. Raises ExportError if a weight file is damaged.
+    Each part has one function. `default` names the default function. Raises ExportError if a weight file is
+    damaged.
     """
     shutil.copytree(next(iter(parts.values())), path)
     merged = ct.proto.Model_pb2.Model()
@@ -65,7 +68,9 @@ class _WeightWriter:
         self._file.close()
 
     def move(self, message: Any, source: Path) -> None:
-        """Copies the blobs of the file `source` that a function refers to, and changes its references to this file."""
+        """Copies the blobs of the file `source` that a function refers to, and changes its references to this
+        file.
+        """
         with source.open("rb") as file:
             for value in blob_values(message):
                 value.offset = self._place(file, value.offset)
@@ -109,7 +114,8 @@ def blob_values(message: Any) -> Iterator[Any]:
 
 
 def normalise(path: Path) -> None:
-    """Removes dates and random identifiers, so that equal models have equal bytes, and sets the usual file modes.
+    """Removes dates and random identifiers, so that equal models have equal bytes, and sets the usual file
+    modes.
 
     coremltools writes files that only their owner can read.
     """

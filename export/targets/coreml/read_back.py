@@ -1,6 +1,7 @@
 """Reads a saved package and compares it with the graph that it was made from, without executing it.
 
-Functions are read one at a time, because the weights of all functions do not fit into memory for the published model.
+Functions are read one at a time, because the weights of all functions do not fit into memory for the
+published model.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ ARRAY_TYPES = {"float32": ArrayType.FLOAT32, "int64": ArrayType.INT32}
 
 
 def check_package(path: Path, graph: Graph, precision: Precision = "float16") -> None:
-    """Compares the functions of a saved package with the components of `graph`. Raises ExportError with the first difference.
+    """Compares the functions of a saved package with the components of `graph`. Raises ExportError with the
+    first difference.
 
     Weights are compared once for all functions whose operations take the same blobs in the same order.
     """
@@ -70,7 +72,9 @@ def _check_function(where: str, path: Path, component: Component, precision: Pre
 
 
 def _blob_offsets(block: Any) -> list[list[int]]:
-    """Offsets of the blobs that each operation takes, also through constants. Operations without blobs are left out."""
+    """Offsets of the blobs that each operation takes, also through constants. Operations without blobs are
+    left out.
+    """
     constants: dict[str, list[int]] = {}
     taken = []
     for op in block.operations:

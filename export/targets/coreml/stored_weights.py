@@ -29,7 +29,9 @@ Weight = Callable[[], tuple[Array, Array]]
 
 
 def read_quantized_weights(path: Path, function: str) -> list[tuple[Array, Array]]:
-    """Integers int8 [N, K] and scales float32 [N, K / block] of every quantised product and table, in the order of use."""
+    """Integers int8 [N, K] and scales float32 [N, K / block] of every quantised product and table, in the
+    order of use.
+    """
     return [weight() for weight in stored_weights(read_program(path, function), function)]
 
 
@@ -45,7 +47,8 @@ def read_program(path: Path, function: str) -> Any:
 def stored_weights(program: Any, function: str) -> list[Weight]:
     """Readers of the quantised weights of a function, in the order of use.
 
-    The weight of a product is a constant expression. A table is a gather of int8 rows, followed by a gather of their scales.
+    The weight of a product is a constant expression. A table is a gather of int8 rows, followed by a gather
+    of their scales.
     """
     weights: list[Weight] = []
     table = None
@@ -77,7 +80,7 @@ def _tabular(integers: Array, scales: Any) -> tuple[Array, Array]:
 
 
 def check_weights(where: str, found: list[Weight], component: Component, module: nn.Module) -> None:
-    """Compares the weights of a function with those of `module`. Raises ExportError that starts with `where`."""
+    """Compares the weights of a function with those of `module`. `where` starts the ExportError."""
     expected = _called_modules(component, module)
     if len(found) != len(expected):
         raise ExportError(
@@ -96,7 +99,7 @@ def _integers_and_scales(module: Compressed) -> tuple[torch.Tensor, torch.Tensor
 
 
 def _called_modules(component: Component, module: nn.Module) -> list[tuple[str, Compressed]]:
-    """The quantised modules in the order of their calls. Found by a run without its products, which is fast."""
+    """The quantised modules in the order of their calls, found by a run without products."""
     called: list[tuple[str, Compressed]] = []
     parts = {name: part for name, part in module.named_modules() if isinstance(part, Compressed)}
     hooks = [
@@ -105,8 +108,7 @@ def _called_modules(component: Component, module: nn.Module) -> list[tuple[str, 
     ]
     inputs = example_inputs(component, {dim: low for dim, (low, _) in component.signature.dims.items()})
     try:
-        attention = ReferenceAttention(CoreMLTarget.layout)
-        with torch.no_grad(), target_kernels(module, _zeros, attention):
+        with torch.no_grad(), target_kernels(module, _zeros, ReferenceAttention(CoreMLTarget.layout)):
             module(*inputs.values(), *zero_states(component))
     finally:
         for hook in hooks:

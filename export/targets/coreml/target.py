@@ -18,10 +18,11 @@ IS_MACOS = sys.platform == "darwin"
 
 STATES = """\
 For iOS 18, macOS 15 or newer. Each entry point is a function of its package. Load it with
-`MLModelConfiguration.functionName`. States are Core ML states. Make one state object per package and utterance, and pass it to
-every function of that package. Refuse a position beyond the end of a cache without a window: the result is undefined. Integers
-are int32 and states float16, as the tables below say. Logits of compressed weights are rounded to float16. `manifest.json` has
-the names and dtypes that all targets share. Use the compute units `cpuAndGPU`, which the graphs are laid out for.
+`MLModelConfiguration.functionName`. States are Core ML states. Make one state object per package and
+utterance, and pass it to every function of that package. Refuse a position beyond the end of a cache without
+a window: the result is undefined. Integers are int32 and states float16, as the tables below say. Logits of
+compressed weights are rounded to float16. `manifest.json` has the names and dtypes that all targets share.
+Use the compute units `cpuAndGPU`, which the graphs are laid out for.
 """
 
 SLIDING_WINDOW = """\
@@ -32,7 +33,8 @@ A cache with a window is a sliding-window cache. It is a ring, which the graph m
 class CoreMLTarget(Target):
     """One `.mlpackage` per graph with a function per component. Functions share weights and states.
 
-    The precision float32 is for comparison, and runs on CPU and GPU only: the Neural Engine computes in float16.
+    The precision float32 is for comparison, and runs on CPU and GPU only: the Neural Engine computes in
+    float16.
     """
 
     name = "coreml"

@@ -21,7 +21,9 @@ def rms_norm(x: torch.Tensor, widths: Sequence[int], weight: torch.Tensor, eps: 
 
 
 class LlamaAttention(AttentionKernel):
-    """Caches [1, L, H_kv, D], written in place by `update_cache` and read by `custom_sdpa` up to the last position."""
+    """Caches [1, L, H_kv, D], written in place by `update_cache` and read by `custom_sdpa` up to the last
+    position.
+    """
 
     layout: LayoutName = ExecuTorchTarget.layout
 
@@ -36,8 +38,7 @@ class LlamaAttention(AttentionKernel):
         position: torch.Tensor,
     ) -> Attended:
         q, k = rotation.both(q, k)
-        # not int(...), which would make the traced position a constant
-        start: Any = position[0].item()  # Any: torch types it as a number, tracing as a symbol
+        start: Any = position[0].item()  # Any: torch types a symbolic size as a number
         torch._check_is_size(start)
         torch._check(start < k_cache.shape[1])
         torch._check(start + q.shape[1] <= k_cache.shape[1])
@@ -50,19 +51,20 @@ class LlamaAttention(AttentionKernel):
     ) -> tuple[torch.Tensor, torch.Tensor] | tuple[int, int]:
         """Places of the new rows in the ring, int64 [1, S], and a mask [S, L].
 
-        A ring of `window` rows takes one row per call and needs no mask, because every row is visible. Then the result is
-        the place of that row and the number of rows before it.
+        A ring of `window` rows takes one row per call and needs no mask, because every row is visible. Then
+        the result is the place of that row and the number of rows before it.
         """
         length = cache.shape[1]
         if length > window:
             visible = window_mask(ring_positions(length, position + rows), position, rows, window)
             mask = torch.where(visible, 0.0, MASKED)
             return ((position + torch.arange(rows)) % length)[None], mask
-        place, before = (position % length)[0].item(), position.clamp(max=length - rows)[0].item()
+        place: Any = (position % length)[0].item()
+        before: Any = position.clamp(max=length - rows)[0].item()
         for value in (place, before):
             torch._check_is_size(value)
             torch._check(value + rows <= length)
-        return place, before  # type: ignore[return-value]  # torch types a size that is read from a tensor as a number
+        return place, before
 
     def sliding_window(
         self,
@@ -91,7 +93,9 @@ class LlamaAttention(AttentionKernel):
 def _attend_up_to(
     q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int | torch.Tensor
 ) -> torch.Tensor:
-    """Causal attention of queries [1, S, H, D], the first at row `start`, to the rows before it and their own."""
+    """Causal attention of queries [1, S, H, D], the first at row `start`, to the rows before it and their
+    own.
+    """
     attended: torch.Tensor = torch.ops.llama.custom_sdpa(q, keys, values, start, None, 0.0, True)
     return attended
 
@@ -99,7 +103,9 @@ def _attend_up_to(
 def _attend_to_all(
     q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: int | torch.Tensor | None
 ) -> torch.Tensor:
-    """Attention to all rows. The operator reads as many rows as its start position and the number of queries add up to."""
+    """Attention to all rows. The operator reads as many rows as its start position and the number of queries
+    add up to.
+    """
     start = keys.shape[1] - q.shape[1]
     attended: torch.Tensor = torch.ops.llama.custom_sdpa(q, keys, values, start, mask, 0.0, False)
     return attended

@@ -1,4 +1,6 @@
-"""Lowering of one graph to an ExecuTorch program: XNNPACK for products, portable and llama operators for the rest."""
+"""Lowering of one graph to an ExecuTorch program: XNNPACK for products, portable and llama operators for the
+rest.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ from export.targets.executorch.state_methods import state_methods
 from export.targets.tracing import dynamic_shapes, export_errors, quiet, target_kernels, trace
 from quantize.linear import int8_per_token
 
-# Products of weights, of every precision. With everything that XNNPACK takes, slices and reshapes cut the codec of the golden
-# checkpoint into 157 delegates, and lowering takes twice as long.
+# Products of weights, of every precision. With everything that XNNPACK takes, slices and reshapes cut the
+# codec of the golden checkpoint into 157 delegates, and lowering takes twice as long.
 PRODUCTS = [LinearConfig, AddmmConfig, MMConfig, SigmoidConfig]
 LOGGERS = ("torch", "torchao", "executorch", "root")
 
@@ -61,7 +63,9 @@ def _trace(graph: Graph) -> dict[str, torch.export.ExportedProgram]:
 
 
 def _product_partitioner() -> XnnpackPartitioner:
-    """Delegates products only. The compile option makes XNNPACK run the one pass for products, of 17, on each delegate."""
+    """Delegates products only. The compile option makes XNNPACK run the one pass for products, of 17, on each
+    delegate.
+    """
     partitioner = XnnpackPartitioner(configs=PRODUCTS)
     options = [CompileSpec("dqlinear_partitioner", b"")]
     partitioner.delegation_spec = DelegationSpec(partitioner.delegation_spec.backend_id, options)
@@ -82,7 +86,8 @@ def _free_weights(edge: EdgeProgramManager) -> None:
 def _shared_weights() -> Iterator[None]:
     """Lets deep copies of programs share their weights, which ExecuTorch never changes.
 
-    It copies each program before it passes parts to a backend. The weights would take 4 GB more for the published backbone.
+    It copies each program before it passes parts to a backend. The weights would take 4 GB more for the
+    published backbone.
     """
     storage: Any = torch.UntypedStorage  # Any: a method of it is replaced
     copy = storage.__deepcopy__

@@ -20,7 +20,9 @@ class StateIO(Stateful):
 
 
 class ReadStates(StateIO):
-    """`GRAPH.read`: returns all states. Of caches, it returns the rows whose numbers are the one input, int64 [N]."""
+    """`GRAPH.read`: returns all states. Of caches, it returns the rows whose numbers are the one input, int64
+    [N].
+    """
 
     def forward(self, *rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
         pairs = zip(self.states(), self.are_caches, strict=True)
@@ -48,8 +50,9 @@ class WriteStates(StateIO):
 def state_methods(component: Component) -> dict[str, torch.export.ExportedProgram]:
     """Both methods by name; none for a component without states.
 
-    They move a limited number of rows per call. ExecuTorch allocates memory for the largest inputs and outputs of a method
-    when it is loaded, so methods for whole caches would take the memory of the caches again.
+    They move a limited number of rows per call. ExecuTorch allocates memory for the largest inputs and
+    outputs of a method when it is loaded, so methods for whole caches would take the memory of the caches
+    again.
     """
     states = component.signature.states
     if not states:

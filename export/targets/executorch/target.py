@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 MAX_STATE_ROWS = 64  # cache rows that one call of `GRAPH.read` or `GRAPH.write` moves at most
 
 STATES = """\
-States are mutable buffers of the program of a graph. They are zero when the program is loaded. `GRAPH.read` returns all
-states of a graph in the order of the table. Its one input is int64 row numbers, at most `state_rows_per_call` of
-`manifest.json`. Of each cache it returns those rows. It has no input if the graph has no cache. `GRAPH.write` takes the same
-row numbers, then all states, and replaces them. Link the portable operators, XNNPACK, and the custom operators of
-`extension/llm` (update_cache, update_cache_with_indices, custom_sdpa), of the version in `manifest.json`.
+States are mutable buffers of the program of a graph. They are zero when the program is loaded. `GRAPH.read`
+returns all states of a graph in the order of the table. Its one input is int64 row numbers, at most
+`state_rows_per_call` of `manifest.json`. Of each cache it returns those rows. It has no input if the graph
+has no cache. `GRAPH.write` takes the same row numbers, then all states, and replaces them. Link the portable
+operators, XNNPACK, and the custom operators of `extension/llm` (update_cache, update_cache_with_indices,
+custom_sdpa), of the version in `manifest.json`.
 """
 
 SLIDING_WINDOW = """\
@@ -29,7 +30,9 @@ A cache with a window is a sliding-window cache. It is a ring, which the graph m
 
 
 class ExecuTorchTarget(Target):
-    """One `.pte` per graph. A graph is one dynamic method, because each loaded method packs its weights again in memory."""
+    """One `.pte` per graph. A graph is one dynamic method, because each loaded method packs its weights again
+    in memory.
+    """
 
     name = "executorch"
     packages = ("executorch",)
@@ -49,7 +52,8 @@ class ExecuTorchTarget(Target):
     def signature(self, component: Component) -> Signature:
         """A component with states but without a cache takes one step per call.
 
-        Such a component is called step by step anyway. With a dynamic size, lowering the codec takes twice as long.
+        Such a component is called step by step anyway. With a dynamic size, lowering the codec takes twice as
+        long.
         """
         signature = component.signature
         if not signature.states or signature.cache:

@@ -17,9 +17,9 @@ CacheUpdate = tuple[torch.Tensor, torch.Tensor | None]
 class SharedBufferAttention(AttentionKernel):
     """Caches [B, H_kv, L, D], which the runtime binds as past and present at once. Only new rows are written.
 
-    The operator rotates queries and keys with the whole table. For a sliding-window cache they are rotated before it, because
-    there the row number differs from the position. Such a cache is staged (see `Layout`), because the operator writes behind
-    the rows that it reads.
+    The operator rotates queries and keys with the whole table. For a sliding-window cache they are rotated
+    before it, because there the row number differs from the position. Such a cache is staged (see `Layout`),
+    because the operator writes behind the rows that it reads.
     """
 
     layout: LayoutName = OnnxTarget.layout

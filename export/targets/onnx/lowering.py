@@ -1,4 +1,6 @@
-"""Lowering of one graph to ONNX: traced by torch, converted by its exporter, stripped of everything that varies."""
+"""Lowering of one graph to ONNX: traced by torch, converted by its exporter, stripped of everything that
+varies.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ INTEGER_ACTIVATIONS = (
     4  # accuracy level: activations of 8 bits; lower levels dequantise the weight in every call
 )
 
-# Values of an exported graph are named after the operators of this library, so a new operator name changes artifacts.
+# Values of an exported graph are named after the operators of this library, so a new operator name changes
+# artifacts.
 
 
 @torch.library.custom_op("voxport::matmul_nbits", mutates_args=())
@@ -45,7 +46,9 @@ def biased_attention(
     heads: int,
     kv_heads: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`GroupQueryAttention` without rotation; bias [1, 1, S, total] is added to the scores. See `group_query_attention`."""
+    """`GroupQueryAttention` without rotation; bias [1, 1, S, total] is added to the scores. See
+    `group_query_attention`.
+    """
     raise ExportError("rolling_attention is only traced; the eager kernel is ReferenceAttention")
 
 
@@ -85,8 +88,8 @@ def _(
     return torch.empty_like(q), torch.empty_like(k_cache), torch.empty_like(v_cache)
 
 
-# Translations: arguments and results are symbolic values of onnxscript, and it inspects the signatures. A `None` among the
-# inputs of a node is an optional input that is left out.
+# Translations: arguments and results are symbolic values of onnxscript, and it inspects the signatures. A
+# `None` among the inputs of a node is an optional input that is left out.
 
 
 def _node(kind: str, inputs: tuple[Any, ...], outputs: int = 1, **attributes: int) -> Any:
@@ -110,7 +113,9 @@ def _translate_rotating(  # type: ignore[no-untyped-def]
     return _node("GroupQueryAttention", (q, k, v, k_cache, v_cache, last, total, cos, sin), 3, **settings)
 
 
-def _translate_biased(q, k, v, k_cache, v_cache, last, total, bias, heads: int, kv_heads: int):  # type: ignore[no-untyped-def]
+def _translate_biased(  # type: ignore[no-untyped-def]
+    q, k, v, k_cache, v_cache, last, total, bias, heads: int, kv_heads: int
+):
     inputs = (q, k, v, k_cache, v_cache, last, total, None, None, None, bias)
     return _node("GroupQueryAttention", inputs, 3, num_heads=heads, kv_num_heads=kv_heads)
 

@@ -12,17 +12,18 @@ if TYPE_CHECKING:
     from quantize.linear import LinearKernel
 
 STATES = """\
-States are inputs `past.NAME` and outputs `present.NAME`. Bind the input and the output of a cache to one buffer. All other
-states are small. Large weights are in `GRAPH.onnx.data` beside each graph. Quantised products and attention are operators
-of ONNX Runtime (domain com.microsoft: MatMulNBits, GroupQueryAttention).
+States are inputs `past.NAME` and outputs `present.NAME`. Bind the input and the output of a cache to one
+buffer. All other states are small. Large weights are in `GRAPH.onnx.data` beside each graph. Quantised
+products and attention are operators of ONNX Runtime (domain com.microsoft: MatMulNBits, GroupQueryAttention).
 """
 
 SLIDING_WINDOW = """\
-A cache with a window W is a sliding-window cache. Its first W - 1 rows are the history: row p of the stream is stored at
-row p mod (W - 1). The row number p is `position` times the rows of a position. The graph writes the rows of a call behind the
-history, from row h on. h is W - 1. If the cache has W rows in all and fewer than W - 1 rows came before, h is their number.
-After each call, copy every row that was written at row W - 1 or later into the history: row h + i to row (p + i) mod (W - 1),
-in ascending order. No other row is copied or cleared.
+A cache with a window W is a sliding-window cache. Its first W - 1 rows are the history: row p of the stream
+is stored at row p mod (W - 1). The row number p is `position` times the rows of a position. The graph writes
+the rows of a call behind the history, from row h on. h is W - 1. If the cache has W rows in all and fewer
+than W - 1 rows came before, h is their number. After each call, copy every row that was written at row W - 1
+or later into the history: row h + i to row (p + i) mod (W - 1), in ascending order. No other row is copied or
+cleared.
 """
 
 

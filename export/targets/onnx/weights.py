@@ -19,7 +19,9 @@ ALIGNMENT = 4096  # bytes; a page, so that a runtime may map each weight
 
 
 def lower_linear(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
-    """x [..., K] -> [..., N] as `MatMulNBits` with the weights of `linear`. A per-channel scale is repeated for each block."""
+    """x [..., K] -> [..., N] as `MatMulNBits` with the weights of `linear`. A per-channel scale is repeated
+    for each block.
+    """
     block = linear.block if linear.scheme.group else CHANNEL_BLOCK
     blocks = -(-linear.in_features // block)
     scale = linear.scale if linear.scheme.group else linear.scale.repeat(1, blocks)
@@ -28,7 +30,9 @@ def lower_linear(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
 
 
 def pack_weights(model: ir.Model) -> None:
-    """Replaces the int8 [N, K] weight of each MatMulNBits by one in the operator's packing, computed when it is written."""
+    """Replaces the int8 [N, K] weight of each MatMulNBits by one in the operator's packing, computed when it
+    is written.
+    """
     packed: dict[tuple[str, int, int], ir.Value] = {}
     for node in model.graph:
         if node.op_type != "MatMulNBits":
@@ -60,16 +64,16 @@ def _packed_value(source: Any, bits: int, block: int) -> ir.Value:
 
 
 def pack(integers: npt.NDArray[np.int8], bits: int, block: int) -> npt.NDArray[np.uint8]:
-    """int8 [N, K] -> uint8 [N, ceil(K / block), block·bits / 8]: offset by the zero point; of two 4-bit values in a byte,
-    the first is in the low half."""
+    """int8 [N, K] -> uint8 [N, ceil(K / block), block·bits / 8]: offset by the zero point; of two 4-bit
+    values in a byte, the first is in the low half.
+    """
     zero = 1 << (bits - 1)
     rows, columns = integers.shape
     padding = ((0, 0), (0, -columns % block))
     shifted = np.pad(integers.astype(np.int16) + zero, padding, constant_values=zero).astype(np.uint8)
     blocks = shifted.reshape(rows, -1, block)
-    if bits == 8:
-        return blocks
-    return (blocks[..., 0::2] | (blocks[..., 1::2] << 4)).astype(np.uint8)
+    packed: npt.NDArray[np.uint8] = blocks if bits == 8 else blocks[..., 0::2] | (blocks[..., 1::2] << 4)
+    return packed
 
 
 def move_large_constants(model: ir.Model, path: Path) -> None:
