@@ -14,9 +14,11 @@ from torch import nn
 
 from bundle.errors import ExportError
 from export.targets.coreml.package import CONTENT, MODEL
+from export.targets.coreml.target import CoreMLTarget
 from export.targets.coreml.tools import ct, load_program, silent
 from export.targets.tracing import example_inputs, zero_states
 from model.component import Component
+from model.layers.attention import ReferenceAttention, attention_kernel
 from quantize.linear import QuantizedEmbedding, QuantizedLinear, linear_kernel
 from quantize.palettes import PalettizedLinear
 
@@ -102,8 +104,9 @@ def _called_modules(component: Component, module: nn.Module) -> list[tuple[str, 
         for name, part in parts.items()
     ]
     inputs = example_inputs(component, {dim: low for dim, (low, _) in component.signature.dims.items()})
+    attention = ReferenceAttention(CoreMLTarget.layout)
     try:
-        with torch.no_grad(), linear_kernel(module, _zeros):
+        with torch.no_grad(), linear_kernel(module, _zeros), attention_kernel(module, attention):
             module(*inputs.values(), *zero_states(component))
     finally:
         for hook in hooks:
