@@ -15,7 +15,7 @@ import soundfile
 from bundle.errors import UsageError
 from export.__main__ import main as export
 from runtime.__main__ import main as runtime
-from runtime.speech_to_text import Transcriber
+from runtime.opening import open_bundle
 
 RATE = 16000
 pytestmark = pytest.mark.slow
@@ -177,7 +177,7 @@ def test_the_format_is_that_of_the_file_it_is_written_to(listening, recording, t
 )
 def test_a_block_that_is_no_sound_is_refused(listening, block):
     with pytest.raises(UsageError, match=r"expected a NumPy array of float32 \[n\] in \[-1, 1\] at 16000 Hz"):
-        list(Transcriber(listening / "onnx").transcribe([block]))
+        list(open_bundle(listening / "onnx").transcribe([block]))
 
 
 def test_what_does_not_go_together_is_told(listening, bundles, recording, tmp_path, capsys):
@@ -189,7 +189,7 @@ def test_what_does_not_go_together_is_told(listening, bundles, recording, tmp_pa
         (["-", *onnx, "--live", "--channels", "0"], "--channels: expected 1 to 64, found 0"),
         ([str(recording), *onnx, "--late", "drop"], "--late needs --live"),
         ([str(recording), *onnx, "--format", "srt", "--timestamps"], "srt always has times"),
-        ([str(recording), *onnx, "--delay-ms", "960"], "this bundle was made for 480, 80 ms"),
+        ([str(recording), *onnx, "--delay-ms", "960"], "this bundle has delays of 480, 80 ms"),
         (
             [str(recording), "--bundle", str(bundles / "onnx")],
             "family voxtral_tts is text to speech, expected a bundle for speech to text",
