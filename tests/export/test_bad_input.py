@@ -143,7 +143,7 @@ def test_a_bundle_of_something_else(onnx_copy, tmp_path, capsys, change, code, s
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda m: m["job"]["request"]["options"].update(alibi_slopes="steep"), "alibi-slopes"),
+        (lambda m: m["job"]["request"]["options"].update(alibi_slopes="steep"), "alibi_slopes"),
         (lambda m: m["job"]["request"]["options"].update(more="1"), "more"),
         (lambda m: m["job"]["request"].update(quant="w3"), "w3"),
         (lambda m: m["job"]["recipes"]["codec"].update(name="w3"), "recipes.codec.name"),
