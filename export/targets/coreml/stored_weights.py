@@ -109,7 +109,7 @@ def _called_modules(component: Component, module: nn.Module) -> list[tuple[str, 
     inputs = example_inputs(component, {dim: low for dim, (low, _) in component.signature.dims.items()})
     attention = ReferenceAttention(CoreMLTarget.layout)
     try:
-        with torch.no_grad(), target_kernels(module, _zeros, ReferenceAttention(CoreMLTarget.layout)):
+        with torch.no_grad(), target_kernels(module, _zeros, attention):
             module(*inputs.values(), *zero_states(component))
     finally:
         for hook in hooks:

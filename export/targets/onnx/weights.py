@@ -72,8 +72,9 @@ def pack(integers: npt.NDArray[np.int8], bits: int, block: int) -> npt.NDArray[n
     padding = ((0, 0), (0, -columns % block))
     shifted = np.pad(integers.astype(np.int16) + zero, padding, constant_values=zero).astype(np.uint8)
     blocks = shifted.reshape(rows, -1, block)
-    packed: npt.NDArray[np.uint8] = blocks if bits == 8 else blocks[..., 0::2] | (blocks[..., 1::2] << 4)
-    return packed
+    if bits == 8:
+        return blocks
+    return (blocks[..., 0::2] | (blocks[..., 1::2] << 4)).astype(np.uint8)
 
 
 def move_large_constants(model: ir.Model, path: Path) -> None:
