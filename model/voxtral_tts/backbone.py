@@ -43,25 +43,15 @@ class Backbone(nn.Module):
 
 
 class CodeEmbedding(nn.Module):
-    """codes int64 [B, K] of one frame -> embedding [B, 1, dim]: the sum of one table row per code book.
-
-    `addressed_rows` is the number of rows that codes can address. A shorter table (see
-    `config.short_code_table_rows`) reads as zero beyond its end.
-    """
+    """codes int64 [B, K] of one frame -> embedding [B, 1, dim]: the sum of one table row per code book."""
 
     offsets: torch.Tensor
 
-    def __init__(self, table: nn.Module, offsets: tuple[int, ...], addressed_rows: int):
+    def __init__(self, table: nn.Module, offsets: tuple[int, ...]):
         super().__init__()
         self.table = table
-        self.rows = dict((*table.named_parameters(), *table.named_buffers()))["weight"].shape[0]
-        self.is_short = self.rows < addressed_rows
         self.register_buffer("offsets", torch.tensor(offsets), persistent=False)
 
     def forward(self, codes: torch.Tensor) -> torch.Tensor:
-        ids = codes + self.offsets
-        if not self.is_short:
-            embedding: torch.Tensor = self.table(ids).sum(dim=1, keepdim=True)
-            return embedding
-        embeddings: torch.Tensor = self.table(ids.clamp(max=self.rows - 1))
-        return (embeddings * (ids < self.rows).float()[:, :, None]).sum(dim=1, keepdim=True)
+        embedding: torch.Tensor = self.table(codes + self.offsets).sum(dim=1, keepdim=True)
+        return embedding

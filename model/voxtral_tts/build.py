@@ -21,7 +21,7 @@ def build(
             return TokenEmbedding(root.mm_audio_embeddings.tok_embeddings)
         case "embed_codes":
             table = root.mm_audio_embeddings.audio_codebook_embeddings["embeddings"]
-            return CodeEmbedding(table, config.code_offsets, config.addressed_code_rows)
+            return CodeEmbedding(table, config.code_offsets)
         case "backbone":
             return Backbone(root, config, cache_length)
         case "acoustic_step":

@@ -239,16 +239,6 @@ class VoxtralTTSConfig(TransformerArgs):
         """Rows of the table of code embeddings, padded: 9088 as published."""
         return _round_up(self.addressed_code_rows)
 
-    @property
-    def short_code_table_rows(self) -> int:
-        """Rows of a table written by tools that pad its parts and omit the special codes.
-
-        They are 9088 as well at the published size, and too few at small sizes.
-        """
-        return self.semantic_rows + _round_up(
-            self.audio.acoustic_codebook_size * self.audio.n_acoustic_codebook
-        )
-
     @model_validator(mode="after")
     def _agree(self) -> Self:
         audio, codec, acoustic = self.audio, self.codec, self.acoustic

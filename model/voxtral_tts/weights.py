@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import torch
 from torch import nn
 
@@ -16,9 +14,6 @@ from model.layers.block import BlockWeights
 from model.layers.feed_forward import FeedForwardWeights
 from model.layers.norm import RMSNorm
 from model.voxtral_tts.config import AudioTokenizerArgs, VoxtralTTSConfig
-
-log = logging.getLogger(__name__)
-CODE_TABLE = "mm_audio_embeddings.audio_codebook_embeddings.embeddings.weight"
 
 # Small linears whose error would change sampling or the stop rule.
 HIGH_PRECISION = (
@@ -50,10 +45,10 @@ WEIGHTS_OF_GRAPH = {
 class EmbeddingWeights(nn.Module):
     """The two tables."""
 
-    def __init__(self, config: VoxtralTTSConfig, code_table_rows: int):
+    def __init__(self, config: VoxtralTTSConfig):
         super().__init__()
         self.tok_embeddings = nn.Embedding(config.vocab_size, config.dim)
-        codes = nn.Embedding(code_table_rows, config.dim)
+        codes = nn.Embedding(config.code_table_rows, config.dim)
         self.audio_codebook_embeddings = nn.ModuleDict({"embeddings": codes})
 
 
@@ -144,36 +139,23 @@ class CodecWeights(nn.Module):
 class VoxtralTTSWeights(nn.Module):
     """All tensors of a checkpoint."""
 
-    def __init__(self, config: VoxtralTTSConfig, code_table_rows: int):
+    def __init__(self, config: VoxtralTTSConfig):
         super().__init__()
-        self.mm_audio_embeddings = EmbeddingWeights(config, code_table_rows)
+        self.mm_audio_embeddings = EmbeddingWeights(config)
         self.layers = nn.ModuleList(BlockWeights(config) for _ in range(config.n_layers))
         self.norm = RMSNorm(config.dim, config.norm_eps)
         self.acoustic_transformer = AcousticWeights(config)
         self.audio_tokenizer = CodecWeights(config.codec)
 
 
-def build_root(config: VoxtralTTSConfig, code_table_rows: int | None = None) -> VoxtralTTSWeights:
+def build_root(config: VoxtralTTSConfig) -> VoxtralTTSWeights:
     """The holder of all tensors on the meta device: shapes without storage."""
     with torch.device("meta"):
-        return VoxtralTTSWeights(config, code_table_rows or config.code_table_rows).requires_grad_(False)
+        return VoxtralTTSWeights(config).requires_grad_(False)
 
 
 def open_root(config: VoxtralTTSConfig, checkpoint: Checkpoint) -> VoxtralTTSWeights:
-    """The holder for a checkpoint, with every tensor checked and none loaded. Raises CheckpointError.
-
-    A short table of code embeddings is accepted with a warning: some tools write it at small sizes.
-    """
-    rows = checkpoint.shape(CODE_TABLE)[0] if CODE_TABLE in checkpoint.names else None
-    short = rows == config.short_code_table_rows < config.addressed_code_rows
-    root = build_root(config, rows if short else None)
+    """The holder for a checkpoint, with every tensor checked and none loaded. Raises CheckpointError."""
+    root = build_root(config)
     checkpoint.check(expected_tensors(root))
-    if short:
-        log.warning(
-            "%s: tensor %s has %d rows, codes address %d: rows beyond the end read as zero",
-            checkpoint.path(CODE_TABLE),
-            CODE_TABLE,
-            rows,
-            config.addressed_code_rows,
-        )
     return root
