@@ -13,10 +13,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from runtime.opening import open_task
-    from runtime.text_to_speech import TextToSpeech
+    from bundle.bundle import Bundle
+    from runtime.families import open_family
 
-    rows = open_task(TextToSpeech, arguments.bundle, check_hashes=False).voices()
+    bundle = Bundle(arguments.bundle)
+    rows = open_family(bundle.job.family).voices(bundle)
     lines = "\n".join(f"{name:<16} {count} rows" for name, count in rows.items())
     print(json.dumps(rows) if arguments.json else lines)
     return 0

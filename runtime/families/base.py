@@ -199,5 +199,8 @@ class RuntimeFamily(Protocol[Constants]):
     def open_tokenizer(self, paths: Sequence[Path]) -> object:
         """The tokenizer, from its files. Raises IntegrityError that names the file."""
 
+    def voices(self, bundle: Bundle) -> dict[str, int]:
+        """Names of the bundle's voices, and the prompt rows of each; empty for a family without voices."""
+
     def open(self, bundle: Bundle, engine: Engine) -> TextToSpeech | SpeechToText:
         """The task on a bundle whose calls and tokenizer files were checked: see `runtime.opening`."""

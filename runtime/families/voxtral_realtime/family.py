@@ -44,6 +44,9 @@ class VoxtralRealtime:
         """A function from token ids to bytes. Raises IntegrityError that names the file."""
         return load_pieces(tekken_path(paths))
 
+    def voices(self, bundle: Bundle) -> dict[str, int]:
+        return {}
+
     def open(self, bundle: Bundle, engine: Engine) -> VoxtralSpeechToText:
         token_bytes = self.open_tokenizer([bundle.folder / name for name in bundle.manifest.tokenizer])
         is_live = LIVE_ENCODER in {entry.name for entry in bundle.components}

@@ -15,6 +15,7 @@ from runtime.families.voxtral_tts.task import VoxtralTextToSpeech
 from runtime.families.voxtral_tts.tokenizer import SpeechTokenizer, open_tokenizer
 from runtime.families.voxtral_tts.trace import SpeechTrace
 from runtime.families.voxtral_tts.verification import SpeechVerification
+from runtime.families.voxtral_tts.voices import count_rows
 from runtime.text_to_speech import TextToSpeech
 
 BACKBONE = Call(frozenset({"embeddings", "position"}), frozenset({"hidden", "semantic_logits", "condition"}))
@@ -44,6 +45,9 @@ class VoxtralTts:
 
     def open_tokenizer(self, paths: Sequence[Path]) -> SpeechTokenizer:
         return open_tokenizer(paths)
+
+    def voices(self, bundle: Bundle) -> dict[str, int]:
+        return count_rows(bundle, self.parse_constants(bundle.job).dim)
 
     def open(self, bundle: Bundle, engine: Engine) -> VoxtralTextToSpeech:
         return VoxtralTextToSpeech(bundle, engine)

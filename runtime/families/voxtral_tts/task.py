@@ -10,7 +10,7 @@ from runtime.families.voxtral_tts.constants import parse_constants
 from runtime.families.voxtral_tts.prefix_cache import PrefixCache
 from runtime.families.voxtral_tts.prompt import PromptBuilder
 from runtime.families.voxtral_tts.tokenizer import open_tokenizer
-from runtime.families.voxtral_tts.voices import load_voice
+from runtime.families.voxtral_tts.voices import count_rows
 from runtime.text_to_speech import SpeechRequest, TextToSpeech
 
 
@@ -33,10 +33,7 @@ class VoxtralTextToSpeech(TextToSpeech):
         return min(self.bundle.component(name).max_batch for name in BATCHED)
 
     def voices(self) -> dict[str, int]:
-        return {
-            name: len(load_voice(self.bundle, name, self._constants.dim))
-            for name in self.bundle.manifest.voices
-        }
+        return count_rows(self.bundle, self._constants.dim)
 
     def batched(self, slots: int) -> BatchedDecoder[SpeechRequest]:
         stream = self.engine.batched(slots)

@@ -38,6 +38,11 @@ def choose_voice(bundle: Bundle, asked: str | None, dim: int) -> np.ndarray:
     raise UsageError(f"voice {asked}: unknown voice; there are {', '.join(names) or 'none in this bundle'}")
 
 
+def count_rows(bundle: Bundle, dim: int) -> dict[str, int]:
+    """Rows of each of the bundle's own voices. Raises IntegrityError."""
+    return {name: len(load_voice(bundle, name, dim)) for name in bundle.manifest.voices}
+
+
 def load_voice(bundle: Bundle, name: str, dim: int) -> np.ndarray:
     """Rows float32 [N, dim] of one of the bundle's own voices. Raises IntegrityError."""
     return _read(bundle.folder / bundle.manifest.voices[name], dim, IntegrityError)
