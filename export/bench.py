@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from bundle.cache import LayoutName
-from bundle.manifest import ExportRequest
 from bundle.spec import Signature
-from export.job import describe, eager_job, resolve_cache_length, resolve_options
+from export.job import eager_job
+from export.resolve import Resolved
 from export.source import Source
 from export.verify.eager import EagerEngine
 from model.checkpoint import is_below, materialize
@@ -23,18 +23,19 @@ from runtime.machine import describe_machine
 LAYOUT: LayoutName = "BSHD"
 
 
-def bench_eager(source: Source, request: ExportRequest, beside: Figures) -> Figures:
+def bench_eager(resolved: Resolved, beside: Figures) -> Figures:
     """The measurement `beside` of a bundle, repeated with the model in bfloat16: 2 bytes per weight."""
-    job, family = eager_job(source, request), open_family(source.family.name)
+    source, job = resolved.source, eager_job(resolved)
+    family = open_family(job.family)
     constants, threads = family.parse_constants(job), beside["machine"]["threads"]
     voice = np.random.default_rng(0).standard_normal((beside["voice_rows"], constants.dim), dtype=np.float32)
     torch.set_num_threads(threads)
     target = BenchTarget(
         family,
-        lambda: BFloat16Engine(source, request),
+        lambda: BFloat16Engine(resolved),
         constants,
         job.cache_length,
-        {part.name: _bytes_read(source, part.graph) for part in describe(source, request, LAYOUT)},
+        {part.name: _bytes_read(source, part.graph) for part in resolved.components(LAYOUT)},
         BenchSettings(voice, beside["prompt_tokens"]),
     )
     return {
@@ -68,9 +69,8 @@ def _bytes_read(source: Source, graph: str) -> int:
 class BFloat16Engine(EagerEngine):
     """Weights, activations and caches in bfloat16."""
 
-    def __init__(self, source: Source, request: ExportRequest):
-        root, options = source.root(), resolve_options(source, request)
-        cache_length = resolve_cache_length(source, request)
+    def __init__(self, resolved: Resolved):
+        source, root = resolved.source, resolved.source.root()
         prefixes = {prefix for below in source.family.weights_of_graph.values() for prefix in below}
         materialize(
             root, source.checkpoint, prefixes, _as_stored
@@ -78,14 +78,15 @@ class BFloat16Engine(EagerEngine):
         root.to(torch.bfloat16)
         with torch.no_grad(), _half():  # constants are derived here
             modules = {
-                graph: source.family.build(graph, root, source.config, options, cache_length)
+                graph: source.family.build(
+                    graph, root, source.config, resolved.options, resolved.cache_length
+                )
                 for graph in source.family.weights_of_graph
             }
         for module in modules.values():
             module.to(torch.bfloat16)
-        components = describe(source, request, LAYOUT)
-        graphs = {component.name: component.graph for component in components}
-        super().__init__(components, lambda name: modules[graphs[name]], LAYOUT)
+        components = resolved.components(LAYOUT)
+        super().__init__(components, lambda name: modules[resolved.graph_of[name]], LAYOUT)
 
     def stream(self) -> BFloat16Stream:  # type: ignore[override]  # a stream whose states are torch's, because NumPy has no bfloat16
         return BFloat16Stream(

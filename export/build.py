@@ -16,9 +16,10 @@ from bundle.errors import IntegrityError, OutputExists, UsageError, Verification
 from bundle.files import FileEntry, file_entry, files_below
 from bundle.manifest import MANIFEST, ExportJob, Manifest, WeightError, read_manifest
 from export.bundle_readme import bundle_readme
-from export.job import graph_key
+from export.job import graph_key, makes_same_bundle
 from export.memory import check_memory, free_memory, peak_memory
 from export.model import Model
+from export.resolve import Resolved
 from export.resume import RECORD, FinishedGraph, ResumeCache
 from export.source import Source
 from export.staging import staging
@@ -42,22 +43,23 @@ class Output:
     memory: int = 0
 
 
-def build(source: Source, job: ExportJob, target: Target, output: Output) -> bool:
+def build(resolved: Resolved, job: ExportJob, target: Target, output: Output) -> bool:
     """Exports one bundle. Returns False where the folder already holds this very bundle.
 
     Raises ExportError, VerificationError or OutputExists; then no finished bundle is left behind.
     """
+    source = resolved.source
     _check_tokenizer(source)
     if output.folder.exists() and _is_current(output, job):
         return False
     check_memory(output.memory, f"{job.source.name} for {job.target}", output.verify)
     with staging(output.folder) as folder:
-        model = Model(source, job.request, target.layout, job.compute_precision)
+        model = Model(resolved, target.layout, job.compute_precision)
         log.info("%s: lowering to %s", job.source.name, job.target)
         finished = _lower(target, model, job, folder, keep_weights=output.verify)
         manifest = _write_bundle(source, target, job, finished, folder)
         if output.verify:
-            _verify(source, target, model, manifest, folder)
+            _verify(resolved, target, model, manifest, folder)
         (folder / RECORD).unlink()
     return True
 
@@ -121,11 +123,11 @@ def _write_bundle(
     return manifest
 
 
-def _verify(source: Source, target: Target, model: Model, manifest: Manifest, folder: Path) -> None:
+def _verify(resolved: Resolved, target: Target, model: Model, manifest: Manifest, folder: Path) -> None:
     """Writes the result into the manifest. Raises VerificationError."""
     job = manifest.job
     log.info("%s: verifying", job.source.name)
-    result = verify(Bundle(folder), source, target, model=model)
+    result = verify(Bundle(folder), resolved, target, model=model)
     if not result.passed:
         first = "; ".join(failures(result)[:3])
         raise VerificationError(f"{job.source.name} for {job.target} does not match eager: {first}")
@@ -142,7 +144,7 @@ def _is_current(output: Output, job: ExportJob) -> bool:
         found = read_manifest(folder)
     except (UsageError, IntegrityError):
         found = None
-    if found is not None and found.job == job:
+    if found is not None and makes_same_bundle(found.job, job):
         try:
             Bundle(folder).check_hashes()
         except IntegrityError as error:

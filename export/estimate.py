@@ -12,9 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bundle.manifest import ExportRequest
-from export.job import describe, resolve_recipes
-from export.source import Source
+from export.resolve import Resolved
 from export.targets.base import Target
 from export.weights import GraphWeights, graph_weights
 from model.checkpoint import is_below
@@ -30,7 +28,7 @@ PROBED = 100e6  # weights that the reference machine quantises per second
 SLOWEST = 0.2  # least result of `speed`
 
 
-def estimate(source: Source, request: ExportRequest, target: Target, verifies: bool = True) -> dict[str, Any]:
+def estimate(resolved: Resolved, target: Target, verifies: bool = True) -> dict[str, Any]:
     """Weights and bytes of each graph; disk and peak memory in bytes, time in seconds. `verifies` includes
     verification.
 
@@ -38,10 +36,11 @@ def estimate(source: Source, request: ExportRequest, target: Target, verifies: b
     a graph is read, where the artifact of a graph is made, or where all artifacts run beside their
     references.
     """
-    root, costs = source.root(), target.costs
+    source, costs = resolved.source, target.costs
+    root = source.root()
     graphs: dict[str, dict[str, Any]] = {}
-    loaded, peak, seconds = 0.0, 0.0, _source_bytes(source) / HASHED
-    for graph, recipe in resolve_recipes(source, request).items():
+    loaded, peak, seconds = 0.0, 0.0, source.checkpoint.size / HASHED
+    for graph, recipe in resolved.recipes.items():
         prefixes = source.family.weights_of_graph[graph]
         loaded = loaded if verifies else 0.0
         weights = graph_weights(root, source.family, graph, recipe, target.float_bytes)
@@ -54,7 +53,7 @@ def estimate(source: Source, request: ExportRequest, target: Target, verifies: b
     artifact = sum(row["bytes"] for row in graphs.values())
     count = sum(row["weights"] for row in graphs.values())
     if verifies:
-        streams = STREAMS * _cache_bytes(source, request)
+        streams = STREAMS * _cache_bytes(resolved)
         reference = 0 if source.is_large else 4 * count  # of a small model, in full precision
         peak = max(peak, loaded + costs.running * artifact + streams + reference)
         seconds += costs.verification + (costs.sample * count / 1e9 if source.is_large else 0)
@@ -62,7 +61,7 @@ def estimate(source: Source, request: ExportRequest, target: Target, verifies: b
         "graphs": graphs,
         "disk_bytes": int(artifact + sum(rows.numel() * 4 for rows in source.voices.values())),
         "memory_bytes": int(TOOLS_BYTES + peak),
-        "seconds": round(seconds / speed(), 1),
+        "reference_seconds": seconds,
     }
 
 
@@ -85,10 +84,6 @@ def speed(seconds: float = 1.0) -> float:
     return max(SLOWEST, PROBE / PROBED / best)
 
 
-def _source_bytes(source: Source) -> int:
-    return source.checkpoint.size
-
-
 def _products(root: nn.Module, prefixes: tuple[str, ...]) -> int:
     """Number of weights that become products: matrices and kernels of convolutions."""
     return sum(
@@ -108,9 +103,9 @@ def _largest(root: nn.Module, prefixes: tuple[str, ...]) -> int:
     )
 
 
-def _cache_bytes(source: Source, request: ExportRequest) -> int:
+def _cache_bytes(resolved: Resolved) -> int:
     """Bytes of the caches of the component that has the most."""
     return max(
         sum(4 * torch.Size(state.shape).numel() for state in component.signature.states)
-        for component in describe(source, request)
+        for component in resolved.components()
     )

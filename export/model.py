@@ -8,9 +8,8 @@ from torch import nn
 
 from bundle.cache import LayoutName
 from bundle.errors import ExportError
-from bundle.manifest import ExportRequest, Precision, WeightError
-from export.job import describe, resolve_cache_length, resolve_options, resolve_recipes
-from export.source import Source
+from bundle.manifest import Precision, WeightError
+from export.resolve import Resolved
 from export.targets.base import Graph
 from model.checkpoint import materialize
 from quantize.module import pack_modules
@@ -18,18 +17,12 @@ from quantize.quantizer import Quantizer
 
 
 class Model:
-    """Graphs of a checkpoint under a request. Weights load when a graph is asked for."""
+    """Graphs of a checkpoint, quantised. Weights load when a graph is asked for."""
 
-    def __init__(
-        self, source: Source, request: ExportRequest, layout: LayoutName, precision: Precision = "float32"
-    ):
-        """`layout` is that of the caches; `precision` is what unquantised weights are rounded to, as the target holds them."""
-        self._source, self._precision = source, precision
-        self._options = resolve_options(source, request)
-        self._cache_length = resolve_cache_length(source, request)
-        self._recipes = resolve_recipes(source, request)
-        self.components = describe(source, request, layout)
-        self._graph_of = {component.name: component.graph for component in self.components}
+    def __init__(self, resolved: Resolved, layout: LayoutName, precision: Precision = "float32"):
+        """`layout` is that of the caches. Unquantised weights are rounded to `precision`, as the target holds them."""
+        self._resolved, self._precision = resolved, precision
+        self.components = resolved.components(layout)
         self._loaded: dict[str, Graph] = {}
         self.weight_errors: dict[str, WeightError] = {}
         self.quantized: dict[str, list[str]] = {}
@@ -41,10 +34,11 @@ class Model:
         return self._loaded[name]
 
     def _load(self, graph: str) -> Graph:
-        source, family = self._source, self._source.family
-        quantizer, root = Quantizer(self._recipes[graph], family.is_constant), source.root()
+        resolved, source = self._resolved, self._resolved.source
+        family, root = source.family, source.root()
+        quantizer = Quantizer(resolved.recipes[graph], family.is_constant)
         materialize(root, source.checkpoint, family.weights_of_graph[graph], quantizer)
-        module = family.build(graph, root, source.config, self._options, self._cache_length)
+        module = family.build(graph, root, source.config, resolved.options, resolved.cache_length)
         if self._precision == "float16":
             _round_to_float16(graph, module)
         if report := quantizer.report():
@@ -65,11 +59,11 @@ class Model:
 
     def graphs(self) -> Iterator[Graph]:
         """All graphs, each loaded when its turn comes."""
-        return map(self.graph, self._recipes)
+        return map(self.graph, self._resolved.recipes)
 
     def module(self, component: str) -> nn.Module:
         """The module of the graph of a component, with its weights."""
-        return self.graph(self._graph_of[component]).module
+        return self.graph(self._resolved.graph_of[component]).module
 
 
 def _round_to_float16(graph: str, module: nn.Module) -> None:
@@ -90,16 +84,15 @@ class LazyReference:
     A model too large to be held twice is held one graph at a time, so calls should come graph by graph.
     """
 
-    def __init__(self, source: Source, request: ExportRequest, layout: LayoutName):
-        self._source, self._request, self._layout = source, request, layout
-        self._graph_of = {component.name: component.graph for component in describe(source, request)}
+    def __init__(self, resolved: Resolved, layout: LayoutName):
+        self._resolved, self._layout = resolved.in_full_precision(), layout
         self._held: dict[str, nn.Module] = {}
-        self.holds_all = not source.is_large
+        self.holds_all = not resolved.source.is_large
 
     def __call__(self, component: str) -> nn.Module:
-        graph = self._graph_of[component]
+        graph = self._resolved.graph_of[component]
         if graph not in self._held:
             if not self.holds_all:
                 self._held.clear()
-            self._held[graph] = Model(self._source, self._request, self._layout).graph(graph).module
+            self._held[graph] = Model(self._resolved, self._layout).graph(graph).module
         return self._held[graph]

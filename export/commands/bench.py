@@ -31,7 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
     source = open_source(arguments.checkpoint, Bundle(arguments.bundle).job.family)
     result = bundle_bench.measure_bundle(arguments)
     from export.bench import bench_eager
+    from export.resolve import resolve
 
-    result["eager"] = bench_eager(source, full_request(source), result)
+    result["eager"] = bench_eager(resolve(source, full_request(source)), result)
     bundle_bench.print_result(result, arguments.json)
     return 0

@@ -13,7 +13,7 @@ from export.commands.request import add_request_arguments, check_names, export_r
 from export.targets import TARGETS, check_recipes, open_target, parse_targets
 
 if TYPE_CHECKING:
-    from bundle.manifest import ExportRequest
+    from export.resolve import Resolved
     from export.source import Source
     from export.targets.base import Target
 
@@ -43,8 +43,7 @@ class _Export:
     """One invocation: the same checkpoint and request for each target."""
 
     arguments: argparse.Namespace
-    source: Source
-    request: ExportRequest
+    resolved: Resolved
     has_several_targets: bool
 
     @property
@@ -52,35 +51,35 @@ class _Export:
         from model.synthetic.checkpoint import embedded_name
 
         checkpoint: Path | None = self.arguments.checkpoint
-        return checkpoint.resolve().name if checkpoint else embedded_name(self.source.family.name)
+        return checkpoint.resolve().name if checkpoint else embedded_name(self.resolved.source.family.name)
 
     @property
     def licence(self) -> str:
         if self.arguments.checkpoint:
-            return f"that of the checkpoint; {self.source.family.licence}"
+            return f"that of the checkpoint; {self.resolved.source.family.licence}"
         return "none needed: random weights"
 
     def folder(self, target: str) -> Path:
+        request = self.resolved.request
         out: Path | None = self.arguments.out
         if out:
             return out / target if self.has_several_targets else out
-        changes = "".join(f"-{component}-{recipe}" for component, recipe in self.request.quant_for)
+        changes = "".join(f"-{component}-{recipe}" for component, recipe in request.quant_for)
         precision = "-float32" if self.arguments.compute_precision == "float32" else ""
-        return ARTIFACTS / f"{self.name}-{target}-{self.request.quant}{changes}{precision}"
+        return ARTIFACTS / f"{self.name}-{target}-{request.quant}{changes}{precision}"
 
 
 def run(arguments: argparse.Namespace) -> int:
     targets = [open_target(name, arguments.compute_precision) for name in parse_targets(arguments.target)]
     check_names(arguments)
-    from export.job import resolve_recipes
+    from export.resolve import resolve
 
     source = open_source(arguments.checkpoint, arguments.model)
-    request = export_request(arguments, source.family.name)
-    recipes = resolve_recipes(source, request)  # a wrong rule fails before anything is lowered
-    for target in targets:
-        check_recipes(target, recipes.values())
+    resolved = resolve(source, export_request(arguments, source.family.name))
+    for target in targets:  # a wrong rule fails before anything is lowered
+        check_recipes(target, resolved.recipes.values())
     _warn_of_missing_parts(source)
-    export = _Export(arguments, source, request, len(targets) > 1)
+    export = _Export(arguments, resolved, len(targets) > 1)
     results = [_export_target(export, target) for target in targets]
     if arguments.json:
         print(json.dumps(results, indent=1))
@@ -103,16 +102,25 @@ def _export_target(export: _Export, target: Target) -> dict[str, Any]:
     """Writes one bundle, or estimates its export with --dry-run. Returns the result row."""
     from bundle.bundle import Bundle
     from export.build import Output, build
-    from export.estimate import estimate
-    from export.job import resolve
+    from export.estimate import estimate, speed
+    from export.job import make_job
 
     arguments, out = export.arguments, export.folder(target.name)
     verifies = not arguments.no_verify
-    expected = estimate(export.source, export.request, target, verifies)
+    expected = estimate(export.resolved, target, verifies)
+    seconds = expected.pop("reference_seconds")
     if arguments.dry_run:
-        return {"target": target.name, "out": str(out), "exists": out.exists(), **expected}
-    job = resolve(export.source, export.request, target, export.name, export.licence)
-    made = build(export.source, job, target, Output(out, arguments.force, verifies, expected["memory_bytes"]))
+        return {
+            "target": target.name,
+            "out": str(out),
+            "exists": out.exists(),
+            **expected,
+            "seconds": round(seconds / speed(), 1),
+        }
+    job = make_job(export.resolved, target, export.name, export.licence)
+    made = build(
+        export.resolved, job, target, Output(out, arguments.force, verifies, expected["memory_bytes"])
+    )
     bundle = Bundle(out)
     status = bundle.manifest.verification.status
     log.info("%s: %s, %s", out, "written" if made else "up to date, every file checked", status)

@@ -39,9 +39,11 @@ def _content(sources: dict[str, Source]) -> dict[str, Any]:
 
 def _components(source: Source) -> dict[str, str]:
     """Component name -> purpose, with every option that adds components."""
-    from export.job import describe
+    from export.resolve import resolve
 
-    return {component.name: component.purpose for component in describe(source, full_request(source))}
+    return {
+        component.name: component.purpose for component in resolve(source, full_request(source)).components()
+    }
 
 
 def _paths(source: Source) -> list[str]:

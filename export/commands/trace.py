@@ -13,8 +13,7 @@ from export.targets import TARGETS, check_recipes, open_target, parse_targets
 from runtime.commands.trace import add_trace_arguments
 
 if TYPE_CHECKING:
-    from bundle.manifest import ExportRequest
-    from export.source import Source
+    from export.resolve import Resolved
     from export.targets.base import Target
     from export.verify.eager import EagerEngine
 
@@ -35,14 +34,15 @@ def run(arguments: argparse.Namespace) -> int:
     target = open_target(targets[0], arguments.compute_precision) if targets else None
     check_names(arguments)
     from export.job import eager_job
+    from export.resolve import resolve
     from runtime.families import open_family
     from runtime.trace import read_inputs, write_outputs
 
     source = open_source(arguments.checkpoint, arguments.model)
-    request = export_request(arguments, source.family.name)
-    engine = _eager_engine(source, request, target)
+    resolved = resolve(source, export_request(arguments, source.family.name))
+    engine = _eager_engine(resolved, target)
     family = open_family(source.family.name)
-    constants = family.parse_constants(eager_job(source, request))
+    constants = family.parse_constants(eager_job(resolved))
     inputs = read_inputs(arguments.inputs, family.trace.inputs(constants))
     check_writable(arguments.output)
     outputs = family.trace.run(engine, constants, inputs, arguments.live)
@@ -52,16 +52,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _eager_engine(source: Source, request: ExportRequest, target: Target | None) -> EagerEngine:
+def _eager_engine(resolved: Resolved, target: Target | None) -> EagerEngine:
     """Eager PyTorch with the arithmetic of `target`, or in floats."""
-    from export.job import resolve_recipes
     from export.model import Model
     from export.verify.eager import EagerEngine
     from quantize.linear import float_activations
 
     if target is None:
-        model = Model(source, request, "BSHD", "float32")
+        model = Model(resolved, "BSHD")
         return EagerEngine(model.components, model.module, "BSHD", float_activations)
-    check_recipes(target, resolve_recipes(source, request).values())
-    model = Model(source, request, target.layout, target.compute_precision)
+    check_recipes(target, resolved.recipes.values())
+    model = Model(resolved, target.layout, target.compute_precision)
     return EagerEngine(model.components, model.module, target.layout, target.linear_kernel)

@@ -44,12 +44,12 @@ def run(arguments: argparse.Namespace) -> int:
     source = open_source(arguments.checkpoint, job.family)
     check_source(job.source.files, source, arguments.checkpoint is None)
     target = target_of_job(job)
-    check_manifest(bundle, source, target)
+    resolved = check_manifest(bundle, source, target)
     precisions = (arguments.compute_precision,) if arguments.compute_precision else None
     units = arguments.compute_units
     if units not in (None, "all") and None not in (precisions or target.verification_precisions):
         raise UsageError(f"--compute-units {units}: for Core ML, which does not run here; leave it out")
-    result = verify(bundle, source, target, VerifyOptions(arguments.steps, precisions, units))
+    result = verify(bundle, resolved, target, VerifyOptions(arguments.steps, precisions, units))
     report = json.dumps(result.stored().model_dump(mode="json"), indent=1)
     try:
         write_whole(arguments.bundle / REPORT, f"{report}\n".encode())

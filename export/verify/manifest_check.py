@@ -12,7 +12,8 @@ from bundle.bundle import Bundle
 from bundle.errors import IntegrityError, RecipeError, UsageError
 from bundle.files import FileEntry
 from bundle.manifest import MANIFEST, NOT_RUN
-from export.job import first_difference, resolve
+from export.job import first_difference, make_job
+from export.resolve import Resolved, resolve
 from export.source import Source
 from export.targets.base import Target
 
@@ -31,14 +32,15 @@ def check_source(expected: dict[str, FileEntry], source: Source, is_default: boo
             )
 
 
-def check_manifest(bundle: Bundle, source: Source, target: Target) -> None:
+def check_manifest(bundle: Bundle, source: Source, target: Target) -> Resolved:
     """Raises IntegrityError that names the first field that the checkpoint does not give.
 
-    Versions of tools are not compared: another version may verify a bundle.
+    Returns the resolved request. Versions of tools are not compared: another version may verify a bundle.
     """
     job, manifest, where = bundle.job, bundle.manifest, bundle.folder / MANIFEST
     try:
-        expected = resolve(source, job.request, target, job.source.name, job.licence)
+        resolved = resolve(source, job.request)
+        expected = make_job(resolved, target, job.source.name, job.licence)
     except (RecipeError, UsageError) as error:
         raise IntegrityError(f"{where}: job.request: {error}; export the bundle again") from None
     expected = expected.model_copy(update={"tools": job.tools})
@@ -55,6 +57,7 @@ def check_manifest(bundle: Bundle, source: Source, target: Target) -> None:
             raise IntegrityError(f"{where}: {field}: not what the checkpoint gives; export the bundle again")
     for name, rows in source.voices.items():
         _check_voice(bundle.folder / manifest.voices[name], rows.float().numpy())
+    return resolved
 
 
 def _check_voice(path: Path, expected: np.ndarray) -> None:

@@ -10,10 +10,9 @@ import torch
 
 from bundle.bundle import Bundle
 from bundle.errors import ExportError, VoxportError
-from bundle.manifest import ExportRequest
 from export.memory import free_memory
 from export.model import LazyReference, Model
-from export.source import Source
+from export.resolve import Resolved
 from export.targets.base import Graph, Target
 from export.verify.batching import check_batches
 from export.verify.comparison import FLOAT_BAR, HALF_BAR, Check, Result, distance_at
@@ -52,7 +51,7 @@ DEFAULT = VerifyOptions()
 
 def verify(
     bundle: Bundle,
-    source: Source,
+    resolved: Resolved,
     target: Target,
     options: VerifyOptions = DEFAULT,
     model: Model | None = None,
@@ -61,20 +60,22 @@ def verify(
 
     `model` is that of the export, if it still has its weights.
     """
-    model = model or Model(source, bundle.job.request, target.layout, bundle.job.compute_precision)
+    model = model or Model(resolved, target.layout, bundle.job.compute_precision)
     results: list[Result] = []
     for graph in model.graphs():
         results += _check_structure(graph, bundle, target)
         model.pack(graph.name)
         free_memory()
-    precisions = options.precisions or target.verification_precisions[: 1 if source.is_large else None]
+    precisions = (
+        options.precisions or target.verification_precisions[: 1 if resolved.source.is_large else None]
+    )
     for index, precision in enumerate(precisions):
         units = options.compute_units if precision is None else None
         engine_options = EngineOptions(compute_precision=precision, compute_units=units)
         steps = options.steps if index == 0 else min(options.steps, OTHER_STEPS)
         suffix = f", {precision}" if precision else ""
         found = _run_checks(
-            _open_context(bundle, source, target, model, engine_options), bundle, steps, suffix
+            _open_context(bundle, resolved, target, model, engine_options), bundle, steps, suffix
         )
         results += [result.suffixed(suffix) for result in found]
     return VerificationResult.of(results)
@@ -90,15 +91,14 @@ def _check_structure(graph: Graph, bundle: Bundle, target: Target) -> list[Check
 
 
 def _open_context(
-    bundle: Bundle, source: Source, target: Target, model: Model, options: EngineOptions
+    bundle: Bundle, resolved: Resolved, target: Target, model: Model, options: EngineOptions
 ) -> Context:
     """The engines to compare in one precision, with their bars."""
     job, layout, components = bundle.job, target.layout, model.components
     graphs = list(model.graphs())
     is_half = target.runs_in_float16(options.compute_precision)
     dtype = torch.float16 if is_half else torch.float32
-    full_request = ExportRequest(options=job.request.options, cache_length=job.cache_length)
-    reference = LazyReference(source, full_request, layout)
+    reference = LazyReference(resolved, layout)
     is_rounded = any(model.quantized.values()) or job.compute_precision == "float16"
     has_full = reference.holds_all and is_rounded
     return Context(
@@ -109,7 +109,7 @@ def _open_context(
             perturbed=EagerEngine(components, model.module, layout, perturbed(target.linear_kernel, dtype)),
             full=EagerEngine(components, reference, layout) if has_full else None,
         ),
-        source.family.verification,
+        resolved.source.family.verification,
         Bars(
             lowering=HALF_BAR if is_half else FLOAT_BAR,
             quantisation=_quantisation_bars(graphs),

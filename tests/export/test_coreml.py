@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from bundle.errors import ExportError
 from bundle.manifest import ExportRequest
 from export.model import Model
+from export.resolve import resolve
 from export.source import Source
 from export.targets.base import Graph
 from export.targets.coreml.attention import OneHotAttention
@@ -39,7 +40,7 @@ def graphs(checkpoint: Path, recipe: str, *names: str) -> dict[str, Graph]:
     request = ExportRequest(quant=recipe, quant_for=(("codec", "w8"),), cache_length=CACHE)
     return {
         graph.name: graph
-        for graph in Model(source, request, "BHSD", "float16").graphs()
+        for graph in Model(resolve(source, request), "BHSD", "float16").graphs()
         if not names or graph.name in names
     }
 
@@ -183,7 +184,9 @@ def test_merged_functions_are_those_that_coremltools_merges(w4, tmp_path, monkey
 )
 def test_the_passes_that_are_left_out_would_change_nothing(key, name, recipe, tmp_path, monkeypatch):
     """All passes of coremltools except `divide_to_multiply`, for a graph with a cache and one without."""
-    graph = Model(Source(embedded_default(key)), ExportRequest(quant=recipe), "BHSD", "float16").graph(name)
+    graph = Model(
+        resolve(Source(embedded_default(key)), ExportRequest(quant=recipe)), "BHSD", "float16"
+    ).graph(name)
     step = replace(graph, components=graph.components[-1:])
     lower({name: step}, tmp_path)
 
@@ -204,7 +207,7 @@ def test_no_call_widens_a_compressed_weight(tmp_path):
     at the published size.
     """
     graph = Model(
-        Source(embedded_default("voxtral_realtime")), ExportRequest(quant="8da4w"), "BHSD", "float16"
+        resolve(Source(embedded_default("voxtral_realtime")), ExportRequest(quant="8da4w")), "BHSD", "float16"
     ).graph("decoder")
     lower({"decoder": replace(graph, components=graph.components[-1:])}, tmp_path)
     operations = list(Package(tmp_path / "decoder.mlpackage").function("decode_step").operations())

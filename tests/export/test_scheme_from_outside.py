@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from bundle.bundle import Bundle
 from bundle.manifest import ExportRequest
 from export.__main__ import main as export
-from export.job import resolve_recipes
 from export.model import Model
+from export.resolve import resolve
 from export.source import Source
 from export.targets import open_target
 from export.targets.coreml.target import CoreMLTarget
@@ -83,7 +83,7 @@ def test_it_becomes_a_verified_bundle_whose_recipe_reads_back(checkpoint, tmp_pa
     assert bundle.is_verified
     backbone = bundle.component("decode_step")
     assert backbone.recipe == "int6" and 0.001 < bundle.manifest.weight_errors["backbone"].searched < 0.05
-    recipe = resolve_recipes(source, bundle.job.request)["backbone"]
+    recipe = resolve(source, bundle.job.request).recipes["backbone"]
     assert recipe.linears == scheme_from_dict(bundle.job.recipes["backbone"].linears.model_dump())
 
 
@@ -91,7 +91,7 @@ def test_it_becomes_a_verified_bundle_whose_recipe_reads_back(checkpoint, tmp_pa
 def test_other_targets_compute_what_its_module_computes(checkpoint, target, tmp_path):
     lowering = open_target(target)
     request = ExportRequest(quant="int6", cache_length=64)
-    model = Model(Source(checkpoint), request, lowering.layout, lowering.compute_precision)
+    model = Model(resolve(Source(checkpoint), request), lowering.layout, lowering.compute_precision)
     graph = model.graph("acoustic_step")
     assert any(isinstance(part, Int6Linear) for part in graph.module.modules())
     lowering.lower(graph, tmp_path)

@@ -9,6 +9,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from bundle.manifest import ExportRequest
 from export.memory import free_memory
 from export.model import Model
+from export.resolve import resolve
 from export.source import Source
 from export.targets import open_target
 from model.synthetic.checkpoint import embedded_default
@@ -22,7 +23,7 @@ def linears(checkpoint) -> dict[str, list[QuantizedLinear]]:
     """Quantised linears of every graph in the order of use."""
     source = Source(checkpoint)
     request = ExportRequest(quant="w4", quant_for=(("codec", "w8"),), rules=(WIDE,))
-    model = Model(source, request, "BSHD")
+    model = Model(resolve(source, request), "BSHD")
     return {
         graph.name: [part for part in graph.module.modules() if isinstance(part, QuantizedLinear)]
         for graph in model.graphs()
@@ -31,7 +32,7 @@ def linears(checkpoint) -> dict[str, list[QuantizedLinear]]:
 
 @pytest.fixture(scope="module")
 def tables(checkpoint) -> dict[str, QuantizedEmbedding]:
-    model = Model(Source(checkpoint), ExportRequest(quant="w4"), "BSHD")
+    model = Model(resolve(Source(checkpoint), ExportRequest(quant="w4")), "BSHD")
     parts = {graph.name: graph.module.modules() for graph in model.graphs() if graph.name.startswith("embed")}
     return {
         name: next(part for part in modules if isinstance(part, QuantizedEmbedding))

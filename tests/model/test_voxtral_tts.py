@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bundle.manifest import ExportRequest
 from export.model import Model
+from export.resolve import resolve
 from export.source import Source
 from export.verify.eager import EagerEngine
 from runtime.families.voxtral_tts.decoder import quantize_levels
@@ -21,7 +22,7 @@ RECEPTIVE_FIELD = (
 @pytest.fixture(scope="module")
 def engine(checkpoint):
     source = Source(checkpoint)
-    model = Model(source, ExportRequest(cache_length=64), "BSHD")
+    model = Model(resolve(source, ExportRequest(cache_length=64)), "BSHD")
     return EagerEngine(model.components, model.module, "BSHD"), {c.name: c for c in model.components}
 
 

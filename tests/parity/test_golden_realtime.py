@@ -9,8 +9,8 @@ from mistral_common.audio import mel_filter_bank
 from bundle.bundle import Bundle
 from bundle.manifest import ExportRequest
 from export.__main__ import main as export
-from export.job import resolve_options
 from export.model import Model
+from export.resolve import resolve
 from export.source import Source
 from export.verify.eager import EagerEngine
 from runtime.__main__ import main as runtime
@@ -81,9 +81,9 @@ def test_eager_agrees(inputs, tmp_path, live):
 @pytest.mark.parametrize(("size", "at_once"), [(1, 1), (1, None), (1279, 1), (4001, None)])
 def test_eager_hears_the_same_however_it_is_fed(size, at_once):
     source, request = Source(GOLDEN / "checkpoint"), ExportRequest(options={"streaming": True})
-    options = resolve_options(source, request)
+    options = resolve(source, request).options
     constants = Constants.model_validate(source.family.constants(source.config, options))
-    model = Model(source, request, "BSHD")
+    model = Model(resolve(source, request), "BSHD")
     engine = EagerEngine(model.components, model.module, "BSHD")
     assert fed(engine, constants, size, at_once) == np.load(GOLDEN / "reference.npz")["tokens"].tolist()
 

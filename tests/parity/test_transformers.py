@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import save_file
 
 from bundle.manifest import ExportRequest
-from export.job import resolve_options
 from export.model import Model
+from export.resolve import resolve
 from export.source import Source
 from export.verify.eager import EagerEngine
 from runtime.families.voxtral_realtime.constants import Constants
@@ -187,9 +187,9 @@ class Ours:
     def __init__(self, folder: Path, delay: int, **more):
         source = Source(folder)
         request = ExportRequest(options={"delay_ms": str(80 * delay), "streaming": True}, **more)
-        options = resolve_options(source, request)
+        options = resolve(source, request).options
         self.constants = Constants.model_validate(source.family.constants(source.config, options))
-        model = Model(source, request, "BSHD")
+        model = Model(resolve(source, request), "BSHD")
         self.engine = EagerEngine(model.components, model.module, "BSHD")
 
 

@@ -19,8 +19,8 @@ from mistral_common.tokens.tokenizers.audio import (
 from bundle.cache import MAX_ROW_POSITION
 from bundle.errors import ConfigError, VoxportError
 from bundle.manifest import ExportRequest
-from export.job import resolve_options
 from export.model import Model
+from export.resolve import resolve
 from export.source import Source
 from export.verify.eager import EagerEngine
 from model.checkpoint import expected_tensors
@@ -174,9 +174,9 @@ def test_angles_of_two_tables_are_those_of_one():
 def eager() -> tuple[EagerEngine, Constants]:
     source = Source(embedded_default("voxtral_realtime"))
     request = ExportRequest(options={"delay_ms": "480,80", "streaming": True})
-    options = resolve_options(source, request)
+    options = resolve(source, request).options
     constants = Constants.model_validate(source.family.constants(source.config, options))
-    model = Model(source, request, "BSHD")
+    model = Model(resolve(source, request), "BSHD")
     return EagerEngine(model.components, model.module, "BSHD"), constants
 
 

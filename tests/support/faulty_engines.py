@@ -9,6 +9,7 @@ import numpy as np
 from bundle.manifest import ExportRequest
 from export.job import eager_job
 from export.model import Model
+from export.resolve import resolve
 from export.source import Source
 from export.verify.comparison import Comparison, Report, Result
 from export.verify.context import Bars, ComparedEngines, Context
@@ -104,7 +105,7 @@ class Engines:
     def __init__(self, checkpoint, quant: str, cache: int = CACHE, layout: str = "BSHD", **options):
         self.source = Source(checkpoint)
         self.request = ExportRequest(quant=quant, options=options, cache_length=cache)
-        self.model = Model(self.source, self.request, layout)
+        self.model = Model(resolve(self.source, self.request), layout)
         self.components = self.model.components
         self.eager = EagerEngine(self.components, self.model.module, layout, int8_per_block)
         kernel = perturbed(int8_per_block)
@@ -116,7 +117,7 @@ class Engines:
         )
         self.family = open_family(self.source.family.name)
         self.workload = self.family.verification
-        self.constants: Any = self.family.parse_constants(eager_job(self.source, self.request))
+        self.constants: Any = self.family.parse_constants(eager_job(resolve(self.source, self.request)))
 
     def faulty(self, fault: Fault) -> StreamEngine:
         return StreamEngine(lambda: FaultyStream(self.eager.stream(), fault))
