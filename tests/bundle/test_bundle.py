@@ -242,7 +242,7 @@ def test_say_writes_and_streams_the_same(bundles, tmp_path):
 def test_the_readme_of_a_bundle_names_every_tensor(bundles):
     for target in ("onnx", "executorch", "coreml"):
         text = (bundles / target / "README.md").read_text()
-        for component in read_manifest(bundles / target).components:
+        for component in read_manifest(bundles / target).job.components:
             prefix = f"{component.graph}_" if target == "coreml" else ""  # packages name their states so
             for name in (
                 *(t.name for t in (*component.signature.inputs, *component.signature.outputs)),
