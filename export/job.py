@@ -1,4 +1,4 @@
-"""Resolves a request and a checkpoint into an `ExportJob`: everything that decides a bundle's artifacts, once."""
+"""Resolves a request and a checkpoint into an `ExportJob`, which decides all artifacts of a bundle."""
 
 from __future__ import annotations
 
@@ -103,7 +103,10 @@ def resolve_cache_length(source: Source, request: ExportRequest) -> int:
 
 
 def resolve_recipes(source: Source, request: ExportRequest) -> dict[str, Recipe]:
-    """The recipe of each graph. Raises RecipeError where a rule or an override matches no weight or no component."""
+    """The recipe of each graph.
+
+    Raises RecipeError if a rule matches no weight or an override matches no component.
+    """
     graphs = {component.name: component.graph for component in describe(source, request)}
     rules = tuple(parse_rule(text) for text in request.rules)
     for rule in rules:
@@ -135,7 +138,8 @@ def _overrides(request: ExportRequest, graphs: dict[str, str]) -> dict[str, str]
             )
         if chosen.setdefault(graph, recipe) != recipe:
             raise RecipeError(
-                f"quant_for {component}={recipe}: shares its weights with a component of recipe {chosen[graph]}",
+                f"quant_for {component}={recipe}: shares its weights with a component of recipe "
+                f"{chosen[graph]}",
                 field="quant_for",
             )
     return chosen

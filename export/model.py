@@ -23,7 +23,7 @@ class Model:
     def __init__(
         self, source: Source, request: ExportRequest, layout: LayoutName, precision: Precision = "float32"
     ):
-        """`layout` is that of the caches; `precision` is what unquantised weights are rounded to, as the target holds them."""
+        """`layout` is that of the caches. Unquantised weights are rounded to the target's `precision`."""
         self._source, self._precision = source, precision
         self._options = resolve_options(source, request)
         self._cache_length = resolve_cache_length(source, request)
@@ -79,7 +79,8 @@ def _round_to_float16(graph: str, module: nn.Module) -> None:
             if not half.isfinite().all():
                 largest = float(tensor.abs().max())
                 raise ExportError(
-                    f"{graph}: a weight of {largest:.3g} exceeds half precision; compute precision float32 holds it"
+                    f"{graph}: a weight of {largest:.3g} exceeds half precision; "
+                    "compute precision float32 holds it"
                 )
             tensor.data = half.float()
 

@@ -1,4 +1,4 @@
-"""The command lines: exit codes of every kind of error, lazy imports, flags of fields, options of several families."""
+"""The command lines: exit codes of errors, lazy imports, flags of fields, options of several families."""
 
 import argparse
 import json

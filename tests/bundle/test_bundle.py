@@ -1,4 +1,4 @@
-"""Bundles as a person makes them: reproducible, found again, never overwritten unasked, the same speech on every target."""
+"""Bundles made with the command line: reproducible, reused, not overwritten, equal speech on all targets."""
 
 import contextlib
 import copy
@@ -95,7 +95,8 @@ def test_the_same_seed_gives_the_same_noise_and_nearly_the_same_speech_on_two_ta
     np.testing.assert_array_equal(pieces["onnx"], again)
     other = np.concatenate(list(open_bundle(bundles / "onnx").speak(TEXT, seed=8)))
     assert not np.array_equal(other[:1920], again[:1920])
-    # The two targets quantise activations differently, so codes drift apart in time; the first frame has no history yet.
+    # The two targets quantise activations differently, and their codes diverge with time. The first frame has
+    # no history yet.
     first = [audio[:1920] for audio in pieces.values()]
     assert np.corrcoef(*first)[0, 1] > 0.9
 
@@ -143,14 +144,14 @@ def test_texts_in_one_pass_over_the_weights_sound_as_each_alone(bundles):
     alone = [np.concatenate(list(task.speak(text, seed=4, max_frames=3))) for text in TEXTS]
     together = spoken_together(task.speak_all(TEXTS, seed=4, max_frames=3), len(TEXTS))
     assert [len(samples) for samples in together] == [len(samples) for samples in alone]
-    # Sums in another order may turn a code; the first frame has no history yet, and is told from those of the other texts.
+    # Another order of sums may change a code. The first frame has no history yet and identifies its text.
     likeness = np.corrcoef([samples[:1920] for samples in (*together, *alone)])[: len(TEXTS), len(TEXTS) :]
     assert (likeness.argmax(axis=1) == range(len(TEXTS))).all() and (likeness.diagonal() > 0.9).all()
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
 def test_texts_one_after_another_are_those_alone_to_the_bit(bundles, target):
-    """Of an engine whose calls serve one stream, or where one place is given: the place is taken over from who is done."""
+    """Texts follow each other in one slot: with an engine of batch size 1, or with `slots=1`."""
     task = open_bundle(bundles / target)
     alone = [np.concatenate(list(task.speak(text, seed=4, max_frames=2))) for text in TEXTS[:3]]
     found = spoken_together(
@@ -253,8 +254,10 @@ def test_the_readme_of_a_bundle_names_every_tensor(bundles):
 
 @dataclass(frozen=True)
 class Measured:
-    """Figures of the published size in docs/performance.md: bytes at the peak and seconds, by target. `weights` are those of all graphs: a head that
-    is a table counts twice, what becomes constants not at all."""
+    """Figures of the published size in docs/performance.md: bytes at the peak and seconds, by target.
+
+    `weights` counts all graphs: a head that is also a table counts twice, folded constants do not count.
+    """
 
     family: str
     arguments: str

@@ -1,4 +1,4 @@
-"""Bad input: one line that says what, where, expected, what to do; the right exit code; nothing half-written."""
+"""Bad input gives one line (what, where, expected, remedy), the right exit code, and no partial output."""
 
 import io
 import json
@@ -326,7 +326,8 @@ def test_faulty_checkpoints(checkpoint, tmp_path, capsys, fault):
 
 def test_disk_full(tmp_path):
     """A limit on file size stands for a full disk: exit 3, and nothing is left."""
-    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000)); import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+    code = "import resource, signal, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000));"
+    code += "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
     code += "from export.__main__ import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
         [sys.executable, "-c", code, "--target", "onnx", "--out", str(tmp_path / "out")],
@@ -391,7 +392,8 @@ def test_help_answers_without_torch():
     "command", [["export", "list"], ["export", "--target", "onnx"], ["model", "inspect", "."]]
 )
 def test_without_torch_an_export_says_what_to_install(command):
-    code = f"import sys; sys.modules['torch'] = None; from {command[0]}.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; sys.modules['torch'] = None;"
+    code += f"from {command[0]}.__main__ import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
         [sys.executable, "-c", code, *command[1:]], capture_output=True, text=True, cwd=ROOT
     )
@@ -400,7 +402,8 @@ def test_without_torch_an_export_says_what_to_install(command):
 
 @pytest.mark.parametrize("target", ["onnx", "coreml"])
 def test_the_runtime_needs_no_torch(bundles, tmp_path, target):
-    code = "import sys; sys.modules['torch'] = None; from runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; sys.modules['torch'] = None;"
+    code += "from runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
     command = [
         sys.executable,
         "-c",

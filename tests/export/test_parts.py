@@ -1,4 +1,4 @@
-"""Exports that do not end: what an interruption, a kill or an error leaves, and what the next run makes of it."""
+"""Exports that fail: what an interruption, a kill or an error leaves, and what the next run reuses."""
 
 import signal
 import subprocess
@@ -30,7 +30,7 @@ def test_an_interrupted_export_leaves_nothing_that_looks_finished(tmp_path, how)
 
 
 def test_an_export_goes_on_from_the_graphs_that_were_finished(tmp_path, capfd):
-    """Killed behind the third graph; one of the three is damaged meanwhile, and something half-written lies about."""
+    """A run is killed after the third graph. One of the three is then damaged, and a partial file added."""
     child = started(tmp_path / "out", signal.SIGINT)
     assert next(line for line in child.stderr if "backbone:" in line)
     child.kill()

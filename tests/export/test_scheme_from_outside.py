@@ -1,4 +1,4 @@
-"""A scheme that no package file mentions: 6-bit integers in groups, registered here, exported to every target."""
+"""A scheme that is registered by this test alone: 6-bit integers in groups, exported to every target."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

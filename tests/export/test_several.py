@@ -51,7 +51,7 @@ def requests(*frames: int) -> list[SpeechRequest]:
 
 @pytest.mark.parametrize("slots", [1, 2, 3])
 def test_each_text_is_spoken_as_alone_whichever_ends_first(engines, tmp_path, slots):
-    """To the bit, because eager computes one slot after another: five texts, whose slots become free at different times."""
+    """Bit-identical, because eager computes each slot separately. The texts end at different times."""
     texts, eager = requests(3, 1, 5, 2, 4), engines.eager.stream
     together = spoken(engines, BatchedStreams(eager, slots, no_fault), texts, tmp_path)
     for text, found in zip(texts, together, strict=True):

@@ -1,4 +1,7 @@
-"""Agreement with an independent implementation of Voxtral-TTS: 1e-4 of the largest value, in eager and in three compiled targets."""
+"""Comparison with an independent implementation of Voxtral-TTS, in eager and in three compiled targets.
+
+The bar is 1e-4 of the largest value.
+"""
 
 from pathlib import Path
 
@@ -11,8 +14,8 @@ from runtime.__main__ import main as runtime
 GOLDEN = Path(__file__).parent / "golden" / "voxtral_tts"
 CHECKPOINT = str(GOLDEN / "checkpoint")
 BAR = 1e-4
-# A default Core ML bundle rounds constants (cosines, time tokens, folded convolutions) to half precision: 2^-12 each, some dozen
-# in a row.
+# A default Core ML bundle rounds constants (cosines, time tokens, folded convolutions) to half precision.
+# Each rounding is 2^-12, and about a dozen follow each other.
 HALF_CONSTANTS_BAR = 1e-3
 COMPARED = ("prefill_hidden", "hidden", "semantic_logits", "velocity_0.0000", "velocity_0.4286", "audio")
 OPTIONS = {

@@ -1,6 +1,7 @@
-"""Agreement with transformers' own Voxtral-Realtime: random configurations of it, written in the published format, run here.
+"""Comparison with Voxtral-Realtime of transformers, for random configurations in the published format.
 
-Queries and keys are stored differently there (half-split rotation), and the encoder's rotation base must be given: its default is another.
+transformers stores queries and keys differently (half-split rotation). The rotation base of its encoder must
+be given, because its default differs.
 """
 
 import json
@@ -226,7 +227,7 @@ CASES = [
 @pytest.mark.parametrize("sizes", CASES, ids=str)
 @pytest.mark.parametrize("live", [False, True])
 def test_encoder_logits_and_tokens_agree(models, sizes, live):
-    """Theirs is one forward over all positions, with our tokens as its input; so each of our tokens must be the argmax of its logits."""
+    """transformers runs one forward pass over all positions on our tokens. Each token must be its argmax."""
     model, folder = models(sizes)
     ours = Ours(folder, sizes.delay)
     told: dict[str, list] = {"mel": [], "audio_embeds": [], "logits": []}

@@ -1,4 +1,4 @@
-"""What `bench` reports, and what is made of it: figures are there and agree. Nothing here depends on how fast it is."""
+"""The output of `bench`, and the tables made of it. Figures must be consistent; no test depends on speed."""
 
 import json
 import subprocess
@@ -136,7 +136,7 @@ def test_eager_is_timed_beside_a_bundle(bundles, checkpoint, capfd):
 
 
 def run_of(frame: float, recipe: str, **more) -> dict:
-    """A run as `bench --json` prints it; of its frame the backbone takes a half, ten calls of the head a quarter."""
+    """A run as `bench --json` prints it. The backbone takes half of a frame, the head a quarter."""
     calls = {"decode_step": 10, "acoustic_step": 70, "codec_step": 10, "embed_codes": 10}
     parts = {
         "decode_step": frame / 2,
@@ -167,7 +167,7 @@ def run_of(frame: float, recipe: str, **more) -> dict:
 
 
 def test_a_table_and_a_plot_from_runs(tmp_path):
-    """Three runs of one bundle give a median and a range. Eager, timed in the last one, has a row of its own."""
+    """Three runs of one bundle give a median and a range. Eager, timed in the last run, has its own row."""
     for index, frame in enumerate((160.0, 80.0, 100.0)):
         more = (
             {"eager": run_of(800.0, "bfloat16")}
@@ -189,14 +189,15 @@ def test_a_table_and_a_plot_from_runs(tmp_path):
     refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert refused.returncode and "no place" in refused.stderr
     document.write_text(
-        "before\n<!-- bench voxtral_tts: made by tools/bench_report.py -->\nold\n<!-- /bench voxtral_tts -->\nafter\n"
+        "before\n<!-- bench voxtral_tts: made by tools/bench_report.py -->\nold\n"
+        "<!-- /bench voxtral_tts -->\nafter\n"
     )
     subprocess.run(command, cwd=ROOT, check=True)
     text = document.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
     assert (
-        "| onnx w4 | 100 ms (80-160) | 1.25 (1.00-2.00) | 50 ms (40-80) | 25 ms (20-40) | 12 ms (10-20) | 60 % (60-60) |"
-        in text
+        "| onnx w4 | 100 ms (80-160) | 1.25 (1.00-2.00) | 50 ms (40-80) | 25 ms (20-40) | 12 ms (10-20) "
+        "| 60 % (60-60) |" in text
     )
     assert "| utterances per batch | 4 |\n|---|---|\n| onnx w4 | 8.5 frames/s (8.0-9.0) |\n" in text
     assert "| onnx bfloat16 | 800 ms | 10.00 |" in text and "3 runs" in text

@@ -1,4 +1,4 @@
-"""Core ML bundles through the reference executor: speech, traces, verification, and faults planted in packages."""
+"""Core ML bundles in the reference executor: speech, traces, verification, and faults planted in packages."""
 
 import json
 import shutil
@@ -78,7 +78,7 @@ def test_the_bundle_speaks_and_says_once_who_runs_it(bundles, tmp_path, capsys):
 
 
 def test_teacher_forced_codes_are_eagers_own(bundles, inputs, tmp_path):
-    """In float32 mode what differs from eager is float32's own rounding; half precision moves a value or two across a level."""
+    """In float32, only rounding differs from eager. Half precision changes the level of a few codes."""
     assert (
         export(
             [
@@ -100,7 +100,8 @@ def test_teacher_forced_codes_are_eagers_own(bundles, inputs, tmp_path):
     np.testing.assert_array_equal(exact["codes"], eager["codes"])
     for name in ("prefill_hidden", "hidden", "semantic_logits", "audio"):
         assert np.abs(exact[name] - eager[name]).max() <= 1e-5 * np.abs(eager[name]).max(), name
-    # 2 layers of some 20 roundings of 2^-12 each: 1.5e-3, and a factor; velocities move as much, a level of FSQ is 0.1 wide
+    # 2 layers with about 20 roundings of 2^-12 each: 1.5e-3, and a margin. Velocities change as much, and an
+    # FSQ level is 0.1 wide.
     half = traced(bundles / "coreml", inputs, tmp_path / "float16.npz")
     assert 0 < np.abs(half["hidden"] - eager["hidden"]).max() <= 1e-2 * np.abs(eager["hidden"]).max()
     assert (half["codes"] == eager["codes"]).mean() > 0.95
@@ -131,7 +132,7 @@ def operations(spec, function: str, kind: str) -> list:
 
 
 def swap_float_weights(spec):
-    """Two arrays of one shape in the weight file change places: none of them quantised, so that only numbers tell."""
+    """Swaps two unquantised arrays of one shape in the weight file. Only their numbers reveal it."""
     found: dict[tuple, list] = {}
     for op in operations(spec, "acoustic_step", "const"):
         value = op.attributes["val"]
@@ -165,7 +166,7 @@ def drop_a_state_update(spec):
     ],
 )
 def test_a_planted_fault_is_found_by_its_numbers(copy, capsys, package, fault, precision):
-    """In what the faulty component gives, or leaves in its states; and in nothing that does not depend on it."""
+    """The fault appears in outputs or states of the faulty component, and in nothing independent of it."""
     edit(copy, package, fault)
     assert verify(copy, "--compute-precision", precision, "--json") == 4
     rows = json.loads(capsys.readouterr().out)["rows"]

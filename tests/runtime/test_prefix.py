@@ -1,4 +1,4 @@
-"""A voice's rows: kept beside the bundle, exact, computed again where they are damaged; and what a stream's rows are."""
+"""The stored cache rows of a voice: exact, computed again if damaged; saving and loading rows."""
 
 import shutil
 from pathlib import Path

@@ -218,7 +218,7 @@ def test_a_live_source_without_sound_logs_a_warning(caplog):
 
 
 def test_times_count_what_was_dropped():
-    """Block i holds the number i, and so began at i · 20 ms, whatever was dropped before it; 20 come while 5 are heard."""
+    """Block i holds the number i and begins at i · 20 ms. 20 blocks arrive while 5 are read."""
     due = threading.Semaphore(20)
 
     class Numbered(io.RawIOBase):

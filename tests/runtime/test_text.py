@@ -148,8 +148,9 @@ def test_clean_text_is_one_line_with_a_final_mark_or_refused(text):
         (1_000_000, "one million"),
         (
             10**18 - 1,
-            "nine hundred ninety-nine quadrillion nine hundred ninety-nine trillion nine hundred ninety-nine billion "
-            "nine hundred ninety-nine million nine hundred ninety-nine thousand nine hundred ninety-nine",
+            "nine hundred ninety-nine quadrillion nine hundred ninety-nine trillion "
+            "nine hundred ninety-nine billion nine hundred ninety-nine million "
+            "nine hundred ninety-nine thousand nine hundred ninety-nine",
         ),
     ],
 )

@@ -151,7 +151,7 @@ def rolled(kernel: ReferenceAttention, rows: int, window: int = 5, step: int = 4
 
 
 def test_a_ring_of_the_window_alone_does_not_hold_several_rows_a_call():
-    """A chunk would overwrite keys that its first queries see: window + chunk - 1 rows are enough, and one fewer is not."""
+    """With fewer than window + chunk - 1 rows, a chunk overwrites keys that its first queries need."""
     kernel = ReferenceAttention("BSHD")
     torch.testing.assert_close(rolled(kernel, 8), rolled(kernel, 30))
     for rows in (5, 7):
@@ -195,7 +195,7 @@ PUBLISHED = AudioConfig(
 @pytest.mark.parametrize("delay", [0, 1])
 @pytest.mark.parametrize("count", [0, 1, 1279, 1280, 1281, 4001, 16000])
 def test_padding_and_prompt_are_those_of_mistral_common(eager, count, delay):
-    """Its padded sound through the front end at once; an embedding for each 80 ms of it, and a token for each from the prompt's last on."""
+    """mistral-common pads the whole sound at once. Each 80 ms give an embedding, and later a token."""
     engine, constants = eager
     published, milliseconds = (
         AudioEncoder(PUBLISHED, SpecialAudioIDs(24, 25, 32, None, None)),
@@ -243,7 +243,7 @@ def test_tokens_do_not_depend_on_the_sizes_of_blocks_and_chunks(eager):
 
 
 def test_the_first_token_comes_as_soon_as_its_samples_arrived(eager):
-    """Its 80 ms and those of the delay, and the half window that the last frame looks ahead; in blocks as a live source gives them."""
+    """A token needs its 80 ms, the delay, and half a window after them, in blocks of a live source."""
     engine, constants = eager
     decoder, count = StreamingDecoder(engine.stream(), constants, DecodeOptions(chunk_tokens=1)), 0
     while not list(decoder.feed(noise(320))):
@@ -252,7 +252,7 @@ def test_the_first_token_comes_as_soon_as_its_samples_arrived(eager):
 
 
 def test_the_memory_of_a_stream_does_not_grow(eager):
-    """Over a thousand tokens, not even by a number per token, which would be 3,000 bytes. A word may be incomplete."""
+    """Over 1,000 tokens. One number per token would take 3,000 bytes. The last word may be incomplete."""
     engine, constants = eager
     decoder = StreamingDecoder(engine.stream(), constants, DecodeOptions(chunk_tokens=1))
     transcript = Transcript(constants, lambda token: b" a")
