@@ -41,7 +41,7 @@ def bundles(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def listening(tmp_path_factory) -> Path:
+def realtime_bundles(tmp_path_factory) -> Path:
     """Bundles of the speech-to-text family with integer activations on every target."""
     arguments = [
         "--model",
@@ -54,7 +54,7 @@ def listening(tmp_path_factory) -> Path:
         "--delay-ms",
         "480,80",
     ]
-    return exported_once(tmp_path_factory, "listening", arguments)
+    return exported_once(tmp_path_factory, "realtime_bundles", arguments)
 
 
 @pytest.fixture

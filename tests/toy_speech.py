@@ -1,4 +1,4 @@
-"""A speech engine in NumPy with random weights. Each slot is computed separately: batching changes no bit."""
+"""A speech engine in NumPy with random weights. Slots are computed separately, so batching changes no bit."""
 
 from collections.abc import Callable
 

@@ -16,7 +16,7 @@ CHECKPOINT = str(GOLDEN / "checkpoint")
 BAR = 1e-4
 # A default Core ML bundle rounds constants (cosines, time tokens, folded convolutions) to half precision.
 # Each rounding is 2^-12, and about a dozen follow each other.
-HALF_CONSTANTS_BAR = 1e-3
+FLOAT16_CONSTANTS_BAR = 1e-3
 COMPARED = ("prefill_hidden", "hidden", "semantic_logits", "velocity_0.0000", "velocity_0.4286", "audio")
 OPTIONS = {
     "reference": ["--alibi-slopes", "standard", "--first-frame", "audio_token"],
@@ -51,7 +51,7 @@ def trace_eager(name: str, options: list[str], inputs: dict[str, str], out: Path
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_eager_agrees(name, inputs, tmp_path):
+def test_eager_equals_the_reference(name, inputs, tmp_path):
     trace_eager(name, OPTIONS[name], inputs, tmp_path / "out.npz")
     assert_golden(tmp_path / "out.npz", name)
 
@@ -60,7 +60,7 @@ def test_eager_agrees(name, inputs, tmp_path):
 @pytest.mark.parametrize(
     ("name", "other"), [("reference", "reference-makers"), ("reference-makers", "reference")]
 )
-def test_the_other_value_of_each_option_disagrees(name, other, changed, inputs, tmp_path):
+def test_the_other_value_of_each_option_differs_from_the_reference(name, other, changed, inputs, tmp_path):
     options = list(OPTIONS[name])
     index = options.index(changed) + 1
     options[index] = OPTIONS[other][index]
@@ -75,11 +75,11 @@ def test_the_other_value_of_each_option_disagrees(name, other, changed, inputs, 
     ("target", "precision"),
     [("onnx", None), ("executorch", None), ("coreml", "float32"), ("coreml", "float16")],
 )
-def test_artifacts_agree(name, inputs, tmp_path, target, precision):
+def test_artifacts_equal_the_reference(name, inputs, tmp_path, target, precision):
     bundle, out = tmp_path / "bundle", tmp_path / "out.npz"
     arguments = ["--checkpoint", CHECKPOINT, "--target", target, *OPTIONS[name], "--cache-length", "64"]
     arguments += ["--compute-precision", precision] if precision else []
     assert export([*arguments, "--no-verify", "--out", str(bundle)]) == 0
     executed = ["--compute-precision", "float32"] if precision else []
     assert runtime(["trace", str(bundle), "--inputs", inputs[name], "-o", str(out), *executed]) == 0
-    assert_golden(out, name, HALF_CONSTANTS_BAR if precision == "float16" else BAR)
+    assert_golden(out, name, FLOAT16_CONSTANTS_BAR if precision == "float16" else BAR)

@@ -58,7 +58,7 @@ def filter_error(mel: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("live", [[], ["--live"]])
-def test_eager_agrees(inputs, tmp_path, live):
+def test_eager_equals_the_reference(inputs, tmp_path, live):
     out = tmp_path / "out.npz"
     assert (
         export(
@@ -80,7 +80,7 @@ def test_eager_agrees(inputs, tmp_path, live):
 
 
 @pytest.mark.parametrize(("size", "at_once"), [(1, 1), (1, None), (1279, 1), (4001, None)])
-def test_eager_hears_the_same_however_it_is_fed(size, at_once):
+def test_the_piece_size_does_not_change_the_tokens_of_eager(size, at_once):
     source, request = Source(GOLDEN / "checkpoint"), ExportRequest(options={"streaming": True})
     options = resolve_options(source, request)
     constants = Constants.model_validate(source.family.constants(source.config, options))
@@ -97,7 +97,7 @@ def fed(engine: Engine, constants: Constants, size: int, chunk_tokens: int | Non
 
 
 @pytest.mark.parametrize("delay", ["80", "560"])
-def test_another_delay_disagrees(inputs, tmp_path, delay):
+def test_another_delay_differs_from_the_reference(inputs, tmp_path, delay):
     out = tmp_path / "out.npz"
     assert (
         export(
@@ -121,7 +121,7 @@ def test_another_delay_disagrees(inputs, tmp_path, delay):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
-def test_artifacts_agree_and_streaming_equals_offline(inputs, tmp_path, target):
+def test_artifacts_equal_the_reference_offline_and_streaming(inputs, tmp_path, target):
     """Offline, live, and fed in pieces of any size. The Core ML bundle is verified in single precision."""
     bundle, out = tmp_path / "bundle", tmp_path / "out.npz"
     precise = ["--compute-precision", "float32"] if target == "coreml" else []

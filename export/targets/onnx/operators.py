@@ -88,7 +88,7 @@ def _(
     return torch.empty_like(q), torch.empty_like(k_cache), torch.empty_like(v_cache)
 
 
-# Translations: arguments and results are symbolic values of onnxscript, and it inspects the signatures. A
+# Translations: arguments and results are symbolic values of onnxscript without annotations, because it inspects the signatures. A
 # `None` among the inputs of a node is an optional input that is left out.
 
 
