@@ -89,8 +89,8 @@ class ComponentEntry(Record):
 class ExportJob(Record):
     """Everything that decides the bytes of a bundle's artifacts, resolved from a request and a checkpoint.
 
-    Written to the manifest as it is. `constants` are what a runner needs besides shapes; `options` are all
-    options of the family; `cache_length` is in rows of the decoder's cache.
+    Written to the manifest as it is. `constants` are the values that a runner needs besides shapes. `options`
+    are all options of the family. `cache_length` is in rows of the decoder's cache.
     """
 
     family: str

@@ -25,7 +25,7 @@ Dtype = Literal["float32", "float16", "int64", "int32"]
 
 
 class Kind(StrEnum):
-    """What the values of a tensor are."""
+    """The meaning of a tensor's values."""
 
     EMBEDDING = "embedding"
     HIDDEN = "hidden"

@@ -34,7 +34,7 @@ NOT_ARTIFACTS = (MANIFEST, REPORT, RECORD)  # files about the bundle
 
 @dataclass(frozen=True)
 class Output:
-    """Where a bundle is written and how. `memory` is the estimated peak in bytes."""
+    """The output folder of a bundle, and how to write it. `memory` is the estimated peak in bytes."""
 
     folder: Path
     force: bool = False

@@ -51,7 +51,7 @@ def free_memory() -> None:
 
 
 def peak_memory() -> float:
-    """Of this process since it began, in GB."""
+    """Peak memory of this process since its start, in GB."""
     return (
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
     )

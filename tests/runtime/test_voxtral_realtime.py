@@ -195,7 +195,7 @@ PUBLISHED = AudioConfig(
 @pytest.mark.parametrize("delay", [0, 1])
 @pytest.mark.parametrize("count", [0, 1, 1279, 1280, 1281, 4001, 16000])
 def test_padding_and_prompt_equal_those_of_mistral_common(eager, count, delay):
-    """mistral-common pads the whole sound at once. Each 80 ms give an embedding, and later a token."""
+    """mistral-common pads the whole sound in one call. Each 80 ms give an embedding, and later a token."""
     engine, constants = eager
     published, milliseconds = (
         AudioEncoder(PUBLISHED, SpecialAudioIDs(24, 25, 32, None, None)),
