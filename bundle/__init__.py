@@ -1,1 +1,4 @@
-"""The bundle format: what export writes and the runtime reads. Imports nothing else of voxport, and no torch."""
+"""The bundle format, which export writes and the runtime reads.
+
+This package imports no other package of voxport and no torch.
+"""

@@ -10,7 +10,10 @@ from bundle.manifest import MANIFEST, ComponentEntry, ExportJob, read_manifest
 
 
 class Bundle:
-    """A folder with a manifest. Opening it checks that every file exists with its size; `check_hashes` reads them all."""
+    """A folder with a manifest.
+
+    Opening it checks that every file exists with its size. `check_hashes` reads all files.
+    """
 
     def __init__(self, folder: Path | str):
         """Raises UsageError or IntegrityError."""
@@ -40,11 +43,12 @@ class Bundle:
         return next(entry for entry in self.components if entry.name == name)
 
     def check_hashes(self) -> None:
-        """Raises IntegrityError that names the first file whose bytes differ from those that were exported."""
+        """Raises IntegrityError with the name of the first file whose bytes differ from the exported ones."""
         for name, entry in self.manifest.files.items():
             if file_entry(self.folder / name) != entry:
                 raise IntegrityError(
-                    f"{self.folder / name}: its bytes differ from the manifest's hash; fetch or export the bundle again"
+                    f"{self.folder / name}: its bytes differ from the manifest's hash; "
+                    "fetch or export the bundle again"
                 )
 
     def _check_sizes(self) -> None:

@@ -1,4 +1,7 @@
-"""Layouts of KV caches, and the names that caches and other states have in an artifact. Defined once, used by export and runtime."""
+"""Layouts of KV caches, and the names of caches and other states in an artifact.
+
+Export and runtime share these definitions.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ class Layout:
 
     A sliding-window cache of L rows stores the row of position p in one of two ways:
 
-    - ring: at row `p mod L`. L is at least window + rows of a call - 1, so that a new row never overwrites a visible key.
-    - staged: history at row `p mod (window - 1)`. The rows of a call are written behind the history and are moved into it
-      after the call. A cache of exactly `window` rows takes one row per call once it is full.
+    - ring: at row `p mod L`. L is at least window + rows of a call - 1. A new row then never overwrites a
+      visible key.
+    - staged: history at row `p mod (window - 1)`. The rows of a call are written behind the history and are
+      moved into it after the call. A cache of exactly `window` rows takes one row per call once it is full.
     """
 
     row_axis: int

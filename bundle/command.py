@@ -1,4 +1,4 @@
-"""The command line of every package: a table of commands, one mapping of errors to exit codes, one log set-up.
+"""The command line of every package: a table of commands, error handling with exit codes, and logging.
 
 Results go to stdout, progress and messages to stderr. `bundle.errors` lists the exit codes.
 """
@@ -127,7 +127,10 @@ def _missing_module(name: str) -> str:
     if head in PACKAGES:
         place = getattr(sys.modules.get(head), "__file__", None) or "a folder on the path"
         return f"{place} hides voxport's package {head!r}; rename it, or run from another folder"
-    return f"{name} is not installed; install voxport with its extra [export]: pip install '.[export]' in its folder"
+    return (
+        f"{name} is not installed; install voxport with its extra [export]: "
+        "pip install '.[export]' in its folder"
+    )
 
 
 def _fail(message: str, code: int) -> int:
@@ -141,7 +144,7 @@ def _discard_stdout() -> None:
 
 
 def set_up_logging() -> None:
-    """Logs to stderr with the seconds since the start: everything of voxport's packages, only errors of others."""
+    """Logs to stderr with the seconds since the start: all of voxport, only errors of other packages."""
     start = CLEAR_LINE if sys.stderr.isatty() else ""
     layout = f"{start}%(elapsed)s %(message)s"
     logging.basicConfig(level=logging.ERROR, stream=sys.stderr, format=layout, force=True)

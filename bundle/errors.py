@@ -20,8 +20,8 @@ MAX_MESSAGE = 500  # characters; a message may quote a damaged file
 class VoxportError(Exception):
     """Base of all. Exit code 3: the work failed. Its text is one printable line, whatever it quotes.
 
-    `field` names the parameter or option that was wrong, as in `max_frames`; the message starts with it. A command line
-    shows its flag instead.
+    `field` names the parameter or option that was wrong, as in `max_frames`; the message starts with it. A
+    command line shows its flag instead.
     """
 
     exit_code = 3
@@ -75,7 +75,10 @@ class ConfigError(IntegrityError):
 
 
 class CheckpointError(IntegrityError):
-    """A weight or voice file is missing, truncated, misshapen or of the wrong dtype. The message names file and tensor."""
+    """A weight or voice file is missing, truncated, misshapen or of the wrong dtype.
+
+    The message names file and tensor.
+    """
 
 
 class ExportError(VoxportError):

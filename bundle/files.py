@@ -34,7 +34,7 @@ def files_below(folder: Path) -> list[str]:
 
 
 def check_writable(path: Path) -> None:
-    """Checks that a file can be written at `path`, before the work whose result goes there. Raises UsageError."""
+    """Checks before the work starts that its result can be written at `path`. Raises UsageError."""
     if not os.path.isdir(path.parent):  # pathlib's own check raises on a name that is too long
         raise UsageError(f"{path}: the folder {path.parent} does not exist; create it or name another")
     if not os.access(path.parent, os.W_OK):
@@ -44,7 +44,10 @@ def check_writable(path: Path) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes a temporary file beside `path` and renames it, so that a failure keeps the old file. Raises VoxportError."""
+    """Writes a temporary file beside `path` and renames it. A failure keeps the old file.
+
+    Raises VoxportError.
+    """
     temporary = path.parent / f".{secrets.token_hex(8)}.part"
     try:
         temporary.write_bytes(content)

@@ -36,7 +36,7 @@ class RuleEntry(Record):
 
 
 class RecipeEntry(Record):
-    """The recipe of one graph: the first rule that matches a module path decides, else `linears` and `tables`."""
+    """The recipe of one graph: the first rule that matches a module path, otherwise `linears` or `tables`."""
 
     name: str
     linears: SchemeEntry | None
@@ -67,9 +67,10 @@ class ExportRequest(Record):
 class ComponentEntry(Record):
     """How one component is called: `entry_point` of `file`.
 
-    Axis 0 of inputs, outputs and states is 1 in their shapes and may be up to `max_batch`. `state_rows_per_call` bounds the
-    cache rows that one call of a method that reads or writes states moves (0: no such methods). `bits_per_weight` counts all
-    parameters of the graph; `weight_bytes` are read from memory by one call.
+    Axis 0 of inputs, outputs and states is 1 in their shapes and may be up to `max_batch`.
+    `state_rows_per_call` is the largest number of cache rows that one call of a method for states reads or
+    writes (0: no such methods). `bits_per_weight` counts all parameters of the graph; `weight_bytes` are read
+    from memory by one call.
     """
 
     name: str
@@ -88,8 +89,8 @@ class ComponentEntry(Record):
 class ExportJob(Record):
     """Everything that decides the bytes of a bundle's artifacts, resolved from a request and a checkpoint.
 
-    Written to the manifest as it is. `constants` are what a runner needs besides shapes; `options` are all options of the
-    family; `cache_length` is in rows of the decoder's cache.
+    Written to the manifest as it is. `constants` are the values that a runner needs besides shapes. `options`
+    are all options of the family. `cache_length` is in rows of the decoder's cache.
     """
 
     family: str
@@ -107,7 +108,7 @@ class ExportJob(Record):
 
 
 class WeightError(Record):
-    """Relative error |w - w'| / |w| of the quantised weights of one graph, with searched and with min-max scales."""
+    """Relative error |w - w'| / |w| of one graph's quantised weights, for searched and min-max scales."""
 
     searched: float
     min_max: float
@@ -136,7 +137,7 @@ class Manifest(Record):
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises UsageError without a manifest, IntegrityError where it is damaged or of another schema version."""
+    """Raises UsageError without a manifest, IntegrityError if it is damaged or of another schema version."""
     path = folder / MANIFEST
     if not path.is_file():
         inside = sorted(found.parent.name for found in folder.glob(f"*/{MANIFEST}"))

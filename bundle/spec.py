@@ -25,7 +25,7 @@ Dtype = Literal["float32", "float16", "int64", "int32"]
 
 
 class Kind(StrEnum):
-    """What the values of a tensor are."""
+    """The meaning of a tensor's values."""
 
     EMBEDDING = "embedding"
     HIDDEN = "hidden"
@@ -37,7 +37,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, config=STRICT)
 class TensorSpec:
-    """One input or output. A string in `shape` names a dimension bounded by `Signature.dims`; `1920*T` is a multiple of one."""
+    """One input or output.
+
+    A string in `shape` names a dimension bounded by `Signature.dims`; `1920*T` is a multiple of one.
+    """
 
     name: str
     dtype: Dtype
@@ -49,8 +52,9 @@ class TensorSpec:
 class CacheSpec:
     """How a KV cache is used. A position takes `rows_per_position` rows.
 
-    A cache without a `window` holds every row from the first to its end. A sliding-window cache holds the last rows of an
-    unbounded stream: a query sees `window` keys, and a call beyond the window writes at most `max_call_rows` rows.
+    A cache without a `window` holds every row from the first to its end. A sliding-window cache holds the
+    last rows of an unbounded stream: a query sees `window` keys, and a call beyond the window writes at
+    most `max_call_rows` rows.
     """
 
     layout: LayoutName
@@ -65,7 +69,7 @@ class CacheSpec:
 
 @dataclass(frozen=True, config=STRICT)
 class StateSpec:
-    """A tensor that a component carries from call to call. Components of one graph share states of one name."""
+    """A tensor that is kept from call to call. Components of one graph share states of the same name."""
 
     name: str
     dtype: Dtype
@@ -98,7 +102,7 @@ class StateSpec:
 
 @dataclass(frozen=True, config=STRICT)
 class Signature:
-    """Inputs, outputs and states of one callable, and the bounds of the dimensions named in the inputs' shapes."""
+    """Inputs, outputs and states of one callable, and the bounds of the dimensions that input shapes name."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -113,12 +117,15 @@ class Signature:
 
     @property
     def cache(self) -> StateSpec | None:
-        """The first cache, which stands for all: the caches of one component have the same rows. None without a cache."""
+        """The first cache, or None. All caches of a component have the same number of rows."""
         return next((state for state in self.states if state.cache), None)
 
     @property
     def capacity(self) -> int | None:
-        """Positions that a call may reach: those of the cache, or of the longest stream for a sliding window. None without a cache."""
+        """Positions that a call may reach, or None without a cache.
+
+        For a sliding window, these are the positions of the longest stream.
+        """
         state = self.cache
         if state is None or state.cache is None:
             return None

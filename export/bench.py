@@ -52,7 +52,7 @@ def bench_eager(resolved: Resolved, beside: Figures) -> Figures:
 
 
 def _bytes_read(source: Source, graph: str) -> int:
-    """Of a call; of a table a few rows, counted as none; what is a constant at run time, neither."""
+    """Bytes of weights that one call reads. The few rows of a table and folded constants do not count."""
     root, prefixes = source.root(), source.family.weights_of_graph[graph]
     left_out = {
         f"{path}.weight"
@@ -76,7 +76,7 @@ class BFloat16Engine(EagerEngine):
             root, source.checkpoint, prefixes, _as_stored
         )  # at once: a tied weight is asked for by its first name
         root.to(torch.bfloat16)
-        with torch.no_grad(), _half():  # constants are derived here
+        with torch.no_grad(), _bfloat16_autocast():  # constants are derived here
             modules = {
                 graph: source.family.build(
                     graph, root, source.config, resolved.options, resolved.cache_length
@@ -88,14 +88,14 @@ class BFloat16Engine(EagerEngine):
         components = resolved.components(LAYOUT)
         super().__init__(components, lambda name: modules[resolved.graph_of[name]], LAYOUT)
 
-    def stream(self) -> BFloat16Stream:  # type: ignore[override]  # a stream whose states are torch's, because NumPy has no bfloat16
+    def stream(self) -> BFloat16Stream:  # type: ignore[override]  # torch states: NumPy has no bfloat16
         return BFloat16Stream(
             self, {name: component.signature for name, component in self._components.items()}
         )
 
 
-def _half() -> torch.autocast:
-    """For what a module computes in single precision by itself, like angles."""
+def _bfloat16_autocast() -> torch.autocast:
+    """Also casts what a module computes in single precision, for example angles."""
     return torch.autocast("cpu", torch.bfloat16)
 
 
@@ -129,7 +129,7 @@ class BFloat16Stream(Stream):
             for argument in arguments
         ]
         names = [state.name for state in signature.states]
-        with _half():
+        with _bfloat16_autocast():
             results = self._engine.call(component, arguments, [self._states[name] for name in names])
         self._states.update(zip(names, results[len(signature.outputs) :], strict=True))
         return {

@@ -35,7 +35,7 @@ NOT_ARTIFACTS = (MANIFEST, REPORT, RECORD)  # files about the bundle
 
 @dataclass(frozen=True)
 class Output:
-    """Where a bundle is written and how. `memory` is the estimated peak in bytes."""
+    """The output folder of a bundle, and how to write it. `memory` is the estimated peak in bytes."""
 
     folder: Path
     force: bool = False
@@ -74,7 +74,7 @@ def _check_tokenizer(source: Source) -> None:
 def _lower(
     target: Target, model: Model, job: ExportJob, folder: Path, keep_weights: bool
 ) -> dict[str, FinishedGraph]:
-    """The artifact of every graph; those of an interrupted run are reused. `keep_weights` is for verification."""
+    """The artifact of every graph, reused from an interrupted run. Verification needs `keep_weights`."""
     cache, finished = ResumeCache(folder), {}
     for name in job.recipes:
         key = graph_key(job, name)
@@ -136,7 +136,10 @@ def _verify(resolved: Resolved, target: Target, model: Model, manifest: Manifest
 
 
 def _is_current(output: Output, job: ExportJob) -> bool:
-    """Whether the folder holds the bundle of this job, checked file by file. Raises OutputExists on anything else."""
+    """Whether the folder holds the bundle of this job, checked file by file.
+
+    Raises OutputExists if the folder holds anything else.
+    """
     folder = output.folder
     if output.force:
         return False
@@ -155,7 +158,8 @@ def _is_current(output: Output, job: ExportJob) -> bool:
         if not foreign:
             return False  # the same bundle, unverified: exported again
         raise OutputExists(
-            f"{folder}: holds {foreign[0]}, which is not part of the bundle; move it, or force the export to replace the folder"
+            f"{folder}: holds {foreign[0]}, which is not part of the bundle; "
+            "move it, or force the export to replace the folder"
         )
     if folder.is_dir() and not any(folder.iterdir()):
         return False
@@ -166,7 +170,10 @@ def _is_current(output: Output, job: ExportJob) -> bool:
 
 
 def _write_tokenizer_and_voices(source: Source, folder: Path) -> dict[str, str]:
-    """Tokenizer files as published; voices as safetensors with key `embedding`, float32 [N, dim]. Returns the voices' paths."""
+    """Copies the tokenizer files and writes each voice. Returns the paths of the voices.
+
+    A voice is a safetensors file with the tensor `embedding`, float32 [N, dim].
+    """
     for name in source.tokenizer_files:
         shutil.copyfile(source.folder / name, folder / name)
     paths = {}

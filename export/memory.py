@@ -17,17 +17,21 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def check_memory(needed: int, what: str, verifies: bool) -> None:
-    """Raises ExportError where less memory is free, on the machine or in the container, than an export is estimated to take."""
+    """Raises ExportError if an export needs more memory than the machine or its container has free."""
     free = min(psutil.virtual_memory().available, _free_in_container())
     if needed > free:
+        advice = "; an export without verification needs less" if verifies else ""
         raise ExportError(
             f"{what}: needs about {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free;"
-            f" end other programs or take a larger machine, or a recipe of fewer bits{'; an export without verification needs less' if verifies else ''}"
+            f" end other programs or take a larger machine, or a recipe of fewer bits{advice}"
         )
 
 
 def _free_in_container() -> float:
-    """What the control group of this process may still take (Linux), files that can be read again left out; infinite without a limit."""
+    """Bytes that the control group of this process still allows (Linux), or infinity without a limit.
+
+    Cached file pages count as free.
+    """
     try:
         most, taken = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
         parts = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
@@ -37,14 +41,17 @@ def _free_in_container() -> float:
 
 
 def free_memory() -> None:
-    """What loading and lowering leave: the C library keeps what it was given back, and traced programs hold themselves, and weights."""
+    """Returns memory to the system after loading and lowering.
+
+    Traced programs are in reference cycles and hold weights. The C library keeps freed memory until a trim.
+    """
     gc.collect()
     with suppress(AttributeError, OSError):  # glibc alone
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def peak_memory() -> float:
-    """Of this process since it began, in GB."""
+    """Peak memory of this process since its start, in GB."""
     return (
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
     )

@@ -69,13 +69,14 @@ class Model:
 def _round_to_float16(graph: str, module: nn.Module) -> None:
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.is_floating_point():
-            half = tensor.half()
-            if not half.isfinite().all():
+            rounded = tensor.half()
+            if not rounded.isfinite().all():
                 largest = float(tensor.abs().max())
                 raise ExportError(
-                    f"{graph}: a weight of {largest:.3g} exceeds half precision; compute precision float32 holds it"
+                    f"{graph}: a weight of {largest:.3g} exceeds half precision; "
+                    "compute precision float32 holds it"
                 )
-            tensor.data = half.float()
+            tensor.data = rounded.float()
 
 
 class LazyReference:

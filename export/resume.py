@@ -85,7 +85,7 @@ def remove_unrecorded(folder: Path) -> bool:
 
 
 def _read(folder: Path) -> dict[str, FinishedGraph]:
-    """Empty where there is no record, or an unreadable one."""
+    """Empty if the record is missing or unreadable."""
     try:
         content = json.loads((folder / RECORD).read_bytes())
         return {name: FinishedGraph.model_validate(graph) for name, graph in content.items()}

@@ -16,7 +16,7 @@ MAX_REFERENCE_BYTES = 2e9  # of float32 weights that a reference may hold beside
 
 
 class Source:
-    """A checkpoint folder, checked when opened. Raises an error of `bundle.errors` that names what is wrong."""
+    """A checkpoint folder, checked when opened. Raises an error of `bundle.errors` that names the fault."""
 
     def __init__(self, folder: Path):
         self.folder = folder

@@ -18,7 +18,9 @@ from export.resume import remove_unrecorded
 
 @contextmanager
 def staging(out: Path) -> Iterator[Path]:
-    """A hidden folder beside `out` that replaces it at the end; it may hold parts of a run that was interrupted or killed.
+    """A hidden folder beside `out` that replaces it at the end.
+
+    It may hold finished artifacts of a run that was interrupted or killed.
 
     Raises ExportError where the disk is full or closed, UsageError where another process is writing `out`.
     """

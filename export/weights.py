@@ -16,8 +16,9 @@ from quantize.schemes import Storage
 class GraphWeights:
     """Weights of one graph.
 
-    `stored` is what the recipe holds them in, `read` what one call reads from memory (a table's few rows count as none),
-    `loaded` and `packed` what the loaded model takes before and after its integers are packed. All but `count` in bytes.
+    `stored` is the size in the recipe's types. `read` is what one call reads from memory; the few rows of a
+    table count as none. `loaded` and `packed` are the size in memory before and after packing. All but
+    `count` are in bytes.
     """
 
     count: int = 0

@@ -1,1 +1,4 @@
-"""Weight quantisation: recipes and schemes as data, the search for scales and palettes, quantised modules. Targets are unknown here."""
+"""Weight quantisation: recipes and schemes, the search for scales and palettes, and quantised modules.
+
+Nothing here depends on a target.
+"""

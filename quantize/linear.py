@@ -1,7 +1,8 @@
 """Modules that hold integers and scales, and the arithmetic in which they are multiplied.
 
-A linear kernel is a function `kernel(x, linear) -> y`. The three kernels here compute what the kernels of the targets
-compute, in plain torch. They are the reference for comparisons, and two targets lower them as they are.
+A linear kernel is a function `kernel(x, linear) -> y`. The three kernels here compute what the kernels of the
+targets compute, in plain torch. They are the reference for comparisons, and two targets lower them
+unchanged.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ CHANNEL_BLOCK = (
 
 
 class QuantizedLinear(QuantizedModule):
-    """x [..., K] -> [..., N] with weight int8 [N, K], scale float32 [N, K / block], and a float32 bias [N] or none.
+    """x [..., K] -> [..., N] with weight int8 [N, K], scale float32 [N, K / block], float32 bias [N] or none.
 
-    `pack` halves the memory of 4-bit integers. Packed integers are read with `integers` and cannot be lowered.
+    `pack` halves the memory of 4-bit integers. Packed integers are read with `integers`. They cannot be
+    lowered.
     """
 
     scheme: IntegerScheme
@@ -88,15 +90,16 @@ class QuantizedLinear(QuantizedModule):
     def dequantized(self) -> torch.Tensor:
         """float32 [N, K], computed by an operator that every lowering recognises."""
         low, high = self.scheme.range
-        return torch.ops.torchao.dequantize_affine(
+        weight: torch.Tensor = torch.ops.torchao.dequantize_affine(
             self.constant, [1, self.block], self.scale, self.zero, torch.int8, low, high
         )
+        return weight
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., K] -> [..., N] with dequantised weights.
 
-        While exporting, this is the operator that lowerings recognise. In eager mode it computes the same numbers for
-        a few rows at a time in one reused buffer, which stays in the processor's cache.
+        While exporting, this is the operator that lowerings recognise. In eager mode it computes the same
+        numbers for a few rows at a time in one reused buffer, which stays in the processor's cache.
         """
         if torch.compiler.is_exporting():
             return F.linear(x, self.dequantized(), self.bias)
@@ -147,8 +150,8 @@ def int8_per_token(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
 def int8_per_block(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
     """Each block of a row is quantised symmetrically with the scale absmax / 127, rounding half to even.
 
-    ONNX Runtime's MatMulNBits computes this at accuracy level 4. Its kernel multiplies by 127 / absmax. A division by
-    absmax / 127 rounds some ties in the other direction.
+    ONNX Runtime's MatMulNBits computes this at accuracy level 4. Its kernel multiplies by 127 / absmax. A
+    division by absmax / 127 rounds some ties in the other direction.
     """
     columns = linear.in_features
     size = linear.block if linear.scheme.group else CHANNEL_BLOCK

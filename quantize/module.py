@@ -1,4 +1,4 @@
-"""The base class of modules that a scheme puts in place of a linear or a table, and the error of their weights."""
+"""The base class of modules that replace a linear or a table, and the error of their weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from quantize.schemes.base import Scheme
 
 @dataclass(frozen=True)
 class SquaredErrors:
-    """Sums of squares over weights w with quantised values q: |w - q|² with searched and with plain min-max scales, and |w|²."""
+    """Sums of squares over weights w with quantised values q.
+
+    searched, min_max: |w - q|² with searched and with plain min-max scales.
+    norm: |w|².
+    """
 
     searched: float = 0.0
     min_max: float = 0.0
@@ -29,7 +33,8 @@ class SquaredErrors:
 class QuantizedModule(nn.Module):
     """Replaces a linear (x [..., K] -> [..., N]) or, if `is_table`, an embedding (ids [...] -> [..., D]).
 
-    `weight` is a tensor of N rows. The loader assigns the checkpoint's bias to `bias`, which `forward` of a linear adds.
+    `weight` is a tensor of N rows. The loader assigns the checkpoint's bias to `bias`, and `forward` of a
+    linear adds it.
     """
 
     is_table: ClassVar[bool] = False
@@ -42,7 +47,7 @@ class QuantizedModule(nn.Module):
         self.register_parameter("bias", None)
 
     def pack(self) -> None:
-        """Reduces the memory of a module that was lowered and is only called from now on. Optional, not reversible."""
+        """Reduces the memory of a module that is only called from now on. Optional, not reversible."""
 
     def can_fuse(self, parts: Sequence[nn.Module]) -> bool:
         """Whether `fuse` takes these modules of the same class. False concatenates their outputs instead."""
@@ -62,7 +67,7 @@ class QuantizedWeight:
 
 
 def pack_modules(module: nn.Module) -> None:
-    """Packs every quantised module below `module`. Packed modules can be called and compared, but not lowered."""
+    """Packs every quantised module below `module`. Packed modules can be called, but not lowered."""
     for part in module.modules():
         if isinstance(part, QuantizedModule):
             part.pack()

@@ -1,4 +1,4 @@
-"""Palettes: a weight as indices into a small table of values, with one table per group of output channels (Core ML)."""
+"""Palettes: a weight is stored as indices into small tables of values, one per group of rows (Core ML)."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ class PalettizedWeight:
 class PalettizedLinear(QuantizedModule):
     """x [..., K] -> [..., N]. `weight` float32 [N, K] holds the palette values that the indices select."""
 
+    scheme: PaletteScheme
+
     def __init__(self, indices: torch.Tensor, palette: torch.Tensor, scheme: PaletteScheme):
         super().__init__(scheme)
         self.register_buffer("indices", indices, persistent=False)
@@ -53,7 +55,7 @@ class PalettizedLinear(QuantizedModule):
 def search_palette(weight: torch.Tensor, bits: int, channels: int) -> PalettizedWeight:
     """weight [N, K] of any float dtype, finite; `channels` divides N.
 
-    Each group of rows takes the better of two palettes: evenly spaced values, and those that Lloyd's algorithm finds.
+    Each group of rows takes the better of two palettes: evenly spaced values, or those of Lloyd's algorithm.
     """
     weight = weight.float()
     groups = weight.reshape(-1, channels * weight.shape[1])

@@ -15,7 +15,10 @@ from quantize.recipe import Recipe
 
 @dataclass
 class Quantizer:
-    """Called for each linear and embedding as it is loaded. `never(path)` is true for weights that no recipe may change."""
+    """Called for each linear and embedding as it is loaded.
+
+    `never(path)` is true for weights that no recipe may change.
+    """
 
     recipe: Recipe
     never: Callable[[str], bool] = lambda path: False
@@ -34,7 +37,10 @@ class Quantizer:
         return found.module
 
     def report(self) -> dict[str, float]:
-        """Relative weight error |w - q| / |w| with searched and with min-max scales. Empty if nothing was quantised."""
+        """Relative weight error |w - q| / |w| with searched and with min-max scales.
+
+        Empty if nothing was quantised.
+        """
         if not self.errors.norm:
             return {}
         return {

@@ -33,7 +33,10 @@ class Rule:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Ordered rules over module paths. The first match decides. Otherwise `tables` is for embeddings, `linears` for linears."""
+    """Ordered rules over module paths. The first match decides.
+
+    Without a match, `tables` is for embeddings and `linears` for linears.
+    """
 
     name: str
     linears: Scheme | None

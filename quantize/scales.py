@@ -1,7 +1,8 @@
 """The search for scales: integers and scales that are closer to the weight than plain min-max gives.
 
-Candidate scales are rounded to bfloat16 before their error is measured, because XNNPACK stores them in bfloat16. All
-targets then hold the same weights. Scales are at least the smallest normal float16, so that Core ML holds them exactly.
+Candidate scales are rounded to bfloat16 before their error is measured, because XNNPACK stores them in
+bfloat16. All targets then hold the same weights. Scales are at least the smallest normal float16, and Core
+ML holds them exactly.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ class ScaledWeight:
 
 
 def search_scales(weight: torch.Tensor, group: int | None, limits: tuple[int, int]) -> ScaledWeight:
-    """weight [N, K] of any float dtype, finite; `group` divides K, None is a whole row; `limits` of the integers.
+    """weight [N, K] is finite, of any float dtype. `group` divides K (None: a whole row).
 
-    Rows are searched in chunks that fit the processor's cache.
+    `limits` are the smallest and the largest integer. Rows are searched in chunks that fit the processor's
+    cache.
     """
     rows, columns = weight.shape
     block = group or columns

@@ -1,4 +1,4 @@
-"""`python -m runtime`: speak, transcribe, or examine a bundle. Needs no torch, except for ExecuTorch bundles."""
+"""`python -m runtime`: speaks, transcribes, or examines a bundle. Only ExecuTorch bundles need torch."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class SlotOutput:
-    """What one step gives for one slot: `samples` float32 [n] or None, and the final status after the last
+    """Result of one step for one slot: `samples` float32 [n] or None, and the final status after the last
     step.
     """
 

@@ -1,4 +1,4 @@
-"""What the figures of a benchmark depend on: the machine, its memory bandwidth, this process's memory."""
+"""The conditions of a benchmark: the machine, its memory bandwidth, the memory of this process."""
 
 from __future__ import annotations
 

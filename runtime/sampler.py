@@ -86,8 +86,8 @@ def _penalized(logits: np.ndarray, previous: Sequence[np.ndarray], penalty: floa
     """Positive logits of previous ids divided by the penalty, negative ones multiplied by it."""
     logits = logits.copy()
     for row, ids in zip(logits, previous, strict=True):
-        seen = np.unique(ids)
-        row[seen] = np.where(row[seen] > 0, row[seen] / penalty, row[seen] * penalty)
+        present = np.unique(ids)
+        row[present] = np.where(row[present] > 0, row[present] / penalty, row[present] * penalty)
     return logits
 
 

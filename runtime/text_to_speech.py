@@ -31,7 +31,7 @@ class SpeechRequest:
 
     `voice` is a name or the path of a voice file; None is the bundle's default. `seed` decides the start
     noise, which is the same on every target. Speech stops after `max_frames` frames of 80 ms; samples come in
-    chunks of `chunk_frames` frames. `clean_text` removes markup and spells out symbols (English).
+    chunks of `chunk_frames` frames. `clean_text` removes markup and replaces symbols by words (English).
     """
 
     text: str
@@ -76,7 +76,7 @@ class TextToSpeech(ABC):
 
     @abstractmethod
     def batched(self, slots: int) -> BatchedDecoder[SpeechRequest]:
-        """A decoder for up to `slots` requests at once. Raises UsageError above `max_slots`."""
+        """A decoder for up to `slots` concurrent requests. Raises UsageError above `max_slots`."""
 
     def speak(self, text: str, **options: Unpack[SpeechOptions]) -> Generator[np.ndarray, None, bool]:
         """Yields float32 samples [n] in order; returns whether the model itself ended the speech.

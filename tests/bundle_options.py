@@ -26,7 +26,7 @@ def edit_manifest(bundle: Path, change) -> None:
 
 
 def vouch_for(bundle: Path, *names: str) -> None:
-    """Writes the hashes of damaged files into the manifest, as somebody would who hides the damage."""
+    """Writes the hashes of damaged files into the manifest, which hides the damage."""
     edit_manifest(
         bundle,
         lambda content: content["files"].update(

@@ -1,4 +1,4 @@
-"""Bundles of the embedded default, made once for all tests through the command line, as a person makes them."""
+"""Bundles of the embedded default, made once for all tests with the command line."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ def checkpoint() -> Path:
 
 
 def exported_once(factory: pytest.TempPathFactory, name: str, arguments: list[str]) -> Path:
-    """A bundle per target, verified; where tests run in several processes, the first that asks makes them for all."""
+    """A verified bundle per target. With several test processes, the first one makes them for all."""
     folder = factory.getbasetemp()
     shared = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / name
     with FileLock(shared.with_suffix(".lock")):
@@ -41,8 +41,8 @@ def bundles(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def listening(tmp_path_factory) -> Path:
-    """The same of the second family: integer activations on every target, which Core ML has spelled out in half precision."""
+def realtime_bundles(tmp_path_factory) -> Path:
+    """Bundles of the speech-to-text family with integer activations on every target."""
     arguments = [
         "--model",
         "voxtral-realtime",
@@ -54,7 +54,7 @@ def listening(tmp_path_factory) -> Path:
         "--delay-ms",
         "480,80",
     ]
-    return exported_once(tmp_path_factory, "listening", arguments)
+    return exported_once(tmp_path_factory, "realtime_bundles", arguments)
 
 
 @pytest.fixture

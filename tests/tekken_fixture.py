@@ -1,4 +1,4 @@
-"""A tekken.json of a few kilobytes in the published form: 256 bytes, a few merges, the speech markers, two voices."""
+"""A small tekken.json in the published form: 256 bytes, a few merges, the speech markers, two voices."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""The command lines: exit codes of every kind of error, lazy imports, flags of fields, options of several families."""
+"""The command lines: exit codes of errors, lazy imports, flags of fields, options of several families."""
 
 import argparse
 import json
@@ -103,7 +103,7 @@ sys.exit(run_command_line("toy", "A toy.", (Command("work", "", "toy_work"),), [
 """
 
 
-def test_a_reader_that_has_ended_is_no_error():
+def test_a_closed_stdout_is_not_an_error():
     command = [sys.executable, "-c", PRINTS]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout and process.stderr
@@ -195,7 +195,7 @@ def test_voxport_has_every_command():
     ],
     ids=lambda value: " ".join(sorted(value) if isinstance(value, set) else value),
 )
-def test_help_imports_only_what_it_shows(argv, absent):
+def test_help_imports_only_the_modules_it_needs(argv, absent):
     code = (
         f"import sys; from {argv[0]}.__main__ import main\n"
         f"try: main({argv[1:]})\nexcept SystemExit: print('MODULES', *sys.modules)"

@@ -1,4 +1,4 @@
-"""A speech engine in NumPy with random weights. It computes slot by slot, so a batch equals its slots bit for bit."""
+"""A speech engine in NumPy with random weights. Slots are computed separately, so batching changes no bit."""
 
 from collections.abc import Callable
 
@@ -60,7 +60,7 @@ SIGNATURES = {
 
 
 class ToyEngine(Engine):
-    """`fault(component, inputs)` may raise or change the inputs of every call. `calls` counts by component."""
+    """`fault(component, inputs)` may raise or change the inputs of a call. `calls` counts per component."""
 
     identity = "toy"
 

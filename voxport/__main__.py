@@ -1,6 +1,7 @@
 """`voxport` or `python -m voxport`. Two commands differ from those of the packages:
 
-`trace` runs a bundle, `trace-eager` the model in PyTorch. `bench` has the exporter's option `--compare eager`.
+`trace` runs a bundle, and `trace-eager` the model in PyTorch. `bench` has the exporter's option
+`--compare eager`.
 """
 
 from __future__ import annotations

@@ -132,14 +132,15 @@ def _estimate_text(result: dict[str, Any]) -> str:
     what = exists if result["exists"] else "would be written"
     disk, memory = f"{result['disk_bytes'] / 1e9:.3f} GB", f"{result['memory_bytes'] / 1e9:.1f} GB"
     rows = [
-        f"  {graph:<14} {row['weights'] / 1e6:>9.1f} M weights, {row['bytes'] / 1e6:>9.1f} MB, recipe {row['recipe']}"
+        f"  {graph:<14} {row['weights'] / 1e6:>9.1f} M weights, {row['bytes'] / 1e6:>9.1f} MB, "
+        f"recipe {row['recipe']}"
         for graph, row in result["graphs"].items()
     ]
     return "\n".join(
         (
             f"{result['out']}: {what}; for {result['target']}",
             *rows,
-            f"  estimated: {disk} of disk, {memory} of memory at the peak, {result['seconds']:.0f} s at the current"
-            " speed of this machine",
+            f"  estimated: {disk} of disk, {memory} of memory at the peak, {result['seconds']:.0f} s "
+            "at the current speed of this machine",
         )
     )

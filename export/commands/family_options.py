@@ -29,10 +29,9 @@ def add_family_options(parser: argparse.ArgumentParser, models: OptionModels) ->
         if all(field.annotation is bool for field in fields.values()):
             group.add_argument(flag, action="store_const", const=True, help=help_text)
         else:
-            optional = (
-                {"nargs": "?", "const": "true"} if any(f.annotation is bool for f in fields.values()) else {}
-            )
-            group.add_argument(flag, metavar="VALUE", help=help_text, **optional)  # type: ignore[arg-type]
+            takes_no_value = any(field.annotation is bool for field in fields.values())
+            optional: dict[str, Any] = {"nargs": "?", "const": "true"} if takes_no_value else {}
+            group.add_argument(flag, metavar="VALUE", help=help_text, **optional)
 
 
 def given_options(arguments: argparse.Namespace, family: str, models: OptionModels) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def _components(source: Source) -> dict[str, str]:
 
 
 def _paths(source: Source) -> list[str]:
-    """Module paths that a recipe may quantise; N stands for any layer."""
+    """Module paths that a recipe may quantise; N is any layer number."""
     return sorted({re.sub(r"\.\d+\.", ".N.", path) for path in source.quantizable})
 
 

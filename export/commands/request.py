@@ -1,10 +1,10 @@
-"""Arguments that say which checkpoint to use and how, and the `Source` and `ExportRequest` that they describe."""
+"""Arguments that name a checkpoint and describe an export: they give a `Source` and an `ExportRequest`."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bundle.command import integer
 from bundle.errors import UsageError
@@ -26,15 +26,17 @@ def add_checkpoint_argument(parser: argparse.ArgumentParser, purpose: str) -> No
 def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     add_checkpoint_argument(parser, "folder of a checkpoint as published")
     names = " or ".join(map(public_name, FAMILIES))
-    model = f"{names}: family that the checkpoint must have, or of the embedded model (default: {public_name(DEFAULT)})"
+    model = f"{names}: family that the checkpoint must have, or of the embedded model"
+    model += f" (default: {public_name(DEFAULT)})"
     parser.add_argument("--model", metavar="NAME", help=model)
     quant = f"recipe of all components: {', '.join(RECIPES)} (default: none)"
     parser.add_argument("--quant", default="none", metavar="RECIPE", help=quant)
-    override = {"action": "append", "default": []}
+    override: dict[str, Any] = {"action": "append", "default": []}  # keyword arguments of argparse
     quant_for = "recipe of one component; may be repeated (default: that of --quant)"
-    parser.add_argument("--quant-for", metavar="COMPONENT=RECIPE", help=quant_for, **override)  # type: ignore[arg-type]
-    rule = "recipe of the module paths that match; rules come first, in their order; may be repeated (default: no rule)"
-    parser.add_argument("--quant-rule", dest="rules", metavar="PATTERN=RECIPE", help=rule, **override)  # type: ignore[arg-type]
+    parser.add_argument("--quant-for", metavar="COMPONENT=RECIPE", help=quant_for, **override)
+    rule = "recipe of the module paths that match; rules come first, in their order; may be repeated"
+    rule += " (default: no rule)"
+    parser.add_argument("--quant-rule", dest="rules", metavar="PATTERN=RECIPE", help=rule, **override)
     length = "rows of the KV cache (default: 2048 for text to speech, the model's window for speech to text)"
     parser.add_argument("--cache-length", type=integer(1), metavar="ROWS", help=length)
     precision = "floats of a Core ML bundle (default: float16)"
@@ -50,7 +52,10 @@ def check_names(arguments: argparse.Namespace) -> None:
 
 
 def open_source(checkpoint: Path | None, model: str | None) -> Source:
-    """The checkpoint, or the embedded one of family `model`. Raises UsageError if the checkpoint has another family."""
+    """The checkpoint, or the embedded one of family `model`.
+
+    Raises UsageError if the checkpoint has another family.
+    """
     from export.source import Source
     from model.synthetic.checkpoint import embedded_default
 

@@ -1,4 +1,4 @@
-"""The check of batched calls: each slot of a batch gives what eager gives for its inputs alone."""
+"""The check of batched calls: each slot of a batch gives what eager gives for its inputs in a batch of 1."""
 
 from __future__ import annotations
 

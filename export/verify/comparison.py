@@ -27,7 +27,7 @@ FLOAT_BAR = 1e-4  # of the reference's largest value, as the design sets it for 
 # to sqrt(40) · 2^-12 = 1.5e-3 after 2 layers, where the worst output has twice that (3e-3), and to sqrt(520)
 # · 2^-12 = 5.6e-3 after 26. The bar allows the same factor there, and as much again. No call may be below the
 # design's correlation.
-HALF_BAR, HALF_DISTANCE_BAR = 2e-2, distance_at(0.999)
+FLOAT16_BAR, FLOAT16_DISTANCE_BAR = 2e-2, distance_at(0.999)
 
 # Integer activations: two float orders differ by 1 ulp before rounding. Sometimes a value therefore rounds to
 # the other side of a tie and moves by a whole step, and the values that depend on it move too. The effect
@@ -117,7 +117,7 @@ class Comparison:
         """None where single precision keeps every value within the float bar."""
         if self.integer_activations:
             return min(max(TIE_BAR, TIE_FACTOR * max(self.perturbed_distances, default=0.0)), MAX_BAR)
-        return HALF_DISTANCE_BAR if self.float_bar == HALF_BAR else None
+        return FLOAT16_DISTANCE_BAR if self.float_bar == FLOAT16_BAR else None
 
     @property
     def passed(self) -> bool:

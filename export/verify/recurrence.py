@@ -114,7 +114,7 @@ def _drift(compared: Comparison, steps: int, float_bar: float) -> Check:
 
 
 def check_replay(context: Context) -> Iterable[Check]:
-    """Reset and replay give the same bits, and two interleaved streams give what each gives alone.
+    """Reset and replay give the same bits, and two interleaved streams give what each gives separately.
 
     Sliding-window caches are full before, those of one graph at a time.
     """
@@ -126,7 +126,7 @@ def check_replay(context: Context) -> Iterable[Check]:
     found = [_replay(context, some) for some in with_window or [steps]]
     repeated, interleaved = (all(results) for results in zip(*found, strict=True))
     yield Check("reset and replay", repeated, "compared bit for bit")
-    yield Check("two interleaved streams", interleaved, "compared bit for bit with each alone")
+    yield Check("two interleaved streams", interleaved, "compared bit for bit with each run separately")
 
 
 def _replay(context: Context, steps: list[Component]) -> tuple[bool, bool]:
@@ -142,18 +142,18 @@ def _replay(context: Context, steps: list[Component]) -> tuple[bool, bool]:
         return stream
 
     stream = context.engines.artifact.stream()
-    alone = []
+    separate = []
     for calls in runs:
         restart(stream)
-        alone.append([stream.run(*call) for call in calls])
+        separate.append([stream.run(*call) for call in calls])
     restart(stream)
-    repeated = _are_equal(alone[0], [stream.run(*call) for call in runs[0]])
+    repeated = _are_equal(separate[0], [stream.run(*call) for call in runs[0]])
     pair = [restart(stream), restart(context.engines.artifact.stream())]
     mixed: list[list[Arrays]] = [[], []]
     for calls_of_both in zip(*runs, strict=True):
         for index, call in enumerate(calls_of_both):
             mixed[index].append(pair[index].run(*call))
-    return repeated, all(_are_equal(a, b) for a, b in zip(alone, mixed, strict=True))
+    return repeated, all(_are_equal(a, b) for a, b in zip(separate, mixed, strict=True))
 
 
 def _calls(context: Context, steps: list[Component], seed: int) -> list[Call]:

@@ -15,7 +15,7 @@ from export.model import LazyReference, Model
 from export.resolve import Resolved
 from export.targets.base import Graph, Target
 from export.verify.batching import check_batches
-from export.verify.comparison import FLOAT_BAR, HALF_BAR, Check, Result, distance_at
+from export.verify.comparison import FLOAT16_BAR, FLOAT_BAR, Check, Result, distance_at
 from export.verify.component_checks import check_components, check_last_positions
 from export.verify.context import SAMPLE, SMOKE, WHOLE, Bars, ComparedEngines, Context
 from export.verify.eager import EagerEngine, perturbed
@@ -96,8 +96,8 @@ def _open_context(
     """The engines to compare in one precision, with their bars."""
     job, layout, components = bundle.job, target.layout, model.components
     graphs = list(model.graphs())
-    is_half = target.runs_in_float16(options.compute_precision)
-    dtype = torch.float16 if is_half else torch.float32
+    is_float16 = target.runs_in_float16(options.compute_precision)
+    dtype = torch.float16 if is_float16 else torch.float32
     reference = LazyReference(resolved, layout)
     is_rounded = any(model.quantized.values()) or job.compute_precision == "float16"
     has_full = reference.holds_all and is_rounded
@@ -111,7 +111,7 @@ def _open_context(
         ),
         resolved.source.family.verification,
         Bars(
-            lowering=HALF_BAR if is_half else FLOAT_BAR,
+            lowering=FLOAT16_BAR if is_float16 else FLOAT_BAR,
             quantisation=_quantisation_bars(graphs),
             integer_graphs=_integer_graphs(graphs, target),
         ),

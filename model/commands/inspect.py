@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def summarize(folder: Path) -> dict[str, Any]:
-    """What a checkpoint holds, after a check of every tensor's name, shape and dtype. Raises VoxportError."""
+    """Contents of a checkpoint, after a check of each tensor's name, shape and dtype. Raises VoxportError."""
     from model.checkpoint import expected_tensors
     from model.families import family_of, open_family
 

@@ -52,7 +52,7 @@ class AttentionKernel(Protocol):
         ...
 
     def cache_update(self, position: torch.Tensor, rows: int, cache: torch.Tensor, window: int) -> Any:
-        """What the layers of one call share for sliding-window caches, in the kernel's own form.
+        """Values that the layers of one call share for sliding-window caches. Each kernel has its own form.
 
         It says where the `rows` new rows from position int64 [1] are stored in a cache like `cache`, and
         which rows their queries see. With a cache of exactly `window` rows, a call beyond the window has one

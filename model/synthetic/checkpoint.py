@@ -214,7 +214,7 @@ def values(
 ) -> Iterator[torch.Tensor]:
     """The values of a tensor in bfloat16, flat, in blocks of whole rows.
 
-    They depend on name, shape, configuration and seed alone.
+    They depend only on name, shape, configuration and seed.
     """
     rng = generator(seed, name)
     mean, spread = synthetic.distribution(name, shape, config)

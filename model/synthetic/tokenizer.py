@@ -74,10 +74,10 @@ def _entry(rank: int, token: bytes) -> dict[str, Any]:
 
 def _byte_strings() -> Iterator[bytes]:
     """Distinct byte strings without end, prefixes first, so that byte-pair merging reaches each."""
-    seen: set[bytes] = set()
+    listed: set[bytes] = set()
     for token in itertools.chain((bytes([byte]) for byte in range(256)), _prefixes(), _letters()):
-        if token not in seen:
-            seen.add(token)
+        if token not in listed:
+            listed.add(token)
             yield token
 
 

@@ -191,7 +191,7 @@ def _codec(config: VoxtralTTSConfig, name: str, purpose: str) -> Component:
 
 
 def _codec_states(args: AudioTokenizerArgs) -> tuple[StateSpec, ...]:
-    """What the codec carries from call to call, in the order in which `Codec.forward` takes it."""
+    """States of the codec between calls, in the order of the arguments of `Codec.forward`."""
     width = args.n_heads * args.head_dim
     rows = [("latent", args.decoder_convs_kernels[0] - 1, args.semantic_dim + args.acoustic_dim)]
     for stage, length in enumerate(args.decoder_transformer_lengths):

@@ -65,15 +65,15 @@ class AudioModelArgs(Section):
             raise ValueError(f"codebook_sizes: {error}") from None
         if not isinstance(sizes, list) or len(sizes) < 2 or any(size != sizes[1] for size in sizes[1:]):
             raise ValueError("codebook_sizes: expected a semantic size, then equal acoustic sizes")
-        spelled = {
+        renamed = {
             "semantic_codebook_size": sizes[0],
             "acoustic_codebook_size": sizes[1],
             "n_acoustic_codebook": len(sizes) - 1,
         }
-        for key, value in spelled.items():
+        for key, value in renamed.items():
             if data.get(key, value) != value:
                 raise ValueError(f"codebook_sizes gives {key} {value}, yet {key} is {data[key]}")
-        return {**data, **spelled}
+        return {**data, **renamed}
 
     @model_validator(mode="after")
     def _levels(self) -> Self:

@@ -19,7 +19,7 @@ SCALE_BYTES = 2  # a scale (bfloat16) or a palette value (float16) in an artifac
 
 @dataclass(frozen=True)
 class Storage:
-    """Bytes of one weight: in an artifact, in memory as loaded, and in memory after `QuantizedModule.pack`."""
+    """Bytes of one weight: in an artifact, in memory as loaded, and in memory when packed."""
 
     artifact: float
     loaded: float
@@ -28,11 +28,12 @@ class Storage:
 
 @dataclass(frozen=True)
 class Scheme(ABC):
-    """How one weight is stored. A subclass is a frozen dataclass of scalar fields, registered by `register_scheme`.
+    """How one weight is stored. A subclass is a frozen dataclass, registered by `register_scheme`.
 
     type: name of the subclass in manifests.
-    needs_native_support: whether only targets that name the type in `Target.native_schemes` can store such weights. False
-        is right for a scheme whose module computes with plain torch operators, which every target lowers.
+    needs_native_support: whether only targets that name the type in `Target.native_schemes` can store such
+        weights. False is right for a scheme whose module computes with plain torch operators, which every
+        target lowers.
     bits: bits of one stored weight, without scales.
     """
 
@@ -43,9 +44,10 @@ class Scheme(ABC):
 
     @abstractmethod
     def quantize(self, weight: torch.Tensor, path: str, is_table: bool) -> QuantizedWeight:
-        """Returns the module that replaces the linear or the table at `path`, and the squared errors of its weight.
+        """Returns the module that replaces the linear or table at `path`, and its weight's squared errors.
 
-        `weight` [N, K] is finite and of any float dtype. Raises RecipeError if the shape does not fit the scheme.
+        `weight` [N, K] is finite and of any float dtype. Raises RecipeError if the scheme does not support
+        the shape.
         """
 
     @abstractmethod
@@ -57,7 +59,7 @@ class Scheme(ABC):
         """A few words for `export list`."""
 
     def misfit(self, shape: Sequence[int], is_table: bool) -> str | None:
-        """Why a weight of this shape cannot be stored, or None. The name of the weight is appended with "of"."""
+        """Why a weight of this shape cannot be stored, or None. Callers append "of" and the weight's name."""
         return None
 
     def check_shape(self, path: str, shape: Sequence[int], is_table: bool) -> None:
@@ -66,16 +68,17 @@ class Scheme(ABC):
             raise RecipeError(f"{reason} of {path}; add a rule that keeps this weight in floating point")
 
     def integer_activations(self, kernel_is_integer: bool) -> bool:
-        """Whether a linear rounds its activations to integers on a target whose own kernel does or does not."""
+        """Whether a linear rounds its activations to integers, given whether the target's own kernel does."""
         return False
 
     @property
     def min_correlation(self) -> float:
         """Least correlation of an output with full precision: 0.99 for 8 bits, 0.9 for 4 bits.
 
-        This is a sanity limit, not a quality claim. Rounding changes a weight by about 0.7 % at 8 bits and 9 % at
-        4 bits, which is a factor of 13, and about ten linears follow each other. The lost correlation grows by a
-        factor of 10 over the same 4 bits. Other widths are on the same exponential: 0.97 for 6 bits, 0.68 for 2.
+        This is a sanity limit, not a quality claim. Rounding changes a weight by about 0.7 % at 8 bits and
+        9 % at 4 bits, which is a factor of 13, and about ten linears follow each other. The lost correlation
+        grows by a factor of 10 over the same 4 bits. Other widths are on the same exponential: 0.97 for 6
+        bits, 0.68 for 2.
         """
         return float(1 - 10 ** (-self.bits / 4))
 
@@ -85,7 +88,7 @@ class Scheme(ABC):
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`, without `type`. Raises RecipeError if the fields are not those of this scheme."""
+        """The inverse of `to_dict`, without `type`. Raises RecipeError if a field is missing or unknown."""
         try:
             return cls(**fields)
         except TypeError as error:
@@ -97,14 +100,14 @@ S = TypeVar("S", bound=type[Scheme])
 
 
 def register_scheme(scheme: S) -> S:
-    """Class decorator that adds a scheme to `SCHEMES`. Raises ValueError if the type name is taken by another class."""
+    """Class decorator that adds a scheme to `SCHEMES`. Raises ValueError if the type name is taken."""
     if SCHEMES.setdefault(scheme.type, scheme) is not scheme:
         raise ValueError(f"scheme type {scheme.type!r} is registered twice")
     return scheme
 
 
 def scheme_from_dict(fields: Mapping[str, Any]) -> Scheme:
-    """The scheme with this `type` and these fields. Raises RecipeError if the type is unknown or a field is wrong."""
+    """The scheme with this `type` and these fields. Raises RecipeError on an unknown type or field."""
     kind = fields.get("type")
     if kind not in SCHEMES:
         raise RecipeError(f"scheme type {kind!r} is unknown; known types: {', '.join(SCHEMES)}")

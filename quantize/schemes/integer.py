@@ -23,8 +23,9 @@ BITS = (4, 8)  # the widths that the kernels of all targets take
 class IntegerScheme(Scheme):
     """group: number of weights of a row that share a scale. None means one scale per row.
 
-    activations: `kernel` leaves them to the target (integers on ONNX and XNNPACK, floats on Core ML). `int8` asks for
-        dynamic 8-bit activations on every target, in plain operators if the target has no such kernel.
+    activations: `kernel` leaves them to the target (integers on ONNX and XNNPACK, floats on Core ML). `int8`
+        asks for dynamic 8-bit activations on every target, in plain operators if the target has no such
+        kernel.
     """
 
     type: ClassVar[str] = "integer"
@@ -36,7 +37,8 @@ class IntegerScheme(Scheme):
         group_is_valid = self.group is None or (isinstance(self.group, int) and self.group >= 1)
         if self.bits not in BITS or not group_is_valid or self.activations not in ("kernel", "int8"):
             raise RecipeError(
-                f"{self}: expected bits 4 or 8, activations 'kernel' or 'int8', and a group of at least 1 or None"
+                f"{self}: expected bits 4 or 8, activations 'kernel' or 'int8', "
+                "and a group of at least 1 or None"
             )
 
     @property

@@ -1,4 +1,4 @@
-"""Palettes: a weight is an index into a table of 2^bits values, with one table per group of output channels."""
+"""Palettes: a weight is an index into a table of 2^bits values, one table per group of output channels."""
 
 from __future__ import annotations
 

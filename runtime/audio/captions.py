@@ -24,7 +24,7 @@ class Word:
 
 
 def cues(words: Iterable[Word]) -> Iterator[Word]:
-    """Joins words to cues. A cue ends with a sentence, before a pause, or where it would be too long."""
+    """Groups words into cues. A cue ends with a sentence, before a pause, or where it would be too long."""
     cue: list[Word] = []
     for word in words:
         if cue and (

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
-    """Transcribes stdin. The first interruption ends the sound, and the remaining text is printed; the second one stops."""
+    """Transcribes stdin.
+
+    The first interruption ends the sound, and the remaining text is printed. The second one stops.
+    """
     from runtime.audio.live import LiveSource, raw_stdin
 
     task.check_live()

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chunk-frames", type=integer(1), metavar="N", help=chunk)
     longest = "maximum number of frames (default: 2048)"
     parser.add_argument("--max-frames", type=integer(1), default=2048, metavar="N", help=longest)
-    clean = "remove markup and spell out symbols and numbers (English)"
+    clean = "remove markup and replace symbols and numbers by words (English)"
     parser.add_argument("--clean-text", action="store_true", help=clean)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     add_task_arguments(parser)

@@ -19,7 +19,7 @@ def open_family(name: str) -> RuntimeFamily[Any]:  # Any: each family has consta
     """Raises UnknownFamily that lists the families."""
     if name not in FAMILIES:
         raise UnknownFamily(
-            f"manifest.json: family {name!r} is unknown; this runtime knows {', '.join(FAMILIES)}"
+            f"manifest.json: family {name!r} is unknown; this runtime supports {', '.join(FAMILIES)}"
         )
     return cast(RuntimeFamily[Any], import_module(FAMILIES[name]).FAMILY)
 

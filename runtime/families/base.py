@@ -65,7 +65,7 @@ class NearResult:
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """What a benchmark runs: `voice` float32 [rows, dim] (no rows without voices), and `prompt_tokens` ids of
+    """Inputs of a benchmark: `voice` float32 [rows, dim] (no rows without voices), and `prompt_tokens` ids of
     text.
 
     `counts` are the batch sizes to time as well: slots of a batched stream, or audio chunks of one encoder

@@ -1,7 +1,7 @@
 """Executes a function of a package operation by operation.
 
-Floats are computed in float32. In `float16` precision, each result that the program declares as half is
-rounded to half. In `float32` precision it is not rounded, which separates rounding errors from wrong logic.
+Floats are computed in float32. In `float16` precision, each result that the program declares as float16 is
+rounded to it. In `float32` precision it is not rounded, which separates rounding errors from wrong logic.
 The internal precision of an operation in Core ML is not part of the program and is not reproduced.
 """
 
@@ -17,7 +17,7 @@ from runtime.mil.check import check_operations
 from runtime.mil.errors import CallError, MilError, PackageError
 from runtime.mil.ops import OPERATIONS, SIGNATURES
 from runtime.mil.program import Block, Constant, Function, Name, Operation
-from runtime.mil.rounding import products_are_halves, round_to_half
+from runtime.mil.rounding import products_fit_float16, round_to_float16
 from runtime.mil.types import Array, TensorType
 from runtime.mil.weights import Packed
 
@@ -95,7 +95,7 @@ class Executor:
         }
 
     def _dtype(self, type: TensorType) -> type[np.generic]:
-        """NumPy type of inputs, outputs and states: the declared type, but float32 for unrounded halves."""
+        """NumPy type of inputs, outputs and states: the declared type, but float32 for unrounded float16."""
         return np.float32 if type.scalar.name == "fp16" and not self._rounds else type.scalar.dtype
 
     def _check_call(self, role: str, expected: Mapping[str, TensorType], given: Mapping[str, Array]) -> None:
@@ -256,12 +256,12 @@ class Executor:
 
     def _rounded(self, array: Array, operation: Operation, arguments: Arguments) -> Array:
         if operation.type != BLOCKWISE:
-            return round_to_half(array)
+            return round_to_float16(array)
         data = operation.inputs["data"][0]
         is_int4 = isinstance(data, Constant) and data.type.scalar.name == "int4"
-        if is_int4 and "offset" not in arguments and products_are_halves(arguments["scale"][0]):
+        if is_int4 and "offset" not in arguments and products_fit_float16(arguments["scale"][0]):
             return array  # rounding would take half of the time of a large weight
-        return round_to_half(array, in_place=True)  # nothing else refers to a decompressed weight
+        return round_to_float16(array, in_place=True)  # nothing else refers to a decompressed weight
 
 
 def _last_uses(block: Block) -> list[list[str]]:

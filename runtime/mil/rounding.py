@@ -10,15 +10,15 @@ from runtime.mil.types import Array
 Float32Array = npt.NDArray[np.float32]
 
 CHUNK = 2**14  # values; one chunk fits into the cache of the processor
-HALF_OVERFLOW = 65520  # the smallest value that rounds to infinity
-HALF_NORMAL = 2.0**-14  # the smallest normal half
-HALF_STEPS = 2.0**24  # subnormal halves are multiples of 1 / HALF_STEPS
+FLOAT16_OVERFLOW = 65520  # the smallest value that rounds to infinity
+FLOAT16_NORMAL = 2.0**-14  # the smallest normal float16
+FLOAT16_STEPS = 2.0**24  # subnormal float16 values are multiples of 1 / FLOAT16_STEPS
 
 
-def round_to_half(array: Array, in_place: bool = False) -> Float32Array:
+def round_to_float16(array: Array, in_place: bool = False) -> Float32Array:
     """Rounds float32 values to half precision, ties to even. The result is a float32 array.
 
-    NumPy's own conversion takes 14 times as long for values below the smallest normal half.
+    NumPy's own conversion takes 14 times as long for values below the smallest normal float16.
     """
     values = np.ascontiguousarray(array, np.float32).reshape(-1)
     rounded = values if in_place else np.empty_like(values)
@@ -30,27 +30,29 @@ def round_to_half(array: Array, in_place: bool = False) -> Float32Array:
 
 def _round_chunk(values: Float32Array, rounded: Float32Array) -> None:
     magnitude = np.abs(values)
-    if not magnitude.max() < HALF_OVERFLOW:  # also true for NaN
+    if not magnitude.max() < FLOAT16_OVERFLOW:  # also true for NaN
         rounded[:] = values.astype(np.float16)
         return
     bits, result = values.view(np.uint32), rounded.view(np.uint32)
-    np.right_shift(bits, 13, out=result)  # float32 has 13 fraction bits more than half
+    np.right_shift(bits, 13, out=result)  # float32 has 13 fraction bits more than float16
     result &= np.uint32(1)
     result += np.uint32(0xFFF)
     result += bits
     result &= np.uint32(0xFFFFE000)
-    subnormal = magnitude < HALF_NORMAL
+    subnormal = magnitude < FLOAT16_NORMAL
     if subnormal.any():
-        np.copyto(rounded, np.rint(values * HALF_STEPS) / np.float32(HALF_STEPS), where=subnormal)
+        np.copyto(rounded, np.rint(values * FLOAT16_STEPS) / np.float32(FLOAT16_STEPS), where=subnormal)
 
 
-def products_are_halves(scale: Array) -> bool:
+def products_fit_float16(scale: Array) -> bool:
     """True if the products of all scales with 4-bit integers are exact in half precision.
 
-    The integers have at most 3 significant bits and a bfloat16 scale has 8; a half has 11. Other scales give
+    The integers have at most 3 significant bits and a bfloat16 scale has 8; float16 has 11. Other scales give
     False.
     """
     magnitude = np.abs(scale, dtype=np.float32)
-    in_range = magnitude.min(initial=np.inf) >= HALF_NORMAL and 8 * magnitude.max(initial=0) < HALF_OVERFLOW
+    in_range = (
+        magnitude.min(initial=np.inf) >= FLOAT16_NORMAL and 8 * magnitude.max(initial=0) < FLOAT16_OVERFLOW
+    )
     is_bfloat16 = not (magnitude.view(np.uint32) & np.uint32(0xFFFF)).any()
     return bool(in_range) and is_bfloat16

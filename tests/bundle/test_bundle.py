@@ -1,4 +1,4 @@
-"""Bundles as a person makes them: reproducible, found again, never overwritten unasked, the same speech on every target."""
+"""Bundles made with the command line: reproducible, reused, not overwritten, equal speech on all targets."""
 
 import contextlib
 import copy
@@ -40,8 +40,8 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_same_inputs_same_bytes(bundles, tmp_path):
-    """In another process, with another hash seed; Core ML has a test of its own."""
+def test_the_same_inputs_give_the_same_bytes(bundles, tmp_path):
+    """Exports in another process, with another hash seed. Core ML has its own test."""
     command = [sys.executable, "-m", "export", "--target", "onnx", *QUANT, "--out", str(tmp_path / "again")]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     first, again = contents(bundles / "onnx"), contents(tmp_path / "again")
@@ -49,7 +49,7 @@ def test_same_inputs_same_bytes(bundles, tmp_path):
     assert [name for name in again if first[name] != again[name]] == []
 
 
-def test_an_up_to_date_bundle_is_found_and_said(bundles, capsys):
+def test_an_up_to_date_bundle_is_reported_and_not_exported_again(bundles, capsys):
     before = contents(bundles / "onnx")
     assert export(["--target", "onnx", *QUANT, "--out", str(bundles / "onnx"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["made"] is False
@@ -59,14 +59,14 @@ def test_an_up_to_date_bundle_is_found_and_said(bundles, capsys):
 @pytest.mark.parametrize(
     "arguments", [["--quant", "w8"], [*QUANT, "--first-frame", "prefill"], [*QUANT, "--cache-length", "64"]]
 )
-def test_another_bundle_needs_force(bundles, capsys, arguments):
+def test_an_existing_different_bundle_is_replaced_only_with_force(bundles, capsys, arguments):
     before = contents(bundles / "onnx")
     assert export(["--target", "onnx", *arguments, "--out", str(bundles / "onnx")]) == 2
     assert "force" in capsys.readouterr().err
     assert contents(bundles / "onnx") == before
 
 
-def test_a_folder_of_something_else_needs_force_and_then_is_replaced(tmp_path, capsys):
+def test_a_folder_that_is_not_a_bundle_is_replaced_only_with_force(tmp_path, capsys):
     out = tmp_path / "out"
     out.mkdir()
     (out / "diary.txt").write_text("dear diary")
@@ -77,7 +77,7 @@ def test_a_folder_of_something_else_needs_force_and_then_is_replaced(tmp_path, c
     assert read_manifest(out).verification.status == "unverified"
 
 
-def test_an_unverified_bundle_says_so(onnx_copy, caplog):
+def test_opening_an_unverified_bundle_logs_a_warning(onnx_copy, caplog):
     from bundle_options import edit_manifest
 
     edit_manifest(onnx_copy, lambda m: m["verification"].update(status="unverified"))
@@ -86,7 +86,7 @@ def test_an_unverified_bundle_says_so(onnx_copy, caplog):
     assert "unverified" in caplog.text
 
 
-def test_the_same_seed_gives_the_same_noise_and_nearly_the_same_speech_on_two_targets(bundles):
+def test_the_same_seed_gives_similar_speech_on_two_targets(bundles):
     pieces = {
         target: np.concatenate(list(open_bundle(bundles / target).speak(TEXT, seed=7)))
         for target in ("onnx", "executorch")
@@ -95,13 +95,14 @@ def test_the_same_seed_gives_the_same_noise_and_nearly_the_same_speech_on_two_ta
     np.testing.assert_array_equal(pieces["onnx"], again)
     other = np.concatenate(list(open_bundle(bundles / "onnx").speak(TEXT, seed=8)))
     assert not np.array_equal(other[:1920], again[:1920])
-    # The two targets quantise activations differently, so codes drift apart in time; the first frame has no history yet.
+    # The two targets quantise activations differently, and their codes diverge with time. The first frame has
+    # no history yet.
     first = [audio[:1920] for audio in pieces.values()]
     assert np.corrcoef(*first)[0, 1] > 0.9
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 1000])
-def test_streaming_in_any_chunk_gives_the_same_speech(bundles, chunk):
+def test_the_chunk_size_does_not_change_the_speech(bundles, chunk):
     task = open_bundle(bundles / "executorch")
     whole = np.concatenate(list(task.speak(TEXT, seed=3)))
     pieces = list(task.speak(TEXT, seed=3, chunk_frames=chunk))
@@ -109,15 +110,15 @@ def test_streaming_in_any_chunk_gives_the_same_speech(bundles, chunk):
     np.testing.assert_array_equal(np.concatenate(pieces), whole)
 
 
-def test_two_utterances_at_once_do_not_touch(bundles):
+def test_interleaved_utterances_do_not_affect_each_other(bundles):
     for target in ("onnx", "executorch"):
         task = open_bundle(bundles / target)
-        alone = [list(task.speak(TEXT, seed=seed, chunk_frames=1, max_frames=6)) for seed in (1, 2)]
+        separate = [list(task.speak(TEXT, seed=seed, chunk_frames=1, max_frames=6)) for seed in (1, 2)]
         mixed = zip(
             *(task.speak(TEXT, seed=seed, chunk_frames=1, max_frames=6) for seed in (1, 2)),
             strict=False,
         )
-        for pair, first, second in zip(mixed, *alone, strict=False):
+        for pair, first, second in zip(mixed, *separate, strict=False):
             np.testing.assert_array_equal(pair[0], first)
             np.testing.assert_array_equal(pair[1], second)
 
@@ -131,36 +132,36 @@ TEXTS = [
 ]
 
 
-def spoken_together(pieces, count: int) -> list[np.ndarray]:
+def collected(pieces, count: int) -> list[np.ndarray]:
     found: list[list[np.ndarray]] = [[] for _ in range(count)]
     for index, samples in pieces:
         found[index].append(samples)
     return [np.concatenate(each) for each in found]
 
 
-def test_texts_in_one_pass_over_the_weights_sound_as_each_alone(bundles):
+def test_batched_texts_sound_like_each_text_spoken_separately(bundles):
     task = open_bundle(bundles / "onnx")
-    alone = [np.concatenate(list(task.speak(text, seed=4, max_frames=3))) for text in TEXTS]
-    together = spoken_together(task.speak_all(TEXTS, seed=4, max_frames=3), len(TEXTS))
-    assert [len(samples) for samples in together] == [len(samples) for samples in alone]
-    # Sums in another order may turn a code; the first frame has no history yet, and is told from those of the other texts.
-    likeness = np.corrcoef([samples[:1920] for samples in (*together, *alone)])[: len(TEXTS), len(TEXTS) :]
-    assert (likeness.argmax(axis=1) == range(len(TEXTS))).all() and (likeness.diagonal() > 0.9).all()
+    separate = [np.concatenate(list(task.speak(text, seed=4, max_frames=3))) for text in TEXTS]
+    batched = collected(task.speak_all(TEXTS, seed=4, max_frames=3), len(TEXTS))
+    assert [len(samples) for samples in batched] == [len(samples) for samples in separate]
+    # Another order of sums may change a code. The first frame has no history yet and identifies its text.
+    correlation = np.corrcoef([samples[:1920] for samples in (*batched, *separate)])[
+        : len(TEXTS), len(TEXTS) :
+    ]
+    assert (correlation.argmax(axis=1) == range(len(TEXTS))).all() and (correlation.diagonal() > 0.9).all()
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
-def test_texts_one_after_another_are_those_alone_to_the_bit(bundles, target):
-    """Of an engine whose calls serve one stream, or where one place is given: the place is taken over from who is done."""
+def test_texts_in_one_slot_are_bit_identical_to_each_text_spoken_separately(bundles, target):
+    """Texts follow each other in one slot: with an engine of batch size 1, or with `slots=1`."""
     task = open_bundle(bundles / target)
-    alone = [np.concatenate(list(task.speak(text, seed=4, max_frames=2))) for text in TEXTS[:3]]
-    found = spoken_together(
-        task.speak_all(TEXTS[:3], seed=4, max_frames=2, slots=1 if target == "onnx" else 4), 3
-    )
-    for together, expected in zip(found, alone, strict=True):
-        np.testing.assert_array_equal(together, expected)
+    separate = [np.concatenate(list(task.speak(text, seed=4, max_frames=2))) for text in TEXTS[:3]]
+    found = collected(task.speak_all(TEXTS[:3], seed=4, max_frames=2, slots=1 if target == "onnx" else 4), 3)
+    for batched, expected in zip(found, separate, strict=True):
+        np.testing.assert_array_equal(batched, expected)
 
 
-def test_a_stream_of_several_keeps_them_apart(bundles):
+def test_slots_of_a_batched_stream_have_separate_states(bundles):
     stream = open_bundle(bundles / "onnx").engine.batched(3)
     rows = {
         name: np.full((1, *state.shape[1:2], 4, *state.shape[3:]), 2.0, np.float32)
@@ -179,7 +180,7 @@ def test_a_stream_of_several_keeps_them_apart(bundles):
         stream.run("prefill", inputs)
 
 
-def test_texts_that_nobody_can_speak_are_refused_before_the_first_sound(bundles):
+def test_invalid_texts_are_refused_before_the_first_samples(bundles):
     task = open_bundle(bundles / "onnx")
     wrong = (
         ([], "no text; expected a list"),
@@ -197,26 +198,26 @@ def test_texts_that_nobody_can_speak_are_refused_before_the_first_sound(bundles)
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
-def test_two_threads_speak_as_each_would_alone(bundles, target):
-    """From one bundle, whose weights they share; each starts while the other is speaking."""
+def test_threads_that_share_a_task_do_not_affect_each_other(bundles, target):
+    """The threads share one bundle and its weights, and speak at the same time."""
     task = open_bundle(bundles / target)
 
     def spoken(seed: int) -> np.ndarray:
         return np.concatenate(list(task.speak(TEXT, seed=seed, chunk_frames=1, max_frames=4)))
 
-    alone = [spoken(seed) for seed in (1, 2, 3)]
+    separate = [spoken(seed) for seed in (1, 2, 3)]
     with ThreadPoolExecutor(3) as pool:
-        for together, expected in zip(pool.map(spoken, (1, 2, 3)), alone, strict=True):
-            np.testing.assert_array_equal(together, expected)
+        for batched, expected in zip(pool.map(spoken, (1, 2, 3)), separate, strict=True):
+            np.testing.assert_array_equal(batched, expected)
 
 
-def test_the_frame_limit_is_kept_and_said(bundles, caplog):
+def test_speech_stops_at_the_frame_limit_with_a_warning(bundles, caplog):
     with caplog.at_level("WARNING"):
         samples = sum(len(piece) for piece in open_bundle(bundles / "onnx").speak(TEXT, seed=3, max_frames=2))
     assert samples == 2 * 1920 and "limit of 2 frames" in caplog.text
 
 
-def test_say_writes_and_streams_the_same(bundles, tmp_path):
+def test_say_writes_the_same_samples_to_a_file_and_to_stdout(bundles, tmp_path):
     base = [
         sys.executable,
         "-m",
@@ -253,8 +254,10 @@ def test_the_readme_of_a_bundle_names_every_tensor(bundles):
 
 @dataclass(frozen=True)
 class Measured:
-    """Figures of the published size in docs/performance.md: bytes at the peak and seconds, by target. `weights` are those of all graphs: a head that
-    is a table counts twice, what becomes constants not at all."""
+    """Figures of the published size in docs/performance.md: bytes at the peak and seconds, by target.
+
+    `weights` counts all graphs: a head that is also a table counts twice, folded constants do not count.
+    """
 
     family: str
     arguments: str
@@ -263,25 +266,25 @@ class Measured:
     targets: dict[str, tuple[float, float]]
 
 
-SPEAKING = {"onnx": (7.5e9, 197), "executorch": (8.5e9, 341), "coreml": (9.6e9, 275)}
-LISTENING = {"onnx": (9.0e9, 263), "executorch": (11.1e9, 547), "coreml": (10.7e9, 557)}
+TTS = {"onnx": (7.5e9, 197), "executorch": (8.5e9, 341), "coreml": (9.6e9, 275)}
+REALTIME = {"onnx": (9.0e9, 263), "executorch": (11.1e9, 547), "coreml": (10.7e9, 557)}
 MEASURED = [
-    Measured("voxtral_tts", "--quant w4", 386, 4_002_353_392 - 3072 * 3072, SPEAKING),
+    Measured("voxtral_tts", "--quant w4", 386, 4_002_353_392 - 3072 * 3072, TTS),
     Measured(
         "voxtral_realtime",
         "--quant 8da4w --cache-length 2048 --streaming",
         711,
         4_429_679_360 + 131072 * 3072 - 26 * 2 * 32 * 3072,
-        LISTENING,
+        REALTIME,
     ),
 ]
 
 
 @pytest.mark.parametrize("measured", MEASURED, ids=lambda measured: measured.family)
-def test_dry_run_of_the_published_shapes_loads_no_weights_and_comes_near(
+def test_dry_run_of_the_published_shapes_reads_no_weights_and_is_within_25_percent(
     measured, tmp_path, monkeypatch, capsys
 ):
-    """Sparse files stand for 8 GB of weights: shapes are read, values are not."""
+    """Sparse files replace 8 GB of weights, because only shapes are read."""
     from model.checkpoint import expected_tensors
     from model.families import open_family
 
@@ -320,7 +323,7 @@ def test_dry_run_of_the_published_shapes_loads_no_weights_and_comes_near(
     assert not (tmp_path / "out").exists()
 
 
-def test_an_export_that_memory_does_not_hold_is_refused_before_it_starts(tmp_path, monkeypatch, capsys):
+def test_an_export_without_enough_memory_is_refused_before_it_starts(tmp_path, monkeypatch, capsys):
     free = psutil.virtual_memory()._replace(available=2**20)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     assert export(["--target", "onnx", "--out", str(tmp_path / "out")]) == 3
@@ -328,7 +331,7 @@ def test_an_export_that_memory_does_not_hold_is_refused_before_it_starts(tmp_pat
     assert "needs about" in error and "0.0 GB are free" in error and not list(tmp_path.iterdir())
 
 
-def test_a_bundle_that_is_there_already_needs_no_memory(bundles, monkeypatch, capsys):
+def test_an_up_to_date_bundle_is_accepted_without_free_memory(bundles, monkeypatch, capsys):
     free = psutil.virtual_memory()._replace(available=2**20)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     before = read_manifest(bundles / "onnx")
@@ -339,7 +342,7 @@ def test_a_bundle_that_is_there_already_needs_no_memory(bundles, monkeypatch, ca
 @pytest.mark.parametrize(
     ("limit", "cached", "free"), [(2**30, 0, 2**20), (2**30, 2**28, 2**28 + 2**20), ("max", 0, float("inf"))]
 )
-def test_the_limit_of_a_container_counts(tmp_path, monkeypatch, limit, cached, free):
+def test_the_memory_limit_of_a_container_is_respected(tmp_path, monkeypatch, limit, cached, free):
     for name, value in (
         ("max", limit),
         ("current", 2**30 - 2**20),
@@ -350,7 +353,9 @@ def test_the_limit_of_a_container_counts(tmp_path, monkeypatch, limit, cached, f
     check_memory(min(free, 2**21), "model", True)
     if free == float("inf"):
         return
-    with pytest.raises(ExportError, match=r"model: needs about .* GB are free; .*; --no-verify needs less"):
+    with pytest.raises(
+        ExportError, match=r"model: needs about .* GB are free; .*; an export without verification needs less"
+    ):
         check_memory(free + 1, "model", True)
 
 
@@ -366,7 +371,7 @@ VALUES = st.recursive(
 
 
 def places(content, path=()) -> list[tuple]:
-    """Every key and index of a JSON value, from the root on."""
+    """Paths of all keys and indices of a JSON value."""
     keys = (
         content.keys()
         if isinstance(content, dict)
@@ -396,10 +401,10 @@ def tampered(bundles, tmp_path_factory) -> Path:
 
 @settings(max_examples=150)
 @given(st.data())
-def test_any_change_of_a_manifest_is_a_clear_error_or_fine(bundles, tampered, data):
-    """Opened, described and spoken from: an answer or one line and its exit code, never a traceback."""
+def test_any_change_of_a_manifest_works_or_is_a_one_line_error(bundles, tampered, data):
+    """Commands succeed or print one line and return its exit code. They never print a traceback."""
     content = json.loads((bundles / "onnx" / "manifest.json").read_text())
-    content["verification"]["rows"] = []  # most places, and nobody reads them
+    content["verification"]["rows"] = []  # most fields, which no command reads
     place = data.draw(st.sampled_from(places(content)))
     (tampered / "manifest.json").write_text(
         json.dumps(changed(content, place, data.draw(VALUES), data.draw(st.booleans())))
@@ -416,7 +421,7 @@ def test_any_change_of_a_manifest_is_a_clear_error_or_fine(bundles, tampered, da
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "null", "1" * 5000, "\xff", '{"a": 1', "[" * 100_000])
-def test_a_manifest_that_is_none(tampered, text):
+def test_a_file_that_is_not_a_manifest_raises_integrity_error(tampered, text):
     (tampered / "manifest.json").write_text(text, encoding="latin-1")
     with pytest.raises(IntegrityError, match=r"manifest\.json"):
         read_manifest(tampered)

@@ -1,4 +1,4 @@
-"""Bad input: one line that says what, where, expected, what to do; the right exit code; nothing half-written."""
+"""Bad input gives one line (what, where, expected, remedy), the right exit code, and no partial output."""
 
 import io
 import json
@@ -56,18 +56,18 @@ def test_say_refuses(bundle, tmp_path, capsys, text, more, says):
     assert not list(tmp_path.iterdir())
 
 
-def test_unknown_extension(bundle, tmp_path, capsys):
+def test_an_unknown_audio_extension_is_refused(bundle, tmp_path, capsys):
     assert say(bundle, out=tmp_path / "out.aiff") == 2
     assert ".flac" in one_line(capsys)
 
 
-def test_voice_of_the_wrong_width(bundle, tmp_path, capsys):
+def test_a_voice_of_the_wrong_width_is_refused(bundle, tmp_path, capsys):
     save_file({"embedding": np.zeros((4, 7), np.float32)}, tmp_path / "v.safetensors")
     assert say(bundle, "Hello.", "--voice", str(tmp_path / "v.safetensors"), out=tmp_path / "o.wav") == 2
     assert "[4, 7]" in one_line(capsys)
 
 
-def test_changed_byte(onnx_copy, tmp_path, capsys):
+def test_a_changed_byte_fails_the_hash_check(onnx_copy, tmp_path, capsys):
     content = bytearray((onnx_copy / "backbone.onnx.data").read_bytes())
     content[100] ^= 1
     (onnx_copy / "backbone.onnx.data").write_bytes(content)
@@ -81,7 +81,7 @@ def test_changed_byte(onnx_copy, tmp_path, capsys):
 @pytest.mark.parametrize(
     "name", ["backbone.onnx.data", "tekken.json", "voices/fr_male.safetensors", "backbone.onnx"]
 )
-def test_missing_and_truncated_files(onnx_copy, capsys, name):
+def test_missing_and_truncated_files_are_named(onnx_copy, capsys, name):
     path = onnx_copy / name
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
@@ -115,7 +115,7 @@ def test_missing_and_truncated_files(onnx_copy, capsys, name):
         ),
     ],
 )
-def test_manifest_faults(onnx_copy, capsys, change, says):
+def test_faults_in_a_manifest_are_named(onnx_copy, capsys, change, says):
     edit_manifest(onnx_copy, change)
     assert say(onnx_copy) == 5
     assert says in one_line(capsys)
@@ -134,7 +134,7 @@ def test_manifest_faults(onnx_copy, capsys, change, says):
         ),
     ],
 )
-def test_a_bundle_of_something_else(onnx_copy, tmp_path, capsys, change, code, says):
+def test_a_bundle_of_an_unknown_family_or_target_is_refused(onnx_copy, tmp_path, capsys, change, code, says):
     edit_manifest(onnx_copy, change)
     assert say(onnx_copy, out=tmp_path / "o.wav") == code
     assert says in one_line(capsys)
@@ -162,7 +162,7 @@ def test_a_bundle_of_something_else(onnx_copy, tmp_path, capsys, change, code, s
         (lambda m: m["voices"].pop("fr_male"), "voices"),
     ],
 )
-def test_verify_refuses_what_no_export_makes(onnx_copy, capsys, change, says):
+def test_verify_refuses_a_manifest_that_no_export_writes(onnx_copy, capsys, change, says):
     edit_manifest(onnx_copy, change)
     assert export(["verify", str(onnx_copy), "--steps", "1"]) == 5
     assert says in one_line(capsys)
@@ -187,7 +187,7 @@ def test_a_source_that_names_no_file_is_refused(onnx_copy, capsys):
     assert "consolidated.safetensors is not" in one_line(capsys)
 
 
-def test_a_name_too_long_is_one_line(capsys):
+def test_a_file_name_that_is_too_long_is_a_one_line_error(capsys):
     assert runtime(["info", "x" * 5000]) == 3
     assert "File name too long" in one_line(capsys)
 
@@ -206,7 +206,7 @@ def test_files_beside_an_unverified_bundle_are_kept(onnx_copy, capsys):
     assert "diary.txt" in one_line(capsys) and (onnx_copy / "diary.txt").exists()
 
 
-def test_a_folder_of_bundles_names_them(bundles, tmp_path, capsys):
+def test_a_folder_that_contains_bundles_lists_them(bundles, tmp_path, capsys):
     assert say(bundles, out=tmp_path / "o.wav") == 2
     assert "coreml, executorch, onnx" in one_line(capsys)
 
@@ -214,12 +214,12 @@ def test_a_folder_of_bundles_names_them(bundles, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "says"), [(["--chunk-frames", "2"], "--stream"), (["--threads", "0"], "--threads")]
 )
-def test_say_refuses_what_it_would_ignore(bundle, tmp_path, capsys, more, says):
+def test_say_refuses_options_that_have_no_effect(bundle, tmp_path, capsys, more, says):
     assert say(bundle, "Hello.", *more, out=tmp_path / "o.wav") == 2
     assert says in one_line(capsys)
 
 
-def test_a_full_disk_behind_stdout(bundle):
+def test_a_full_disk_behind_stdout_is_a_one_line_error(bundle):
     for module, arguments in (("runtime", ["info", str(bundle)]), ("export", ["list"])):
         with open("/dev/full", "w") as full:
             done = subprocess.run(
@@ -236,19 +236,19 @@ def test_a_full_disk_behind_stdout(bundle):
         )
 
 
-def test_a_link_out_of_the_folder_is_refused(onnx_copy, tmp_path, capsys):
+def test_a_link_that_leaves_the_folder_is_refused(onnx_copy, tmp_path, capsys):
     shutil.move(onnx_copy / "tekken.json", tmp_path / "tekken.json")
     (onnx_copy / "tekken.json").symlink_to(tmp_path / "tekken.json")
     assert say(onnx_copy) == 5
 
 
-def test_manifest_that_is_no_json(onnx_copy, capsys):
+def test_a_manifest_that_is_not_json_is_refused(onnx_copy, capsys):
     (onnx_copy / "manifest.json").write_text("{")
     assert say(onnx_copy) == 5
     assert say(onnx_copy / "nowhere") == 2
 
 
-def test_no_engine_installed(bundles, tmp_path):
+def test_a_missing_engine_package_is_named(bundles, tmp_path):
     """A Python without onnxruntime: the message names the extra."""
     code = (
         "import sys, importlib.util as u; find = u.find_spec;"
@@ -297,7 +297,7 @@ def test_export_refuses(arguments, code, says, tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_group_that_does_not_divide_is_named(checkpoint, tmp_path, capsys):
+def test_a_group_size_that_does_not_divide_a_row_is_named(checkpoint, tmp_path, capsys):
     """The input projection of the acoustic head has 36 inputs."""
     rule = ["--quant-rule", "acoustic_transformer.input_projection=w4"]
     assert export(["--target", "onnx", *rule, "--out", str(tmp_path / "out")]) == 2
@@ -306,7 +306,7 @@ def test_a_group_that_does_not_divide_is_named(checkpoint, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("fault", ["truncated", "no tekken", "tekken array", "voice width"])
-def test_faulty_checkpoints(checkpoint, tmp_path, capsys, fault):
+def test_faulty_checkpoints_are_refused(checkpoint, tmp_path, capsys, fault):
     folder = tmp_path / "checkpoint"
     shutil.copytree(checkpoint, folder)
     weights = folder / "consolidated.safetensors"
@@ -324,9 +324,10 @@ def test_faulty_checkpoints(checkpoint, tmp_path, capsys, fault):
     assert str(folder) in one_line(capsys)
 
 
-def test_disk_full(tmp_path):
-    """A limit on file size stands for a full disk: exit 3, and nothing is left."""
-    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000)); import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+def test_an_export_on_a_full_disk_leaves_nothing(tmp_path):
+    """A limit on file size has the effect of a full disk: exit 3, and no files."""
+    code = "import resource, signal, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000));"
+    code += "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
     code += "from export.__main__ import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
         [sys.executable, "-c", code, "--target", "onnx", "--out", str(tmp_path / "out")],
@@ -338,7 +339,7 @@ def test_disk_full(tmp_path):
     assert "space" in done.stderr and not list(tmp_path.iterdir())
 
 
-def test_a_file_that_hides_a_package_is_named(tmp_path):
+def test_a_file_that_shadows_a_package_is_named(tmp_path):
     (tmp_path / "model.py").write_text("")
     done = subprocess.run(
         [sys.executable, "-m", "export", "list"],
@@ -354,7 +355,7 @@ def test_a_file_that_hides_a_package_is_named(tmp_path):
     )
 
 
-def test_a_text_may_come_from_stdin_and_what_was_cut_off_is_told(bundle, tmp_path, monkeypatch, capsys):
+def test_say_reads_stdin_and_reports_truncated_speech(bundle, tmp_path, monkeypatch, capsys):
     made = []
     for text, more in (("Hello there.", []), ("-", []), ("-", ["--max-frames", "1"])):
         monkeypatch.setattr(sys, "stdin", io.StringIO("Hello there."))
@@ -364,13 +365,13 @@ def test_a_text_may_come_from_stdin_and_what_was_cut_off_is_told(bundle, tmp_pat
     assert [result["ended"] for result in made] == [True, True, False]
 
 
-def test_an_export_warns_of_what_a_checkpoint_lacks(checkpoint, tmp_path, capsys):
+def test_an_export_warns_of_a_missing_tokenizer_and_missing_voices(checkpoint, tmp_path, capsys):
     bare = shutil.copytree(
         checkpoint, tmp_path / "bare", ignore=shutil.ignore_patterns("tekken.json", "voice_embedding")
     )
     assert export(["--target", "onnx", "--checkpoint", str(bare), "--dry-run"]) == 0
-    told = capsys.readouterr().err
-    assert "no tokenizer" in told and "no voices" in told
+    error = capsys.readouterr().err
+    assert "no tokenizer" in error and "no voices" in error
 
 
 def test_help_answers_without_torch():
@@ -390,8 +391,9 @@ def test_help_answers_without_torch():
 @pytest.mark.parametrize(
     "command", [["export", "list"], ["export", "--target", "onnx"], ["model", "inspect", "."]]
 )
-def test_without_torch_an_export_says_what_to_install(command):
-    code = f"import sys; sys.modules['torch'] = None; from {command[0]}.__main__ import main; sys.exit(main(sys.argv[1:]))"
+def test_an_export_without_torch_names_the_missing_package(command):
+    code = "import sys; sys.modules['torch'] = None;"
+    code += f"from {command[0]}.__main__ import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
         [sys.executable, "-c", code, *command[1:]], capture_output=True, text=True, cwd=ROOT
     )
@@ -399,8 +401,9 @@ def test_without_torch_an_export_says_what_to_install(command):
 
 
 @pytest.mark.parametrize("target", ["onnx", "coreml"])
-def test_the_runtime_needs_no_torch(bundles, tmp_path, target):
-    code = "import sys; sys.modules['torch'] = None; from runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
+def test_say_works_without_torch(bundles, tmp_path, target):
+    code = "import sys; sys.modules['torch'] = None;"
+    code += "from runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
     command = [
         sys.executable,
         "-c",

@@ -52,7 +52,7 @@ def test_without_a_fault_every_check_passes(engines):
         ("codec_step", "audio"),
     ],
 )
-def test_an_output_off_by_ten_bars(engines, component, output):
+def test_an_output_with_an_error_of_ten_bars_fails(engines, component, output):
     def fault(stream, name, inputs, outputs):
         if name == component:
             outputs[output] += 10 * FLOAT_BAR * np.abs(outputs[output]).max()
@@ -60,7 +60,7 @@ def test_an_output_off_by_ten_bars(engines, component, output):
     assert failed(check_components(engines.context(fault))) == [f"{component}.{output}"]
 
 
-def test_numbers_that_are_none_on_both_sides(engines):
+def test_nan_in_artifact_and_eager_fails(engines):
     def fault(stream, name, inputs, outputs):
         if name == "acoustic_step":
             outputs["next_x"][0, 3] = np.nan
@@ -70,7 +70,7 @@ def test_numbers_that_are_none_on_both_sides(engines):
     ]
 
 
-def test_swapped_outputs(engines):
+def test_swapped_outputs_fail(engines):
     def fault(stream, name, inputs, outputs):
         if name == "prefill":
             outputs["condition"], outputs["semantic_logits"] = (
@@ -84,8 +84,8 @@ def test_swapped_outputs(engines):
     ]
 
 
-def test_a_cache_row_that_is_not_written(engines):
-    """One of 24 and more rows: a median over rows or over a cache of zeros would not see it."""
+def test_a_cache_row_that_is_not_written_fails(engines):
+    """One of at least 24 rows. A median over rows, or a cache of zeros, would hide it."""
 
     def fault(stream, name, inputs, outputs):
         if name == "decode_step":
@@ -94,7 +94,7 @@ def test_a_cache_row_that_is_not_written(engines):
     assert failed(check_components(engines.context(fault))) == ["decode_step.states"]
 
 
-def test_a_row_written_beyond_the_position(engines):
+def test_a_row_written_beyond_the_position_fails(engines):
     def fault(stream, name, inputs, outputs):
         if name == "prefill":
             stream.change_states(lambda states: states["v_cache_0"][:, -1].fill(1e-6))
@@ -102,8 +102,8 @@ def test_a_row_written_beyond_the_position(engines):
     assert failed(check_components(engines.context(fault))) == ["prefill: rows that are not written"]
 
 
-def test_an_error_that_grows_from_step_to_step(engines):
-    """Under the bar at every step, and at the end eight times a tenth of it."""
+def test_an_error_that_grows_with_each_step_fails(engines):
+    """The error is under the bar at every step. At the end it is eight times a tenth of the bar."""
 
     def fault(stream, name, inputs, outputs):
         if name == "decode_step":
@@ -113,8 +113,8 @@ def test_an_error_that_grows_from_step_to_step(engines):
     assert failed(check_long_runs(engines.context(fault), STEPS)) == ["no drift"]
 
 
-def test_a_cache_that_forgets_its_first_row(engines):
-    """At one step of a hundred."""
+def test_a_cache_that_loses_its_first_row_fails(engines):
+    """The fault is at one of 100 steps."""
 
     def fault(stream, name, inputs, outputs):
         if name == "decode_step" and inputs["position"][0] == MAX_ROWS + 80:
@@ -125,7 +125,7 @@ def test_a_cache_that_forgets_its_first_row(engines):
     assert "decode_step.states" in failed(check_long_runs(engines.context(fault), STEPS))
 
 
-def test_a_last_row_that_is_off(engines):
+def test_an_error_at_the_last_position_fails(engines):
     def fault(stream, name, inputs, outputs):
         if name == "decode_step" and inputs["position"][0] == CACHE - 1:
             outputs["hidden"] += 10 * FLOAT_BAR * np.abs(outputs["hidden"]).max()
@@ -133,18 +133,18 @@ def test_a_last_row_that_is_off(engines):
     assert failed(check_last_positions(engines.context(fault))) == ["decode_step.hidden"]
 
 
-def last_place_at_most(name: str, inputs: Arrays) -> Arrays:
+def clamped_position(name: str, inputs: Arrays) -> Arrays:
     return inputs | {
         what: np.minimum(array, CACHE - 1) for what, array in inputs.items() if what == "position"
     }
 
 
-def test_a_stream_that_takes_one_position_too_many(engines):
-    context = engines.with_inputs(last_place_at_most)
+def test_a_stream_that_accepts_one_position_too_many_fails(engines):
+    context = engines.with_inputs(clamped_position)
     assert failed(check_last_positions(context)) == ["decode_step: one past the last position is refused"]
 
 
-def test_a_call_that_depends_on_how_many_came_before(engines):
+def test_a_call_that_depends_on_the_number_of_earlier_calls_fails(engines):
     def fault(stream, name, inputs, outputs):
         if name == "decode_step":
             outputs["hidden"] *= np.float32(1 + 1e-6 * stream.calls)
@@ -152,20 +152,20 @@ def test_a_call_that_depends_on_how_many_came_before(engines):
     assert "reset and replay" in failed(check_replay(engines.context(fault)))
 
 
-def test_two_streams_that_share_their_states(engines):
+def test_streams_that_share_their_states_fail(engines):
     context = engines.context(no_fault)
     one = context.engines.artifact.stream()
     assert failed(check_replay(with_artifact(context, lambda: one))) == ["two interleaved streams"]
 
 
-def test_a_codec_that_takes_every_chunk_for_the_first(engines):
+def test_a_codec_that_ignores_its_position_fails(engines):
     context = engines.with_inputs(
         lambda name, inputs: inputs | ({"position": np.zeros(1, np.int64)} if "position" in inputs else {})
     )
     assert failed(check_streaming(context)) == ["codec.audio"]
 
 
-def test_a_logit_that_wins_by_more_than_any_rounding(engines):
+def test_a_wrong_token_with_a_large_margin_fails(engines):
     def fault(stream, name, inputs, outputs):
         if name in ("prefill", "decode_step"):
             outputs["semantic_logits"][0, 7] = 2 * np.abs(outputs["semantic_logits"]).max()
@@ -173,7 +173,7 @@ def test_a_logit_that_wins_by_more_than_any_rounding(engines):
     assert failed(codes_of(engines, engines.context(fault))) == ["codes, teacher-forced"]
 
 
-def test_acoustic_values_two_levels_off(engines):
+def test_acoustic_codes_two_levels_off_fail(engines):
     def fault(stream, name, inputs, outputs):
         if name == "acoustic_step" and inputs["step"][0] == engines.constants.euler_steps - 1:
             outputs["next_x"] += 2.5 * 2 / (engines.constants.acoustic_levels - 1)
@@ -181,7 +181,7 @@ def test_acoustic_values_two_levels_off(engines):
     assert failed(codes_of(engines, engines.context(fault))) == ["other codes, teacher-forced"]
 
 
-def test_audio_that_is_no_number(engines):
+def test_audio_that_is_not_finite_fails(engines):
     def fault(stream, name, inputs, outputs):
         if name == "codec_step":
             outputs["audio"][0, 5] = np.inf
@@ -189,8 +189,8 @@ def test_audio_that_is_no_number(engines):
     assert failed(free_run_of(engines, engines.context(fault))) == ["free run"]
 
 
-def test_a_model_that_quantisation_ruined(engines):
-    """Full precision that has nothing to do with eager: the bar of a recipe is one that can be missed."""
+def test_an_output_uncorrelated_with_full_precision_fails(engines):
+    """Full precision is unrelated to eager. The bar of the recipe then fails."""
 
     def fault(stream, name, inputs, outputs):
         if name == "prefill":
@@ -200,7 +200,7 @@ def test_a_model_that_quantisation_ruined(engines):
     assert failed(check_components(context)) == ["prefill.hidden"]
 
 
-def test_an_engine_that_breaks_is_a_failed_check(engines):
+def test_an_engine_that_raises_is_a_failed_check(engines):
     def fault(stream, name, inputs, outputs):
         if name == "embed_codes":
             raise ValueError("shapes do not fit")
@@ -208,12 +208,12 @@ def test_an_engine_that_breaks_is_a_failed_check(engines):
     assert "stopped" in failed(check_components(engines.context(fault)))
 
 
-def off_by(part: float, array: np.ndarray) -> np.ndarray:
-    """Everywhere by a part of the largest value: what a tie may do to one value, in all."""
-    return array + np.float32(part) * np.abs(array).max()
+def off_by(fraction: float, array: np.ndarray) -> np.ndarray:
+    """Adds a fraction of the largest value everywhere. A rounding tie may do this to one value."""
+    return array + np.float32(fraction) * np.abs(array).max()
 
 
-def test_an_output_off_at_the_longest_size_alone(engines):
+def test_an_error_at_the_longest_size_only_fails(engines):
     def fault(stream, name, inputs, outputs):
         if name == "prefill" and outputs["hidden"].shape[1] == MAX_ROWS:
             outputs["hidden"] = off_by(0.04, outputs["hidden"])
@@ -221,7 +221,7 @@ def test_an_output_off_at_the_longest_size_alone(engines):
     assert failed(check_components(engines.context(fault))) == ["prefill.hidden"]
 
 
-def test_an_output_off_in_some_channels(engines):
+def test_an_error_in_some_channels_fails(engines):
     def fault(stream, name, inputs, outputs):
         if name == "decode_step":
             some = outputs["hidden"].shape[-1] * 2 // 5
@@ -230,7 +230,7 @@ def test_an_output_off_in_some_channels(engines):
     assert "decode_step.hidden" in failed(check_components(engines.context(fault)))
 
 
-def test_an_output_off_in_some_steps(engines):
+def test_an_error_in_some_steps_fails(engines):
     def fault(stream, name, inputs, outputs):
         if name == "decode_step" and 40 <= inputs["position"][0] < 80:
             outputs["hidden"] = off_by(0.04, outputs["hidden"])
@@ -238,8 +238,8 @@ def test_an_output_off_in_some_steps(engines):
     assert "decode_step.hidden" in failed(check_long_runs(engines.context(fault), STEPS))
 
 
-def test_caches_that_fade(engines):
-    """By less than any bar from step to step."""
+def test_caches_whose_values_decay_fail(engines):
+    """The change in each step is less than any bar."""
 
     def fade(states: Arrays) -> None:
         for name, array in states.items():
@@ -253,7 +253,7 @@ def test_caches_that_fade(engines):
     assert "written rows" in failed(check_long_runs(engines.context(fault), STEPS))
 
 
-def test_a_prefill_that_works_from_the_first_position_alone(engines):
+def test_a_prefill_that_fails_at_later_positions_fails(engines):
     def fault(stream, name, inputs, outputs):
         if name == "prefill" and inputs["position"][0]:
             outputs["hidden"][:] = 0
@@ -261,7 +261,7 @@ def test_a_prefill_that_works_from_the_first_position_alone(engines):
     assert failed(check_components(engines.context(fault))) == ["prefill.hidden"]
 
 
-def test_a_codec_that_is_off_in_long_calls_alone(engines):
+def test_a_codec_with_an_error_in_long_calls_only_fails(engines):
     def fault(stream, name, inputs, outputs):
         if name == "codec_step" and inputs["codes"].shape[1] > MAX_ROWS:
             outputs["audio"] = off_by(0.12, outputs["audio"])
@@ -271,8 +271,8 @@ def test_a_codec_that_is_off_in_long_calls_alone(engines):
     assert failed(check_streaming(context)) == ["codec.audio"]
 
 
-def test_a_runner_up_that_wins_by_little(engines):
-    """By 3 % of the largest logit, further than ties move any."""
+def test_a_wrong_token_with_a_small_margin_fails(engines):
+    """The margin is 3 % of the largest logit, which is more than ties change."""
 
     def fault(stream, name, inputs, outputs):
         if name in ("prefill", "decode_step"):
@@ -284,7 +284,7 @@ def test_a_runner_up_that_wins_by_little(engines):
     assert failed(codes_of(engines, engines.context(fault))) == ["codes, teacher-forced"]
 
 
-def test_a_model_that_ends_before_its_first_frame_in_eager_too(engines):
+def test_a_free_run_without_frames_passes_only_if_eager_ends_there_too(engines):
     def fault(stream, name, inputs, outputs):
         if name == "prefill":
             outputs["semantic_logits"][0, 1] = 1e3
@@ -293,7 +293,7 @@ def test_a_model_that_ends_before_its_first_frame_in_eager_too(engines):
     assert failed(free_run_of(engines, engines.context(fault))) == ["free run"]
 
 
-def test_checks_of_a_family_without_sequences_are_left_out_by_name(engines):
+def test_checks_without_sequences_are_reported_as_left_out(engines):
     context = replace(engines.context(no_fault), plan=VerificationPlan())
     results = [*check_long_runs(context, STEPS), *check_streaming(context)]
     assert [(result.name, result.detail.split(":")[0]) for result in results] == [

@@ -18,7 +18,7 @@ def context(engines: Engines, fault: Fault) -> Context:
     )
 
 
-def test_without_a_fault_batches_pass(engines):
+def test_batched_calls_without_a_fault_pass(engines):
     assert failed(check_batches(context(engines, no_fault))) == []
     compared = {result.component for result in check_batches(context(engines, no_fault))}
     assert compared == {"embed_codes", "decode_step", "acoustic_step"}
@@ -29,32 +29,32 @@ def one_position_for_all(stream, name, inputs, outputs):
         inputs["position"][:] = inputs["position"][0]
 
 
-def streams_change_places(stream, name, inputs, outputs):
+def swapped_slots(stream, name, inputs, outputs):
     for array in outputs.values() if name == "embed_codes" else ():
         array[:] = np.roll(array, 1, axis=0)
 
 
-def guidance_of_another_stream(stream, name, inputs, outputs):
+def guidance_of_another_slot(stream, name, inputs, outputs):
     if name == "acoustic_step" and outputs:
         outputs["velocity"][:, 1] = np.roll(outputs["velocity"][:, 1], 1, axis=0)
 
 
-def a_row_of_another_stream(stream, name, inputs, outputs):
+def a_row_of_another_slot(stream, name, inputs, outputs):
     if name == "decode_step" and outputs:
         row = int(inputs["position"][-1])
-        states = stream.parts[-1].snapshot()
-        states["v_cache_1"][:, row] = stream.parts[0].snapshot()["v_cache_1"][:, row]
-        stream.parts[-1].restore(states)
+        states = stream.slots[-1].snapshot()
+        states["v_cache_1"][:, row] = stream.slots[0].snapshot()["v_cache_1"][:, row]
+        stream.slots[-1].restore(states)
 
 
 @pytest.mark.parametrize(
     ("fault", "found"),
     [
         (one_position_for_all, {"decode_step.hidden", "decode_step.states"}),
-        (streams_change_places, {"embed_codes.embeddings"}),
-        (guidance_of_another_stream, {"acoustic_step.velocity"}),
-        (a_row_of_another_stream, {"decode_step.states"}),
+        (swapped_slots, {"embed_codes.embeddings"}),
+        (guidance_of_another_slot, {"acoustic_step.velocity"}),
+        (a_row_of_another_slot, {"decode_step.states"}),
     ],
 )
-def test_streams_of_one_call_that_touch(engines, fault, found):
+def test_slots_that_influence_each_other_fail(engines, fault, found):
     assert found <= set(failed(check_batches(context(engines, fault))))

@@ -93,7 +93,7 @@ def test_functions_take_exactly_the_sizes_of_their_component(packages):
     ("graph", "function", "bits"),
     [("backbone", "prefill", 4), ("backbone", "decode_step", 4), ("codec", "codec_step", 8)],
 )
-def test_weights_read_back_are_the_modules_own(packages, w4, graph, function, bits):
+def test_weights_that_are_read_back_equal_those_of_the_modules(packages, w4, graph, function, bits):
     found = read_quantized_weights(packages / f"{graph}.mlpackage", function)
     linears = [part for part in w4[graph].module.modules() if isinstance(part, QuantizedLinear)]
     assert len(found) == len(linears)
@@ -126,14 +126,14 @@ def test_same_graphs_give_the_same_bytes(packages, checkpoint, tmp_path):
 
 
 def test_the_order_of_blobs_does_not_depend_on_the_process():
-    """The order of protobuf keys does. Eight are in order by accident in one process of 40,320."""
+    """The order of protobuf keys differs between processes. Eight are sorted by chance in 1 of 40,320."""
     operation = ct.proto.MIL_pb2.Operation()
     for index, name in enumerate("abcdefgh", start=1):
         operation.inputs[name].arguments.add().value.blobFileValue.offset = index
     assert [value.offset for value in blob_values(operation)] == list(range(1, 9))
 
 
-def test_reading_leaves_a_package_as_it_is(packages, w4):
+def test_reading_a_package_does_not_change_it(packages, w4):
     import coremltools
 
     before = contents(packages / "embed_text.mlpackage")
@@ -142,12 +142,12 @@ def test_reading_leaves_a_package_as_it_is(packages, w4):
     assert contents(packages / "embed_text.mlpackage") == before
 
 
-def test_conversion_is_silent(checkpoint, tmp_path, capfd):
+def test_conversion_prints_nothing(checkpoint, tmp_path, capfd):
     lower(graphs(checkpoint, "w8", "embed_codes"), tmp_path)
     assert capfd.readouterr() == ("", "")
 
 
-def test_merged_functions_are_those_that_coremltools_merges(w4, tmp_path, monkeypatch):
+def test_merged_packages_equal_those_of_coremltools(w4, tmp_path, monkeypatch):
     from coremltools.models.utils import MultiFunctionDescriptor, load_spec, save_multifunction
 
     def both(parts: dict[str, Path], default: str, path: Path) -> None:
@@ -182,7 +182,7 @@ def test_merged_functions_are_those_that_coremltools_merges(w4, tmp_path, monkey
 @pytest.mark.parametrize(
     ("key", "name", "recipe"), [("voxtral_tts", "codec", "w8"), ("voxtral_realtime", "decoder", "8da4w")]
 )
-def test_the_passes_that_are_left_out_would_change_nothing(key, name, recipe, tmp_path, monkeypatch):
+def test_the_skipped_passes_would_change_nothing(key, name, recipe, tmp_path, monkeypatch):
     """All passes of coremltools except `divide_to_multiply`, for a graph with a cache and one without."""
     graph = Model(
         resolve(Source(embedded_default(key)), ExportRequest(quant=recipe)), "BHSD", "float16"
@@ -227,7 +227,7 @@ def test_no_call_widens_a_compressed_weight(tmp_path):
     assert takers == ["linear"] * len(weights)
 
 
-def test_check_sees_a_changed_integer(packages, w4):
+def test_the_read_back_detects_a_changed_integer(packages, w4):
     linear = next(part for part in w4["acoustic_step"].module.modules() if isinstance(part, QuantizedLinear))
     linear.weight[0, 0] ^= 1
     try:
@@ -239,10 +239,8 @@ def test_check_sees_a_changed_integer(packages, w4):
         linear.weight[0, 0] ^= 1
 
 
-def test_check_sees_weights_that_changed_places_in_the_second_function(packages, w4, tmp_path):
-    """Functions share their weights, which are compared in the first; here two products of the second take
-    each other's.
-    """
+def test_the_read_back_detects_swapped_weights_in_the_second_function(packages, w4, tmp_path):
+    """Functions share their weights. The fault swaps two weights in the second function only."""
     import coremltools
 
     path = Path(shutil.copytree(packages / "backbone.mlpackage", tmp_path / "backbone.mlpackage"))
@@ -283,7 +281,7 @@ def test_check_sees_weights_that_changed_places_in_the_second_function(packages,
         (lambda s: {"states": (replace(s.states[0], shape=(1, 2, 3, 4)), *s.states[1:])}, "states: found"),
     ],
 )
-def test_check_sees_another_interface(packages, w4, change, message):
+def test_the_read_back_detects_a_changed_interface(packages, w4, change, message):
     graph, prefill = w4["backbone"], w4["backbone"].first
     if callable(change):
         change = {"signature": replace(prefill.signature, **change(prefill.signature))}
@@ -292,7 +290,7 @@ def test_check_sees_another_interface(packages, w4, change, message):
         check_package(packages / "backbone.mlpackage", changed)
 
 
-def test_check_sees_truncated_weights(packages, w4, tmp_path):
+def test_the_read_back_detects_truncated_weights(packages, w4, tmp_path):
     broken = Path(shutil.copytree(packages / "embed_codes.mlpackage", tmp_path / "embed_codes.mlpackage"))
     weights = broken / "Data/com.apple.CoreML/weights/weight.bin"
     weights.write_bytes(weights.read_bytes()[:100])
@@ -300,7 +298,7 @@ def test_check_sees_truncated_weights(packages, w4, tmp_path):
         check_package(broken, w4["embed_codes"])
 
 
-def test_a_failed_conversion_is_one_line_and_leaves_the_modules_alone(w4, tmp_path):
+def test_a_failed_conversion_is_a_one_line_error_and_does_not_change_the_modules(w4, tmp_path):
     graph = w4["backbone"]
     signature = graph.first.signature
     broken = replace(graph.first, signature=replace(signature, inputs=signature.inputs[:1]))
@@ -311,7 +309,7 @@ def test_a_failed_conversion_is_one_line_and_leaves_the_modules_alone(w4, tmp_pa
 
 
 @pytest.mark.parametrize(("start", "rows"), [(0, 5), (3, 1), (7, 1)])
-def test_one_hot_attention_is_the_reference(start, rows):
+def test_one_hot_attention_equals_the_reference(start, rows):
     torch.manual_seed(0)
     q, k, v = torch.randn(1, rows, 6, 16), torch.randn(1, rows, 2, 16), torch.randn(1, rows, 2, 16)
     caches = [torch.randn(1, 2, 8, 16) for _ in range(2)]
@@ -324,7 +322,7 @@ def test_one_hot_attention_is_the_reference(start, rows):
         torch.testing.assert_close(found, wanted)
 
 
-def test_products_are_the_shared_arithmetic():
+def test_linears_equal_the_shared_kernels():
     torch.manual_seed(0)
     weight, x = torch.randn(48, 64), torch.randn(2, 3, 64)
     for recipe, same in (("w8", float_activations), ("w4", float_activations), ("8da4w", int8_per_token)):
@@ -334,7 +332,7 @@ def test_products_are_the_shared_arithmetic():
         assert lower_linear(torch.zeros_like(x), linear).eq(0).all()
 
 
-def test_dynamic_activations_are_spelled_out_in_the_graph(checkpoint, tmp_path):
+def test_dynamic_activations_are_lowered_to_plain_operators(checkpoint, tmp_path):
     lower(graphs(checkpoint, "8da4w", "acoustic_step"), tmp_path)
     program = read_program(tmp_path / "acoustic_step.mlpackage", "acoustic_step")
     products = len(read_quantized_weights(tmp_path / "acoustic_step.mlpackage", "acoustic_step"))
@@ -343,7 +341,7 @@ def test_dynamic_activations_are_spelled_out_in_the_graph(checkpoint, tmp_path):
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-5, 1e-2])
 @pytest.mark.parametrize("size", [0.0, 1e-2, 1.0, 3e3])
-def test_norm_holds_in_half_precision(eps, size):
+def test_norms_do_not_overflow_in_half_precision(eps, size):
     """Zero rows, rows below epsilon, and rows whose squares overflow."""
     torch.manual_seed(0)
     x, weight = (torch.randn(4, 96) * size).half(), torch.ones(96)

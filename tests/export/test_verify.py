@@ -1,4 +1,4 @@
-"""The checker itself: faults planted in a real bundle must each be found."""
+"""Verification finds each fault that is planted in a bundle."""
 
 import json
 
@@ -61,8 +61,10 @@ def test_a_wrong_second_output_fails(onnx_copy, capsys):
         ),
     ],
 )
-def test_a_large_model_is_checked_by_a_sample_that_says_so(bundles, monkeypatch, capsys, target, sampled):
-    """As every model is where a reference may hold nothing."""
+def test_a_large_model_is_checked_by_a_sample_and_the_report_says_it(
+    bundles, monkeypatch, capsys, target, sampled
+):
+    """The limit for references is 0 bytes, so every model counts as large."""
     monkeypatch.setattr("export.source.MAX_REFERENCE_BYTES", 0)
     assert verify(bundles / target) == 0
     out = capsys.readouterr().out
@@ -92,7 +94,7 @@ def test_swapped_caches_fail(onnx_copy, capsys):
 
 
 def test_a_changed_weight_fails(onnx_copy, capsys):
-    """The bytes of one quantised weight, its low nibbles cleared: small, but in every product."""
+    """The low nibbles of one quantised weight become 0. The change is small, but affects every product."""
     model = onnx.load(onnx_copy / "backbone.onnx", load_external_data=False)
     packed = next(i for i in model.graph.initializer if i.name.endswith(".packed"))
     place = {entry.key: entry.value for entry in packed.external_data}
@@ -107,7 +109,7 @@ def test_a_changed_weight_fails(onnx_copy, capsys):
 
 
 def test_a_changed_attribute_fails(onnx_copy):
-    """Float activations in place of integer ones: 5e-3 away, which a loose bar would let through."""
+    """Float activations replace integer ones. The distance of 5e-3 would pass a loose bar."""
 
     def float_activations(graph):
         for node in graph.node:
@@ -128,7 +130,7 @@ def test_a_state_that_is_not_updated_fails(onnx_copy):
     assert verify(onnx_copy) == 4
 
 
-def test_a_nan_on_both_sides_is_no_match():
+def test_nan_on_both_sides_is_not_equal():
     nan = np.array([1.0, np.nan])
     assert lowering_error(nan, nan) == float("inf")
 

@@ -48,7 +48,7 @@ def unpack(packed: np.ndarray, bits: int, columns: int) -> np.ndarray:
     return (packed.astype(np.int16) - zero).astype(np.int8).reshape(packed.shape[0], -1)[:, :columns]
 
 
-def test_onnx_holds_them(bundles, linears):
+def test_onnx_stores_the_quantised_weights_exactly(bundles, linears):
     for graph, expected in linears.items():
         found = onnx.load(bundles / "onnx" / f"{graph}.onnx")
         tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in found.graph.initializer}
@@ -71,7 +71,7 @@ def test_onnx_holds_them(bundles, linears):
             )
 
 
-def test_executorch_holds_them(bundles, linears):
+def test_executorch_stores_the_quantised_weights_exactly(bundles, linears):
     """XNNPACK keeps 8-bit rows as they are and 4-bit rows as nibbles, offset by 8, low first; blockwise
     scales as bfloat16.
     """
@@ -88,7 +88,7 @@ def test_executorch_holds_them(bundles, linears):
                 assert (linear.scale.numpy().view(np.uint32) >> 16).astype(np.uint16).tobytes() in program
 
 
-def test_tables_are_the_same_in_all_three(bundles, tables):
+def test_tables_are_equal_on_all_targets(bundles, tables):
     from export.targets.coreml.stored_weights import read_quantized_weights
 
     for graph, module in tables.items():
@@ -106,7 +106,7 @@ def test_tables_are_the_same_in_all_three(bundles, tables):
         assert any(np.array_equal(i, integers) and np.array_equal(s, scale) for i, s in found)
 
 
-def test_coreml_holds_them(bundles, linears):
+def test_coreml_stores_the_quantised_weights_exactly(bundles, linears):
     from export.targets.coreml.stored_weights import read_quantized_weights
 
     functions = {
@@ -124,7 +124,7 @@ def test_coreml_holds_them(bundles, linears):
                 ), f"{graph}.{name}"
 
 
-def test_scales_are_bfloat16_and_exact_in_half(linears):
+def test_scales_are_exact_in_bfloat16_and_float16(linears):
     for expected in linears.values():
         for linear in expected:
             scale = linear.scale
@@ -132,12 +132,11 @@ def test_scales_are_bfloat16_and_exact_in_half(linears):
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
-def test_once_packed_the_integers_of_a_lowered_graph_are_nowhere_else(target, tmp_path):
+def test_packing_a_lowered_graph_frees_its_unpacked_integers(target, tmp_path):
     """Weights that a tool keeps of a lowered program would take 3.4 GB at the published size."""
     lowering = open_target(target)
     model = Model(
-        Source(embedded_default("voxtral_realtime")),
-        ExportRequest(quant="8da4w"),
+        resolve(Source(embedded_default("voxtral_realtime")), ExportRequest(quant="8da4w")),
         lowering.layout,
         lowering.compute_precision,
     )
@@ -152,7 +151,7 @@ def test_once_packed_the_integers_of_a_lowered_graph_are_nowhere_else(target, tm
     assert linears and all(reference.expired() for reference in held)
 
 
-def test_executorch_plans_no_second_set_of_caches(bundles):
+def test_executorch_plans_memory_for_one_set_of_caches(bundles):
     """A loaded method holds memory for the largest sizes of its inputs and outputs, beside the states."""
     from executorch.exir._serialize._program import deserialize_pte_binary
 

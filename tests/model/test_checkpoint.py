@@ -1,4 +1,4 @@
-"""Strictness of reading: whatever does not fit params.json is refused, and the refusal names it."""
+"""Strict reading: a tensor that does not match params.json is an error that names it."""
 
 import json
 import shutil
@@ -38,7 +38,7 @@ def folder(tiny, tmp_path) -> Path:
 
 
 def change(folder: Path, **changes: torch.Tensor | None) -> None:
-    """Replaces, adds or (None) removes tensors; `__` in a keyword stands for a dot."""
+    """Replaces, adds or (None) removes tensors; `__` in a keyword means a dot."""
     tensors = load_file(folder / WEIGHTS)
     for keyword, tensor in changes.items():
         tensors.pop(keyword.replace("__", "."), None)
@@ -80,7 +80,7 @@ def test_loading_takes_only_what_lies_below_a_prefix(tiny):
     assert torch.equal(dict(root.named_parameters())[NORM], checkpoint.tensor(NORM).float())
 
 
-def test_a_conversion_may_take_the_place_of_a_linear_before_it_is_a_float(tiny):
+def test_a_quantizer_may_replace_a_linear_while_it_is_loaded(tiny):
     root, taken = open_folder(tiny), []
 
     def convert(path: str, module: torch.nn.Module, weight: torch.Tensor) -> torch.nn.Module | None:
@@ -98,7 +98,7 @@ def test_a_missing_tensor_is_named(folder):
     assert f"{NORM} missing" in refusal(folder)
 
 
-def test_of_several_missing_tensors_the_number_is_given(folder):
+def test_an_error_counts_the_missing_tensors(folder):
     change(folder, layers__1__attention_norm__weight=None, layers__1__ffn_norm__weight=None)
     assert f"{NORM} and 1 more missing" in refusal(folder)
 
@@ -122,12 +122,12 @@ def test_a_tensor_of_another_dtype_is_named(folder, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_the_other_float_types_are_taken(folder, dtype):
+def test_float16_and_float32_tensors_are_loaded(folder, dtype):
     change(folder, layers__1__attention_norm__weight=torch.ones(96, dtype=dtype))
     open_folder(folder)
 
 
-def test_a_configuration_of_another_size_does_not_fit(folder):
+def test_a_checkpoint_of_another_size_than_its_configuration_is_refused(folder):
     params = json.loads((folder / "params.json").read_text())
     params["n_layers"] = 3
     (folder / "params.json").write_text(json.dumps(params))
@@ -224,7 +224,7 @@ def test_the_published_configuration_describes_the_published_tensors():
         assert shapes[name] == shape
 
 
-def test_voices_come_by_name_as_stored(tiny):
+def test_voices_are_listed_by_name_with_their_stored_values(tiny):
     voices = voices_of(tiny)
     assert list(voices) == ["casual_male", "fr_male", "neutral_female"]
     assert {name: tuple(rows.shape) for name, rows in voices.items()} == {

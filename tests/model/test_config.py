@@ -1,4 +1,4 @@
-"""params.json: what is accepted, and that whatever else is refused with the key named."""
+"""params.json: accepted contents, and errors that name the key of a refused value."""
 
 import copy
 import json
@@ -22,7 +22,7 @@ def tiny() -> dict[str, Any]:
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
-    """The tiny parameters with the value at `path` replaced, or taken out."""
+    """The tiny parameters with the value at `path` replaced or removed."""
     params = tiny()
     *sections, key = path.split(".")
     section = params
@@ -54,7 +54,7 @@ def test_code_books_follow_each_other_without_padding():
     assert len(offsets) == 37
 
 
-def test_both_spellings_of_code_books_mean_the_same():
+def test_both_spellings_of_codebook_fields_are_equal():
     older = tiny()
     for key in ("semantic_codebook_size", "acoustic_codebook_size", "n_acoustic_codebook"):
         del older["multimodal"]["audio_model_args"][key]
@@ -68,7 +68,7 @@ def test_lists_may_be_comma_strings_or_lists(spelled):
     assert config.codec.decoder_transformer_lengths == (1, 1, 1, 1)
 
 
-def test_keys_that_inference_does_not_need_are_passed_over():
+def test_keys_that_inference_does_not_need_are_ignored():
     assert parse_config(tiny() | {"architectures": ["x"], "new_in_some_version": 1}) == parse_config(tiny())
 
 
@@ -200,7 +200,7 @@ def test_any_change_gives_a_consistent_configuration_or_a_config_error(changes):
 
 
 @given(json_values)
-def test_what_is_no_object_at_all_is_a_config_error(value):
+def test_a_configuration_that_is_not_an_object_is_a_config_error(value):
     with pytest.raises(ConfigError):
         parse_config(value)
 
@@ -210,7 +210,7 @@ def test_what_is_no_object_at_all_is_a_config_error(value):
     [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"dim": ' + b"9" * 5000 + b"}"],
     ids=["empty", "cut", "array", "null", "binary", "nested", "long-number"],
 )
-def test_a_file_that_is_no_configuration_is_named(tmp_path, content):
+def test_a_file_that_is_not_a_configuration_is_named(tmp_path, content):
     (tmp_path / "params.json").write_bytes(content)
     with pytest.raises(ConfigError, match=r"params\.json"):
         load_config(tmp_path)
@@ -222,6 +222,6 @@ def test_a_folder_without_params_is_no_checkpoint(tmp_path):
     assert caught.value.exit_code == 2
 
 
-def test_a_configuration_survives_a_file(tmp_path):
+def test_a_configuration_is_equal_after_writing_and_reading(tmp_path):
     (tmp_path / "params.json").write_text(json.dumps(tiny()), encoding="utf-8")
     assert load_config(tmp_path) == parse_config(tiny())

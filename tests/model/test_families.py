@@ -1,4 +1,4 @@
-"""The table of families: what is detected, what is refused, and that one row adds a family."""
+"""The table of families: detection, refusal, and adding a family with one row."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ from model.synthetic.checkpoint import write_checkpoint
 
 @pytest.fixture
 def toy(monkeypatch, tmp_path):
-    """A checkpoint of a family that only this row knows."""
+    """A checkpoint of a family that only this row defines."""
     monkeypatch.setitem(FAMILIES, "toy", families.Row("Toy", "toy_family"))
     write_checkpoint(tmp_path / "toy", key="toy")
     return tmp_path / "toy"
@@ -30,7 +30,7 @@ def test_a_checkpoint_is_detected_by_its_family_alone(key, tmp_path):
     assert [other for other in FAMILIES if format_of(other).detect(tmp_path / key)] == [key]
 
 
-def test_the_files_that_a_bundle_is_made_from(tmp_path):
+def test_the_source_files_of_a_bundle_are_listed(tmp_path):
     write_checkpoint(tmp_path / "tts")
     found = format_of("voxtral_tts").source_files(tmp_path / "tts")
     voices = [f"voice_embedding/{name}.pt" for name in ("casual_male", "fr_male", "neutral_female")]
@@ -78,7 +78,7 @@ def test_one_row_adds_a_family(toy, capsys):
     assert summary["parameters"] == {"body": 1024, "head": 1024}
 
 
-def test_the_module_of_an_added_family_computes_what_its_component_says(toy):
+def test_the_module_of_an_added_family_matches_its_signature(toy):
     family = open_family("toy")
     config, options = family.load_config(toy), family.options()
     (component,) = family.components(config, options, 8, "BSHD")

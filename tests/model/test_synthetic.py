@@ -1,4 +1,4 @@
-"""Synthetic checkpoints: reproducible, in the published format, with a tokenizer and voices, and sentences that end."""
+"""Synthetic checkpoints: reproducible, in the published format, with a tokenizer and voices."""
 
 import hashlib
 import itertools
@@ -77,7 +77,7 @@ def test_another_seed_gives_other_values_of_the_same_form(tiny, tmp_path):
     assert different == {WEIGHTS, *(f"voice_embedding/{voice}.pt" for voice in SIZES["tiny"].voices)}
 
 
-def test_whoever_changes_the_bytes_of_an_embedded_checkpoint_raises_its_version(cache):
+def test_the_bytes_of_an_embedded_checkpoint_match_its_version(cache):
     for key, version, expected in (
         ("voxtral_tts", 2, "3b2109d6e7898169"),
         ("voxtral_realtime", 1, "6a25f955d4ffbebf"),
@@ -110,7 +110,7 @@ def test_the_weights_open_strictly_and_all_are_bfloat16(tiny):
     assert {checkpoint.dtype(name) for name in checkpoint.names} == {"BF16"}
 
 
-def test_values_that_must_be_positive_are(tiny):
+def test_tensors_that_must_be_positive_have_positive_values(tiny):
     checkpoint = Checkpoint(FORMAT.weight_files(tiny))
     for name in checkpoint.names:
         if name.endswith(("original0", "cluster_usage", "_scale", "norm.weight")):
@@ -152,7 +152,7 @@ def tokenizer(tiny) -> MistralTokenizer:
 
 
 def text_ids(tokenizer: MistralTokenizer, text: str, voice: str = "fr_male") -> list[int]:
-    """The ids of the text, once all around them has been found in its place."""
+    """The ids of the text. Asserts that the markers and the voice around them are correct."""
     ids, rows = (
         tokenizer.encode_speech_request(SpeechRequest(input=text, voice=voice)).tokens,
         SIZES["tiny"].voices[voice],
@@ -172,7 +172,7 @@ def test_a_prompt_is_markers_voice_and_text_and_nothing_typed_becomes_a_marker(t
 
 
 @given(text=st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40))
-def test_any_text_survives_its_ids(tokenizer, text):
+def test_decoded_ids_equal_the_text(tokenizer, text):
     ids = text_ids(tokenizer, text)
     assert all(1000 <= token < 1536 for token in ids)
     assert tokenizer.decode(ids) == text
@@ -184,7 +184,7 @@ def test_digits_are_single_and_common_words_are_not_bytes(tokenizer):
     assert len(text_ids(tokenizer, " été")) == 1
 
 
-def test_entries_beyond_the_vocabulary_are_there_to_be_dropped(tiny):
+def test_the_tokenizer_file_has_entries_beyond_the_vocabulary(tiny):
     content = json.loads((tiny / "tekken.json").read_text(encoding="utf-8"))
     assert len(content["vocab"]) == content["config"]["num_vocab_tokens"] == 600
     assert Tekkenizer.from_file(tiny / "tekken.json").n_words == load_config(tiny).vocab_size == 1536
@@ -262,7 +262,7 @@ def spoken(tiny) -> tuple[Speaker, list[list[torch.Tensor]]]:
     ]
 
 
-def test_sentences_end_by_themselves_neither_at_once_nor_late(spoken):
+def test_sentences_end_after_a_plausible_number_of_frames(spoken):
     lengths = [len(frames) for frames in spoken[1]]
     assert min(lengths) > 0
     assert sum(length == LIMIT for length in lengths) <= 1
@@ -283,7 +283,7 @@ def test_the_audio_is_audible_and_does_not_clip(spoken):
     assert float(audio.abs().max()) < 1
 
 
-def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
+def test_a_folder_that_is_not_empty_is_not_changed(tmp_path):
     (tmp_path / "mine.txt").write_text("kept")
     with pytest.raises(OutputError, match="choose another folder") as caught:
         write_checkpoint(tmp_path)
@@ -297,7 +297,7 @@ def test_an_empty_folder_is_filled(tmp_path, tiny):
     assert contents(tmp_path / "out") == contents(tiny)
 
 
-def test_a_file_in_the_way_is_a_usage_error(tmp_path):
+def test_a_file_at_the_output_path_is_a_usage_error(tmp_path):
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(OutputError, match="choose another folder"):
@@ -309,7 +309,7 @@ def test_an_unknown_size_is_refused_with_the_known_ones(tmp_path):
         write_checkpoint(tmp_path / "out", size="huge")
 
 
-def test_a_disk_that_is_too_small_is_noticed_before_anything_is_written(tmp_path, monkeypatch):
+def test_a_disk_that_is_too_small_is_an_error_before_any_write(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: type("Usage", (), {"free": 8 * 10**9}))
     with pytest.raises(OutputError, match=r"needs 8\.02 GB, 8\.00 GB are free"):
         write_checkpoint(tmp_path / "out", size="full")
@@ -345,7 +345,7 @@ def test_the_embedded_checkpoint_is_made_once(cache, tiny):
 @pytest.mark.parametrize(
     "damage", ["params.json", "tekken.json", WEIGHTS, "voice_embedding/fr_male.pt", "short weights"]
 )
-def test_a_broken_embedded_checkpoint_is_made_anew(cache, tiny, damage):
+def test_a_damaged_embedded_checkpoint_is_written_again(cache, tiny, damage):
     folder = embedded_default()
     if damage == "short weights":
         (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-2])
@@ -354,7 +354,7 @@ def test_a_broken_embedded_checkpoint_is_made_anew(cache, tiny, damage):
     assert contents(embedded_default()) == contents(tiny)
 
 
-def test_processes_that_race_for_the_embedded_checkpoint_all_get_it(cache, tiny):
+def test_concurrent_processes_all_get_the_embedded_checkpoint(cache, tiny):
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         folders = {pool.apply_async(embedded_default) for _ in range(2)}
         assert len({result.get(timeout=120) for result in folders}) == 1
@@ -363,13 +363,14 @@ def test_processes_that_race_for_the_embedded_checkpoint_all_get_it(cache, tiny)
 
 
 def test_help_needs_no_torch():
-    code = "import sys; sys.argv = ['model', '--help']; from model.__main__ import main\ntry: main()\nexcept SystemExit: print(*sorted(sys.modules))"
+    code = "import sys; sys.argv = ['model', '--help']; from model.__main__ import main\n"
+    code += "try: main()\nexcept SystemExit: print(*sorted(sys.modules))"
     output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert "synth" in output and "inspect" in output
     assert not {"torch", "numpy", "pydantic"} & set(output.split())
 
 
-def test_inspect_tells_what_a_checkpoint_holds(tiny, capsys):
+def test_inspect_lists_the_contents_of_a_checkpoint(tiny, capsys):
     assert main(["inspect", str(tiny), "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["tensors"], summary["dtypes"], summary["tokenizer"]) == (
@@ -384,7 +385,7 @@ def test_inspect_tells_what_a_checkpoint_holds(tiny, capsys):
     assert summary["config"]["dim"] == 96
 
 
-def test_inspect_without_json_reads_as_a_table(tiny, capsys):
+def test_inspect_without_json_prints_a_table(tiny, capsys):
     assert main(["inspect", str(tiny)]) == 0
     output = capsys.readouterr()
     assert "neutral_female (17 rows)" in output.out
@@ -414,7 +415,7 @@ def test_errors_are_one_line_with_an_exit_code(tiny, tmp_path, capsys):
         assert line.count("\n") == 1
 
 
-def test_synth_prints_the_folder_and_tells_its_progress_apart(tmp_path, capsys):
+def test_synth_prints_the_folder_to_stdout_and_progress_to_stderr(tmp_path, capsys):
     assert main(["synth", str(tmp_path / "out")]) == 0
     output = capsys.readouterr()
     assert output.out == f"{tmp_path / 'out'}\n"

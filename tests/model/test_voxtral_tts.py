@@ -52,7 +52,7 @@ def test_chunks_of_any_sizes_add_up_to_the_whole(engine, codes, sizes):
     assert np.abs(chunked - whole).max() <= 1e-5 * np.abs(whole).max()
 
 
-def test_a_second_utterance_hears_nothing_of_the_first(engine, codes):
+def test_a_second_utterance_does_not_depend_on_the_first(engine, codes):
     stream = engine[0].stream()
     stream.run("codec_step", {"codes": codes[:, ::-1].copy(), "position": np.array([0])})
     again = stream.run("codec_step", {"codes": codes, "position": np.array([0])})["audio"]
@@ -81,7 +81,7 @@ def test_single_steps_equal_a_prefill(engine):
     np.testing.assert_allclose(np.concatenate(rows, axis=1), whole, atol=2e-5)
 
 
-def test_the_conditional_row_alone_depends_on_the_condition(engine):
+def test_only_the_conditional_row_depends_on_the_condition(engine):
     runner, components = engine
     first, second = (components["acoustic_step"].example(seed) for seed in (1, 2))
     changed = {**first, "condition": second["condition"]}

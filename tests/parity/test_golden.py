@@ -1,4 +1,7 @@
-"""Agreement with an independent implementation of Voxtral-TTS: 1e-4 of the largest value, in eager and in three compiled targets."""
+"""Comparison with an independent implementation of Voxtral-TTS, in eager and in three compiled targets.
+
+The bar is 1e-4 of the largest value.
+"""
 
 from pathlib import Path
 
@@ -11,9 +14,9 @@ from runtime.__main__ import main as runtime
 GOLDEN = Path(__file__).parent / "golden" / "voxtral_tts"
 CHECKPOINT = str(GOLDEN / "checkpoint")
 BAR = 1e-4
-# A default Core ML bundle rounds constants (cosines, time tokens, folded convolutions) to half precision: 2^-12 each, some dozen
-# in a row.
-HALF_CONSTANTS_BAR = 1e-3
+# A default Core ML bundle rounds constants (cosines, time tokens, folded convolutions) to half precision.
+# Each rounding is 2^-12, and about a dozen follow each other.
+FLOAT16_CONSTANTS_BAR = 1e-3
 COMPARED = ("prefill_hidden", "hidden", "semantic_logits", "velocity_0.0000", "velocity_0.4286", "audio")
 OPTIONS = {
     "reference": ["--alibi-slopes", "standard", "--first-frame", "audio_token"],
@@ -48,7 +51,7 @@ def trace_eager(name: str, options: list[str], inputs: dict[str, str], out: Path
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_eager_agrees(name, inputs, tmp_path):
+def test_eager_equals_the_reference(name, inputs, tmp_path):
     trace_eager(name, OPTIONS[name], inputs, tmp_path / "out.npz")
     assert_golden(tmp_path / "out.npz", name)
 
@@ -57,7 +60,7 @@ def test_eager_agrees(name, inputs, tmp_path):
 @pytest.mark.parametrize(
     ("name", "other"), [("reference", "reference-makers"), ("reference-makers", "reference")]
 )
-def test_the_other_value_of_each_option_disagrees(name, other, changed, inputs, tmp_path):
+def test_the_other_value_of_each_option_differs_from_the_reference(name, other, changed, inputs, tmp_path):
     options = list(OPTIONS[name])
     index = options.index(changed) + 1
     options[index] = OPTIONS[other][index]
@@ -72,11 +75,11 @@ def test_the_other_value_of_each_option_disagrees(name, other, changed, inputs, 
     ("target", "precision"),
     [("onnx", None), ("executorch", None), ("coreml", "float32"), ("coreml", "float16")],
 )
-def test_artifacts_agree(name, inputs, tmp_path, target, precision):
+def test_artifacts_equal_the_reference(name, inputs, tmp_path, target, precision):
     bundle, out = tmp_path / "bundle", tmp_path / "out.npz"
     arguments = ["--checkpoint", CHECKPOINT, "--target", target, *OPTIONS[name], "--cache-length", "64"]
     arguments += ["--compute-precision", precision] if precision else []
     assert export([*arguments, "--no-verify", "--out", str(bundle)]) == 0
     executed = ["--compute-precision", "float32"] if precision else []
     assert runtime(["trace", str(bundle), "--inputs", inputs[name], "-o", str(out), *executed]) == 0
-    assert_golden(out, name, HALF_CONSTANTS_BAR if precision == "float16" else BAR)
+    assert_golden(out, name, FLOAT16_CONSTANTS_BAR if precision == "float16" else BAR)

@@ -1,4 +1,4 @@
-"""Agreement of the second family with an independent implementation: to 1e-4 of the largest value, all tokens equal."""
+"""Comparison of Voxtral-Realtime with an independent implementation: bar 1e-4 of the largest value."""
 
 from pathlib import Path
 
@@ -22,8 +22,9 @@ from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDe
 
 GOLDEN = Path(__file__).parent / "golden" / "voxtral_realtime"
 BAR = 1e-4
-# The reference built its filters in single precision: edges near 1 kHz are off by some units in the last place (6e-5 Hz), which over a
-# band of 30 Hz and its norm of 0.04 are some 1e-7 of weight. Where a strong tone lies on such an edge, that is what differs.
+# The reference computes its filters in single precision. Edges near 1 kHz are off by a few units in the last
+# place (6e-5 Hz). For a band of 30 Hz with a norm of 0.04 this changes a weight by about 1e-7, which matters
+# where a strong tone lies on such an edge.
 FILTER_ERROR = 3e-7
 
 
@@ -47,7 +48,7 @@ def assert_golden(path: Path) -> None:
 
 
 def filter_error(mel: np.ndarray) -> np.ndarray:
-    """What weights that are off by FILTER_ERROR make of a log-mel value [mels, frames]: a fourth of the logarithm's error."""
+    """Errors of log-mel values [mels, frames] when filter weights are off by FILTER_ERROR."""
     power = 10 ** (4 * mel - 4)  # of each band
     filters = mel_filter_bank(201, 128, 0.0, 8000.0, 16000)
     loudest = np.stack(
@@ -57,7 +58,7 @@ def filter_error(mel: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("live", [[], ["--live"]])
-def test_eager_agrees(inputs, tmp_path, live):
+def test_eager_equals_the_reference(inputs, tmp_path, live):
     out = tmp_path / "out.npz"
     assert (
         export(
@@ -79,7 +80,7 @@ def test_eager_agrees(inputs, tmp_path, live):
 
 
 @pytest.mark.parametrize(("size", "at_once"), [(1, 1), (1, None), (1279, 1), (4001, None)])
-def test_eager_hears_the_same_however_it_is_fed(size, at_once):
+def test_the_piece_size_does_not_change_the_tokens_of_eager(size, at_once):
     source, request = Source(GOLDEN / "checkpoint"), ExportRequest(options={"streaming": True})
     options = resolve(source, request).options
     constants = Constants.model_validate(source.family.constants(source.config, options))
@@ -96,7 +97,7 @@ def fed(engine: Engine, constants: Constants, size: int, chunk_tokens: int | Non
 
 
 @pytest.mark.parametrize("delay", ["80", "560"])
-def test_another_delay_disagrees(inputs, tmp_path, delay):
+def test_another_delay_differs_from_the_reference(inputs, tmp_path, delay):
     out = tmp_path / "out.npz"
     assert (
         export(
@@ -120,8 +121,8 @@ def test_another_delay_disagrees(inputs, tmp_path, delay):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
-def test_artifacts_agree_and_streaming_equals_offline(inputs, tmp_path, target):
-    """Offline, live, and fed in pieces of any size. The bundle of Core ML goes through its verification in single precision."""
+def test_artifacts_equal_the_reference_offline_and_streaming(inputs, tmp_path, target):
+    """Offline, live, and fed in pieces of any size. The Core ML bundle is verified in single precision."""
     bundle, out = tmp_path / "bundle", tmp_path / "out.npz"
     precise = ["--compute-precision", "float32"] if target == "coreml" else []
     arguments = [

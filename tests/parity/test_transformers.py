@@ -1,6 +1,7 @@
-"""Agreement with transformers' own Voxtral-Realtime: random configurations of it, written in the published format, run here.
+"""Comparison with Voxtral-Realtime of transformers, for random configurations in the published format.
 
-Queries and keys are stored differently there (half-split rotation), and the encoder's rotation base must be given: its default is another.
+transformers stores queries and keys differently (half-split rotation). The rotation base of its encoder must
+be given, because its default differs.
 """
 
 import json
@@ -28,7 +29,7 @@ MELS, WINDOWS = 128, (12, 10)
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is varied: windows, heads, widths, the delay in tokens."""
+    """The varied sizes: windows, heads, the delay in tokens, the number of samples."""
 
     encoder_window: int = WINDOWS[0]
     decoder_window: int = WINDOWS[1]
@@ -89,7 +90,7 @@ def published(model, sizes: Sizes, folder: Path) -> Path:
     state, tensors = model.state_dict(), {}
 
     def paired(weight: torch.Tensor, heads: int) -> torch.Tensor:
-        """Rows of each head from halves to pairs."""
+        """Reorders the rows of each head from half-split to interleaved rotation."""
         return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
 
     names = {"q_proj": "wq", "k_proj": "wk", "v_proj": "wv", "o_proj": "wo"}
@@ -215,7 +216,7 @@ CASES = [
     Sizes(),
     Sizes(delay=1),
     Sizes(delay=15),
-    Sizes(encoder_window=750, decoder_window=8192),  # beyond all that is heard
+    Sizes(encoder_window=750, decoder_window=8192),  # longer than the audio
     Sizes(encoder_window=5, decoder_window=2),
     Sizes(encoder_window=13, decoder_window=53, delay=2),  # the window is one short of the last position
     Sizes(heads=6, kv_heads=6),
@@ -225,31 +226,31 @@ CASES = [
 
 @pytest.mark.parametrize("sizes", CASES, ids=str)
 @pytest.mark.parametrize("live", [False, True])
-def test_encoder_logits_and_tokens_agree(models, sizes, live):
-    """Theirs is one forward over all positions, with our tokens as its input; so each of our tokens must be the argmax of its logits."""
+def test_embeddings_logits_and_tokens_equal_transformers(models, sizes, live):
+    """transformers runs one forward pass over all positions on our tokens. Each token must be its argmax."""
     model, folder = models(sizes)
     ours = Ours(folder, sizes.delay)
-    told: dict[str, list] = {"mel": [], "audio_embeds": [], "logits": []}
+    recorded: dict[str, list] = {"mel": [], "audio_embeds": [], "logits": []}
     decoder = StreamingDecoder(
         ours.engine.stream(),
         ours.constants,
         DecodeOptions(chunk_tokens=1 if live else None),
-        lambda name, values: told[name].append(values),
+        lambda name, values: recorded[name].append(values),
     )
     tokens = [*decoder.feed(sound(sizes.samples)), *decoder.finish()]
-    mel = torch.from_numpy(np.concatenate(told["mel"]).T)[None]
+    mel = torch.from_numpy(np.concatenate(recorded["mel"]).T)[None]
     length = ours.constants.prompt_length(0)
     ids = torch.tensor([[1] + [32] * (length - 1) + tokens[:-1]])
     with torch.no_grad():
-        heard = model.model.get_audio_features(input_features=mel).pooler_output[0].numpy()
+        embeddings = model.model.get_audio_features(input_features=mel).pooler_output[0].numpy()
         logits = (
             model(input_ids=ids, input_features=mel, num_delay_tokens=sizes.delay, use_cache=False)
             .logits[0, length - 1 :]
             .numpy()
         )
     for found, expected in (
-        (np.concatenate(told["audio_embeds"]), heard),
-        (np.concatenate(told["logits"]), logits),
+        (np.concatenate(recorded["audio_embeds"]), embeddings),
+        (np.concatenate(recorded["logits"]), logits),
     ):
         assert found.shape == expected.shape and np.abs(expected).max() > 1
         np.testing.assert_allclose(found, expected, atol=BAR * np.abs(expected).max(), rtol=0)
@@ -257,7 +258,7 @@ def test_encoder_logits_and_tokens_agree(models, sizes, live):
 
 
 @pytest.mark.parametrize("fault", ["delay", "rotation base"])
-def test_what_is_easily_taken_for_granted_is_seen(fault, tmp_path):
+def test_a_wrong_delay_or_rotation_base_is_detected(fault, tmp_path):
     model, sizes = build(Sizes()), Sizes(delay=5)
     folder = published(model, sizes, tmp_path / "checkpoint")
     if fault == "delay":
@@ -268,4 +269,4 @@ def test_what_is_easily_taken_for_granted_is_seen(fault, tmp_path):
         content["multimodal"]["whisper_model_args"]["encoder_args"]["rope_theta"] = 1e4
         (folder / "params.json").write_text(json.dumps(content))
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
-        test_encoder_logits_and_tokens_agree(lambda _: (model, folder), sizes, False)
+        test_embeddings_logits_and_tokens_equal_transformers(lambda _: (model, folder), sizes, False)

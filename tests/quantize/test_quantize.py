@@ -52,20 +52,20 @@ def test_the_first_matching_rule_decides():
     assert recipe.scheme_for("table", True) == INT8
 
 
-def test_unknown_recipe_lists_those_there_are():
+def test_an_unknown_recipe_lists_the_known_ones():
     with pytest.raises(RecipeError, match=", ".join(RECIPES)):
         find_recipe("w5")
 
 
 @pytest.mark.parametrize(("scheme", "columns"), [(INT4, 100)])
-def test_a_group_must_divide(scheme, columns):
+def test_a_group_size_must_divide_the_row_length(scheme, columns):
     with pytest.raises(RecipeError, match="100 inputs"):
         scheme.quantize(weight(columns=columns), "layers.0.wq", is_table=False)
 
 
 @pytest.mark.parametrize("scheme", [INT8, INT4])
-def test_integer_activations_come_near_float_ones(scheme):
-    """Half a step of 1/127 of the largest activation, over 96 inputs in random directions: under 2 % of the output."""
+def test_integer_activations_are_close_to_float_activations(scheme):
+    """Rounding is at most 1/254 of the largest activation. Over 96 inputs, outputs change by under 2 %."""
     found = search_scales(weight(), scheme.group, scheme.range)
     linear, x = QuantizedLinear(found.integers, found.scale, scheme), torch.randn(7, 96)
     exact = float_activations(x, linear)
@@ -78,8 +78,8 @@ def test_integer_activations_come_near_float_ones(scheme):
 
 
 @pytest.mark.parametrize(("bits", "columns", "bytes_a_row"), [(4, 96, 48), (8, 96, 96), (4, 9, 9)])
-def test_packed_integers_take_half_and_multiply_to_the_same_bits(bits, columns, bytes_a_row):
-    """Of 4 bits and an even number of columns; others stay as they are. Every integer from the smallest to the largest is there."""
+def test_packed_integers_take_half_the_memory_and_give_the_same_bits(bits, columns, bytes_a_row):
+    """Integers of 4 bits with an even number of columns are packed, others are not. All integers occur."""
     scheme = IntegerScheme(bits)
     low, high = scheme.range
     integers = torch.arange(low, high + 1, dtype=torch.int8).repeat(columns).reshape(-1, columns)
@@ -102,7 +102,7 @@ def test_packed_integers_take_half_and_multiply_to_the_same_bits(bits, columns, 
     )
 
 
-def test_fused_rows_are_the_rows():
+def test_fusing_linears_concatenates_their_rows():
     parts = [INT4.quantize(weight(seed=seed), "w", is_table=False).module for seed in (1, 2)]
     x = torch.randn(3, 96)
     torch.testing.assert_close(parts[0].fuse(parts)(x), torch.cat([part(x) for part in parts], -1))
@@ -113,7 +113,7 @@ LUT4 = PaletteScheme(4, channels=8)
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 1000), st.sampled_from([1e-3, 1.0, 1e3]))
-def test_palettes_hold_the_nearest_of_values_that_half_precision_holds(seed, size):
+def test_palettes_store_the_nearest_values_exact_in_half_precision(seed, size):
     w = weight(seed=seed) * size
     found = search_palette(w, LUT4.bits, LUT4.channels)
     assert found.palette.shape == (3, 16) and torch.equal(found.palette, found.palette.half().float())
@@ -132,7 +132,7 @@ def test_palettes_lower_the_error_of_evenly_spaced_values_by_a_third_and_fuse():
     assert torch.equal(parts[0].fuse(parts)(x), torch.cat([part(x) for part in parts], -1))
 
 
-def test_groups_that_do_not_divide_are_told_at_once_and_the_advice_works(capsys):
+def test_all_unsupported_groups_are_reported_at_once_and_the_remedy_works(capsys):
     arguments = ["--target", "onnx", "--quant", "w4g128", "--dry-run"]
     assert export(arguments) == 2
     error = capsys.readouterr().err
@@ -141,7 +141,7 @@ def test_groups_that_do_not_divide_are_told_at_once_and_the_advice_works(capsys)
     assert export([*arguments, *(part for rule in rules for part in ("--quant-rule", rule))]) == 0
 
 
-def test_rows_that_share_a_palette_must_divide():
+def test_the_group_of_a_palette_must_divide_the_rows():
     with pytest.raises(RecipeError, match=r"8 channels do not divide the 20 outputs of layers\.0\.wq"):
         LUT4.quantize(weight(rows=20), "layers.0.wq", is_table=False)
 
@@ -153,7 +153,7 @@ def test_tables_take_neither_groups_nor_palettes(scheme):
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=str)
-def test_a_scheme_is_the_same_after_the_manifest(recipe):
+def test_a_scheme_is_equal_after_writing_and_reading_a_manifest(recipe):
     for scheme in recipe.schemes:
         assert scheme_from_dict(scheme.to_dict()) == scheme
 
@@ -173,13 +173,13 @@ def test_a_wrong_scheme_in_a_manifest_is_named(fields, message):
         scheme_from_dict(fields)
 
 
-def test_fewer_bits_may_lose_more():
+def test_the_correlation_bar_falls_with_fewer_bits():
     limits = [PaletteScheme(bits, channels=8).min_correlation for bits in range(1, 9)]
     assert limits == sorted(limits) and (limits[3], limits[7]) == (0.9, 0.99)
 
 
 def test_storage_is_the_bytes_of_the_module():
-    """All buffers of the module, before and after packing. An artifact has no zero points, and scales of 2 bytes."""
+    """Counts all buffers, before and after packing. An artifact has no zero points, and scales of 2 bytes."""
     for scheme in (INT4, INT8, LUT4):
         module = scheme.quantize(weight(), "w", is_table=False).module
         storage = scheme.storage((24, 96))
@@ -193,7 +193,7 @@ def held_bytes(module: torch.nn.Module) -> int:
     return sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
 
 
-def test_a_kernel_is_set_for_a_block_only():
+def test_a_kernel_is_set_within_its_context_only():
     linear = INT8.quantize(weight(), "w", is_table=False).module
     with linear_kernel(linear, int8_per_token):
         with pytest.raises(ZeroDivisionError), linear_kernel(linear, int8_per_block):

@@ -1,4 +1,4 @@
-"""Every format reads back as what was written, and a failure leaves the folder as it was."""
+"""Every format is read back as it was written. A failed write does not change the folder."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ def read(path: Path) -> tuple[np.ndarray, int]:
 
 
 @pytest.mark.parametrize("extension", [".wav", ".flac", ".pcm", ".WAV"])
-def test_lossless_formats_read_back_within_half_a_step(tmp_path, extension):
+def test_lossless_formats_are_read_back_within_half_a_step(tmp_path, extension):
     path = tmp_path / f"a{extension}"
     write_audio(path, tone(), RATE)
     samples, rate = read(path)
@@ -42,7 +42,7 @@ def test_lossless_formats_read_back_within_half_a_step(tmp_path, extension):
 
 
 @pytest.mark.parametrize("extension", [".mp3", ".ogg"])
-def test_lossy_formats_read_back_alike_at_the_same_rate_and_length(tmp_path, extension):
+def test_lossy_formats_are_read_back_similar_at_the_same_rate_and_length(tmp_path, extension):
     path = tmp_path / f"a{extension}"
     write_audio(path, tone(), RATE)
     samples, rate = read(path)
@@ -72,7 +72,7 @@ def test_only_a_rate_that_the_format_does_not_support_is_resampled(tmp_path, ext
 
 
 @pytest.mark.parametrize("extension", FORMATS)
-def test_minutes_of_audio_are_written_whole(tmp_path, extension):
+def test_minutes_of_audio_are_written_completely(tmp_path, extension):
     path = tmp_path / f"a{extension}"
     write_audio(path, np.tile(tone(1.0), 170), RATE)
     assert len(read(path)[0]) == 170 * RATE
@@ -102,7 +102,7 @@ def test_writing_replaces_a_file_and_leaves_nothing_else(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.aac", "a", ".wav", "a.wav.txt"])
-def test_an_unknown_extension_is_refused_with_those_there_are(tmp_path, name):
+def test_an_unknown_extension_lists_the_known_ones(tmp_path, name):
     with pytest.raises(UsageError, match=r"\.wav, \.flac, \.mp3, \.ogg, \.pcm"):
         check_format(tmp_path / name)
     with pytest.raises(UsageError):
@@ -114,7 +114,7 @@ def test_a_missing_folder_is_a_usage_error(tmp_path):
         check_format(tmp_path / "none" / "a.wav")
 
 
-def test_a_folder_in_the_place_of_the_file_is_a_usage_error(tmp_path):
+def test_a_folder_at_the_output_path_is_a_usage_error(tmp_path):
     (tmp_path / "a.wav").mkdir()
     with pytest.raises(UsageError, match="is a folder"):
         check_format(tmp_path / "a.wav")
@@ -183,7 +183,7 @@ except VoxportError as fault:
 
 
 @given(st.lists(st.integers(-32767, 32767)))
-def test_pcm16_gives_back_every_level(levels):
+def test_every_level_of_pcm16_is_read_back(levels):
     samples = (np.array(levels, dtype=np.float64) / 32767).astype(np.float32)
     assert np.frombuffer(pcm16(samples), dtype="<i2").tolist() == levels
 

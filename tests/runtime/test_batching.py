@@ -1,4 +1,4 @@
-"""Requests in the slots of one batch: each gives what it gives alone, whenever slots are filled and freed."""
+"""Requests in the slots of one batch give the same samples as separate requests."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +18,7 @@ from runtime.text_to_speech import SpeechRequest
 
 
 class Prompts:
-    """A prompt of two voice rows and as many text ids as the text has letters, in place of a tokenizer's."""
+    """Replaces the tokenizer: prompts of two voice rows and one id per letter of the text."""
 
     def build(self, request: SpeechRequest) -> Prompt:
         if request.text == "refused":
@@ -33,7 +33,7 @@ def no_fault(component, inputs) -> None: ...
 
 @pytest.fixture
 def decoder(tmp_path):
-    """Makes decoders of so many slots on a new toy engine, with one folder for prefixes."""
+    """Makes decoders with the given number of slots on a new toy engine, with one folder for prefixes."""
     (tmp_path / MANIFEST).write_text("{}")
     prefixes = PrefixCache(SimpleNamespace(folder=Path(tmp_path)), "toy")
 
@@ -45,7 +45,7 @@ def decoder(tmp_path):
 
 
 def requests(*frames: int) -> list[SpeechRequest]:
-    """Texts of different lengths and seeds, each of so many frames."""
+    """Texts of different lengths and seeds, each spoken for the given number of frames."""
     return [
         SpeechRequest("a" * (3 + index), seed=index, max_frames=count, chunk_frames=2)
         for index, count in enumerate(frames)
@@ -53,7 +53,7 @@ def requests(*frames: int) -> list[SpeechRequest]:
 
 
 def run(decoder: BatchedDecoder[SpeechRequest], *tickets: Ticket) -> list[list[np.ndarray]]:
-    """Pieces of each ticket, until nothing is left to do."""
+    """Steps until the queue and all slots are empty. Returns the pieces of each ticket."""
     pieces: dict[Ticket, list[np.ndarray]] = {ticket: [] for ticket in tickets}
     for ticket, samples in decoder.run():
         pieces[ticket].append(samples)
@@ -71,7 +71,7 @@ def assert_same(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3, 7])
-def test_more_requests_than_slots_each_give_what_they_give_alone(decoder, slots):
+def test_queued_requests_give_the_same_samples_as_separate_requests(decoder, slots):
     texts, many = requests(3, 1, 5, 2, 4), decoder(slots)
     found = run(many, *[many.submit(text) for text in texts])
     assert not many.unfinished()
@@ -161,7 +161,7 @@ def test_a_codec_that_fails_ends_one_request_and_frees_its_slot(decoder):
             assert_same([samples for each, samples in pieces if each is ticket], alone(decoder, text))
 
 
-def test_a_call_for_all_slots_that_fails_ends_what_runs_and_the_queue_goes_on(decoder):
+def test_a_failed_batch_call_ends_running_requests_and_the_queue_continues(decoder):
     failures = iter([False, False, True])
 
     def fault(component, inputs) -> None:
@@ -177,7 +177,7 @@ def test_a_call_for_all_slots_that_fails_ends_what_runs_and_the_queue_goes_on(de
     assert_same(pieces, alone(decoder, texts[2]))
 
 
-def test_positions_of_another_slot_would_be_noticed(decoder):
+def test_the_toy_engine_detects_positions_of_another_slot(decoder):
     """The fault that the comparisons above must detect: two slots whose positions are exchanged."""
 
     def fault(component, inputs) -> None:

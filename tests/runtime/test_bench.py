@@ -1,4 +1,4 @@
-"""What `bench` reports, and what is made of it: figures are there and agree. Nothing here depends on how fast it is."""
+"""The output of `bench`, and the tables made of it. Figures must be consistent; no test depends on speed."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch"])
-def test_figures_agree_with_each_other(bundles, target, capsys):
+def test_figures_are_consistent(bundles, target, capsys):
     assert (
         runtime(
             [
@@ -90,7 +90,7 @@ def test_several_streams_are_timed_in_one_pass(bundles, capsys):
         assert f"serves 1 to {most}" in capsys.readouterr().err
 
 
-def test_bad_numbers_are_told(bundles, capsys):
+def test_invalid_numbers_are_usage_errors(bundles, capsys):
     for arguments, message in (
         (["--frames", "0"], "--frames: expected at least 1, found 0"),
         (["--frames", "5000"], "the cache has 1024"),
@@ -99,7 +99,7 @@ def test_bad_numbers_are_told(bundles, capsys):
         assert message in capsys.readouterr().err
 
 
-def test_bandwidth_is_a_rate():
+def test_the_measured_bandwidth_is_finite_and_positive():
     assert np.isfinite(measure_bandwidth(1, rounds=1)) and measure_bandwidth(1, rounds=1) > 0
 
 
@@ -136,7 +136,7 @@ def test_eager_is_timed_beside_a_bundle(bundles, checkpoint, capfd):
 
 
 def run_of(frame: float, recipe: str, **more) -> dict:
-    """A run as `bench --json` prints it; of its frame the backbone takes a half, ten calls of the head a quarter."""
+    """A run as `bench --json` prints it. The backbone takes half of a frame, the head a quarter."""
     calls = {"decode_step": 10, "acoustic_step": 70, "codec_step": 10, "embed_codes": 10}
     parts = {
         "decode_step": frame / 2,
@@ -166,8 +166,8 @@ def run_of(frame: float, recipe: str, **more) -> dict:
     }
 
 
-def test_a_table_and_a_plot_from_runs(tmp_path):
-    """Three runs of one bundle give a median and a range. Eager, timed in the last one, has a row of its own."""
+def test_runs_give_a_table_and_a_plot(tmp_path):
+    """Three runs of one bundle give a median and a range. Eager, timed in the last run, has its own row."""
     for index, frame in enumerate((160.0, 80.0, 100.0)):
         more = (
             {"eager": run_of(800.0, "bfloat16")}
@@ -189,14 +189,15 @@ def test_a_table_and_a_plot_from_runs(tmp_path):
     refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert refused.returncode and "no place" in refused.stderr
     document.write_text(
-        "before\n<!-- bench voxtral_tts: made by tools/bench_report.py -->\nold\n<!-- /bench voxtral_tts -->\nafter\n"
+        "before\n<!-- bench voxtral_tts: made by tools/bench_report.py -->\nold\n"
+        "<!-- /bench voxtral_tts -->\nafter\n"
     )
     subprocess.run(command, cwd=ROOT, check=True)
     text = document.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
     assert (
-        "| onnx w4 | 100 ms (80-160) | 1.25 (1.00-2.00) | 50 ms (40-80) | 25 ms (20-40) | 12 ms (10-20) | 60 % (60-60) |"
-        in text
+        "| onnx w4 | 100 ms (80-160) | 1.25 (1.00-2.00) | 50 ms (40-80) | 25 ms (20-40) | 12 ms (10-20) "
+        "| 60 % (60-60) |" in text
     )
     assert "| utterances per batch | 4 |\n|---|---|\n| onnx w4 | 8.5 frames/s (8.0-9.0) |\n" in text
     assert "| onnx bfloat16 | 800 ms | 10.00 |" in text and "3 runs" in text
@@ -205,7 +206,7 @@ def test_a_table_and_a_plot_from_runs(tmp_path):
     assert plot.read_bytes() == first and b"<svg" in first and document.read_text() == text
 
 
-def test_runs_of_two_families_do_not_make_one_table(tmp_path):
+def test_runs_of_two_families_are_refused(tmp_path):
     for family in ("voxtral_tts", "voxtral_realtime"):
         run = run_of(80.0, "w4")
         run["bundle"]["family"] = family
@@ -220,19 +221,19 @@ def test_runs_of_two_families_do_not_make_one_table(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["voxtral_tts", "voxtral_realtime"])
-def test_the_document_shows_what_the_runs_say(family, tmp_path):
+def test_the_document_shows_the_figures_of_the_runs(family, tmp_path):
     document = ROOT / "docs" / "performance.md"
     runs = sorted((ROOT / "docs" / "bench" / family).glob("*.json"))
     assert written(runs, "--document", document, tmp_path) == document.read_text()
 
 
-def test_the_readme_shows_what_the_runs_say(tmp_path):
+def test_the_readme_shows_the_figures_of_the_runs(tmp_path):
     runs = sorted((ROOT / "docs" / "bench").glob("*/*.json"))
     assert written(runs, "--summary", ROOT / "README.md", tmp_path) == (ROOT / "README.md").read_text()
 
 
 def written(runs: list[Path], option: str, document: Path, folder: Path) -> str:
-    """The document as the tool writes it again, in a copy."""
+    """A copy of the document, written again by the tool."""
     copy = folder / document.name
     copy.write_text(document.read_text())
     command = [sys.executable, "tools/bench_report.py", *map(str, runs), option, str(copy)]

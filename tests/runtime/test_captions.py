@@ -1,4 +1,4 @@
-"""Words with times, put together as subtitles."""
+"""Subtitles made of words with times."""
 
 from runtime.audio.captions import Word, as_srt, as_vtt, clock, cues
 
@@ -17,7 +17,7 @@ def test_cues_end_with_sentences_pauses_and_lines():
     assert [(cue.start, cue.end) for cue in cues(WORDS)][:2] == [(0.0, 0.8), (1.0, 1.2)]
 
 
-def test_subtitles_are_in_their_form():
+def test_subtitles_have_the_syntax_of_their_format():
     assert (
         as_srt(WORDS[:3])
         == "1\n00:00:00,000 --> 00:00:00,800\nHello there.\n\n2\n00:00:01,000 --> 00:00:01,200\n<b>\n"

@@ -1,4 +1,4 @@
-"""Core ML bundles through the reference executor: speech, traces, verification, and faults planted in packages."""
+"""Core ML bundles in the reference executor: speech, traces, verification, and faults planted in packages."""
 
 import json
 import shutil
@@ -66,7 +66,7 @@ def traced(bundle: Path, inputs: Path, out: Path, *more: str) -> dict[str, np.nd
         return dict(file)
 
 
-def test_the_bundle_speaks_and_says_once_who_runs_it(bundles, tmp_path, capsys):
+def test_the_bundle_speaks_and_logs_its_executor_once(bundles, tmp_path, capsys):
     assert (
         runtime(["say", "Hello there.", "--bundle", str(bundles / "coreml"), "-o", str(tmp_path / "out.wav")])
         == 0
@@ -77,8 +77,8 @@ def test_the_bundle_speaks_and_says_once_who_runs_it(bundles, tmp_path, capsys):
     )
 
 
-def test_teacher_forced_codes_are_eagers_own(bundles, inputs, tmp_path):
-    """In float32 mode what differs from eager is float32's own rounding; half precision moves a value or two across a level."""
+def test_teacher_forced_codes_equal_those_of_eager(bundles, inputs, tmp_path):
+    """In float32, only rounding differs from eager. Half precision changes the level of a few codes."""
     assert (
         export(
             [
@@ -100,13 +100,14 @@ def test_teacher_forced_codes_are_eagers_own(bundles, inputs, tmp_path):
     np.testing.assert_array_equal(exact["codes"], eager["codes"])
     for name in ("prefill_hidden", "hidden", "semantic_logits", "audio"):
         assert np.abs(exact[name] - eager[name]).max() <= 1e-5 * np.abs(eager[name]).max(), name
-    # 2 layers of some 20 roundings of 2^-12 each: 1.5e-3, and a factor; velocities move as much, a level of FSQ is 0.1 wide
+    # 2 layers with about 20 roundings of 2^-12 each: 1.5e-3, and a margin. Velocities change as much, and an
+    # FSQ level is 0.1 wide.
     half = traced(bundles / "coreml", inputs, tmp_path / "float16.npz")
     assert 0 < np.abs(half["hidden"] - eager["hidden"]).max() <= 1e-2 * np.abs(eager["hidden"]).max()
     assert (half["codes"] == eager["codes"]).mean() > 0.95
 
 
-def test_verify_in_one_precision(bundles, capsys):
+def test_verify_uses_the_given_precision(bundles, capsys):
     assert verify(bundles / "coreml", "--compute-precision", "float32") == 0
     out = capsys.readouterr().out
     assert "outputs, float32" in out and "float16" not in out
@@ -131,7 +132,7 @@ def operations(spec, function: str, kind: str) -> list:
 
 
 def swap_float_weights(spec):
-    """Two arrays of one shape in the weight file change places: none of them quantised, so that only numbers tell."""
+    """Swaps two unquantised arrays of one shape in the weight file. Only their numbers reveal it."""
     found: dict[tuple, list] = {}
     for op in operations(spec, "acoustic_step", "const"):
         value = op.attributes["val"]
@@ -164,8 +165,8 @@ def drop_a_state_update(spec):
         ("codec.mlpackage", drop_a_state_update, "float32"),
     ],
 )
-def test_a_planted_fault_is_found_by_its_numbers(copy, capsys, package, fault, precision):
-    """In what the faulty component gives, or leaves in its states; and in nothing that does not depend on it."""
+def test_a_planted_fault_fails_the_comparison(copy, capsys, package, fault, precision):
+    """The fault appears in outputs or states of the faulty component, and in nothing independent of it."""
     edit(copy, package, fault)
     assert verify(copy, "--compute-precision", precision, "--json") == 4
     rows = json.loads(capsys.readouterr().out)["rows"]
@@ -234,7 +235,7 @@ def forget_state(spec):
         ),
     ],
 )
-def test_a_package_that_is_not_what_the_manifest_says_is_told_in_one_line(
+def test_a_package_that_differs_from_the_manifest_is_a_one_line_error(
     copy, tmp_path, capsys, package, change, message
 ):
     edit(copy, package, change)
@@ -253,7 +254,7 @@ def test_a_package_that_is_not_what_the_manifest_says_is_told_in_one_line(
     )
 
 
-def test_an_unknown_operation_and_a_missing_weight_file_are_told(copy, tmp_path, capsys):
+def test_an_unknown_operation_and_a_missing_weight_file_are_named(copy, tmp_path, capsys):
     edit(
         copy,
         "embed_codes.mlpackage",
@@ -271,7 +272,7 @@ def test_an_unknown_operation_and_a_missing_weight_file_are_told(copy, tmp_path,
     assert "weight.bin: cannot be read" in capsys.readouterr().err
 
 
-def test_an_unknown_function_is_told(copy, tmp_path, capsys):
+def test_an_unknown_function_is_named(copy, tmp_path, capsys):
     edit_manifest(copy, lambda manifest: manifest["job"]["components"][2].update(entry_point="nothing"))
     assert runtime(["say", "Hello.", "--bundle", str(copy), "-o", str(tmp_path / "out.wav")]) == 5
     assert "no function 'nothing'; expected one of" in capsys.readouterr().err
@@ -284,7 +285,7 @@ def test_a_false_precision_in_the_manifest_is_found(copy, capsys):
     assert "compute precision: found float16, expected float32" in capsys.readouterr().err
 
 
-def test_others_may_read_a_package(bundles):
+def test_a_package_is_readable_by_other_users(bundles):
     for part in (bundles / "coreml").rglob("*.mlpackage/**/*"):
         assert part.stat().st_mode & 0o044 == 0o044, part
 
@@ -363,13 +364,13 @@ def test_functions_share_their_weights_in_memory_too(bundles):
         ("coreml", EngineOptions(compute_precision="bfloat16"), "expected one of float16, float32"),
     ],
 )
-def test_options_that_an_engine_does_not_have(bundles, target, options, message):
+def test_an_option_that_the_engine_does_not_have_is_refused(bundles, target, options, message):
     with pytest.raises(UsageError, match=message):
         open_engine(Bundle(bundles / target), options)
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="on macOS the option is Core ML's")
-def test_compute_units_are_core_mls(bundles, capsys):
+def test_compute_units_need_core_ml(bundles, capsys):
     with pytest.raises(UsageError, match="compute_units cpu: this system has no Core ML"):
         open_engine(Bundle(bundles / "coreml"), EngineOptions(compute_units="cpu"))
     assert isinstance(
@@ -393,6 +394,6 @@ def test_core_ml_and_the_executor_agree(bundles, inputs, tmp_path):
     assert all(np.array_equal(array, states[name]) for name, array in stream.snapshot().items())
 
 
-def test_what_has_no_choice_of_precision_is_told(tmp_path, capsys):
+def test_a_precision_without_effect_is_refused(tmp_path, capsys):
     assert export(["--target", "onnx", "--compute-precision", "float16", "--out", str(tmp_path / "out")]) == 2
     assert "onnx computes in float32" in capsys.readouterr().err and not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""What engines share: the table of engines, copies of states, and the checks of every call."""
+"""Common code of engines: the table of engines, copies of states, and the checks of every call."""
 
 from types import SimpleNamespace
 
@@ -22,8 +22,8 @@ SIGNATURE = Signature(
 )
 
 
-def test_copies_are_equal_and_their_own():
-    """Whole pages, what is behind the last one, numbers that are none, and zeros between."""
+def test_copies_of_states_are_equal_and_independent():
+    """Whole pages, a partial last page, NaN values, and zeros between."""
     generator = np.random.default_rng(0)
     states = {
         "cache": np.zeros((1, 2, 3 * PAGE_VALUES, 1), np.float32),
@@ -101,7 +101,7 @@ TOY = Signature(
 
 
 def toy_bundle(folder, target: str):
-    """As much of a bundle as an engine reads."""
+    """The fields of a bundle that an engine reads."""
     np.savez(folder / "weights.npz", w=np.arange(6, dtype=np.float32).reshape(3, 2))
     entry = SimpleNamespace(name="step", signature=TOY)
     return SimpleNamespace(folder=folder, job=SimpleNamespace(target=target), components=(entry,))
@@ -146,7 +146,7 @@ def test_options_of_an_engine_are_checked_and_named(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_an_interrupted_change_of_streams_does_not_mix_their_states(bundles, monkeypatch):
-    """An ExecuTorch program holds the states of one stream; those of another are written in blocks."""
+    """An ExecuTorch program holds the states of one stream. Another stream's states are written in blocks."""
     engine = open_engine(Bundle(bundles / "executorch"), EngineOptions())
     first, second = engine.stream(), engine.stream()
     noise = np.random.default_rng(0)

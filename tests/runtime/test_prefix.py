@@ -1,4 +1,4 @@
-"""A voice's rows: kept beside the bundle, exact, computed again where they are damaged; and what a stream's rows are."""
+"""The stored cache rows of a voice: exact, computed again if damaged; saving and loading rows."""
 
 import shutil
 from pathlib import Path
@@ -30,7 +30,7 @@ def kept(bundle: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("copy", TARGETS, indirect=True)
-def test_speech_from_kept_rows_is_the_same_to_the_bit(copy, monkeypatch):
+def test_speech_from_stored_rows_is_bit_identical(copy, monkeypatch):
     first = spoken(copy)
     assert len(kept(copy)) == 1
     prefilled = []
@@ -49,7 +49,7 @@ def test_speech_from_kept_rows_is_the_same_to_the_bit(copy, monkeypatch):
 
 
 @pytest.mark.parametrize("copy", ["onnx"], indirect=True)
-def test_damaged_rows_are_computed_again_and_another_bundle_has_its_own(copy, caplog):
+def test_damaged_rows_are_computed_again_and_bundles_do_not_share_rows(copy, caplog):
     first = spoken(copy)
     (path,) = kept(copy)
     content = bytearray(path.read_bytes())
@@ -66,13 +66,13 @@ def test_damaged_rows_are_computed_again_and_another_bundle_has_its_own(copy, ca
 
 
 @pytest.mark.parametrize("copy", ["onnx"], indirect=True)
-def test_where_nothing_can_be_kept_it_speaks_all_the_same(copy):
+def test_speech_does_not_need_a_writable_prefix_folder(copy):
     copy.with_name("bundle.prefixes").write_text("a file where the folder would be")
     assert len(spoken(copy)) and len(spoken(copy))
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_rows_go_into_a_stream_and_leave_the_rest_as_it_is(bundles, target):
+def test_loading_rows_does_not_change_other_rows(bundles, target):
     engine = open_engine(Bundle(bundles / target))
     first, second = engine.stream(), engine.stream()
     rng = np.random.default_rng(0)

@@ -59,8 +59,8 @@ def test_channels_are_averaged(tmp_path):
 
 
 @pytest.mark.parametrize("rate", [8000, 44100, 96000])
-def test_every_rate_is_converted_as_in_one_piece(tmp_path, rate):
-    """In blocks as in one piece: the resampler carries its state."""
+def test_converting_blocks_equals_converting_the_whole(tmp_path, rate):
+    """Blocks give the same samples as one piece, because the resampler keeps its state."""
     import soxr
 
     samples = noise(23.7, rate)
@@ -146,14 +146,14 @@ def live(content: bytes, rate: int = RATE, channels: int = 1) -> np.ndarray:
     )
 
 
-def test_raw_samples_of_any_rate_and_number_of_channels():
+def test_raw_samples_of_any_rate_and_number_of_channels_are_converted():
     samples = (noise(2, 48000, 2) * 32767).astype("<i2")
     assert abs(len(live(samples.tobytes(), 48000, 2)) - 2 * RATE) <= 1
     plain = (noise(1) * 32767).astype("<i2")
     np.testing.assert_array_equal(live(plain.tobytes()), plain[:, 0].astype(np.float32) / 32768)
 
 
-def test_a_pipe_that_closes_in_the_middle_of_a_sample(caplog):
+def test_a_pipe_that_closes_within_a_sample_drops_the_partial_sample(caplog):
     assert len(live(b"\x00\x00" * 100 + b"\x01")) == 100 and "bytes left out: 1" in caplog.text
     assert len(live(b"")) == 0
 
@@ -167,7 +167,7 @@ class ShortQueue(LiveSource):
 
 
 class Pipe(io.RawIOBase):
-    """Sound without end, at once; counts what was taken of it."""
+    """Endless audio without waiting. Counts the bytes that were read."""
 
     def __init__(self, blocks: int):
         self.left = blocks
@@ -207,7 +207,7 @@ def test_a_full_queue_can_drop_the_oldest_block_with_a_warning(caplog):
 
 
 @pytest.mark.parametrize("head", [b"RIFF\x24\x80\0\0WAVE", b"fLaC\0\0\0\x22", b"OggS\0\2", b"ID3\4"])
-def test_a_file_is_no_live_source(head):
+def test_a_file_is_not_a_live_source(head):
     with pytest.raises(UsageError, match="transcribe it as a recording"):
         list(LiveSource(io.BytesIO(head + bytes(1000)), RATE, 1, RATE).blocks())
 
@@ -217,8 +217,8 @@ def test_a_live_source_without_sound_logs_a_warning(caplog):
     assert "ended without any sound" in caplog.text
 
 
-def test_times_count_what_was_dropped():
-    """Block i holds the number i, and so began at i · 20 ms, whatever was dropped before it; 20 come while 5 are heard."""
+def test_times_include_dropped_blocks():
+    """Block i holds the number i and begins at i · 20 ms. 20 blocks arrive while 5 are read."""
     due = threading.Semaphore(20)
 
     class Numbered(io.RawIOBase):
@@ -260,7 +260,7 @@ def test_pieces_of_odd_sizes_stay_samples_when_some_are_dropped():
     assert all((block == np.float32(1000 / 32768)).all() for block in blocks)
 
 
-def test_a_source_that_fails_is_an_error_not_a_silence():
+def test_a_source_that_fails_is_an_error():
     class Broken(io.RawIOBase):
         def read(self, size: int = -1) -> bytes:
             raise OSError(5, "Input/output error")
@@ -269,7 +269,7 @@ def test_a_source_that_fails_is_an_error_not_a_silence():
         list(LiveSource(Broken(), RATE, 1, RATE).blocks())
 
 
-def test_an_end_gives_what_was_read():
+def test_the_samples_before_an_end_are_returned():
     pipe = Pipe(10**9)
     source = OneSecondQueue(pipe, RATE, 1, RATE)
     blocks = source.blocks()

@@ -1,4 +1,4 @@
-"""Sampled ids: greedy, deterministic for given noise, and distributed as a plain formulation says."""
+"""Sampled ids: greedy, deterministic for given noise, and distributed as a direct formula gives."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def expected(row: np.ndarray, settings: SamplerSettings, previous: list[int]) ->
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_frequencies_are_those_of_the_plain_formulation(settings, seed):
+def test_frequencies_equal_those_of_the_direct_formula(settings, seed):
     row, previous = logits(seed), [1, 4, 4]
     noise = gumbel_noise(np.random.default_rng(seed), (DRAWS, IDS))
     found = Sampler(settings).choose(np.tile(row, (DRAWS, 1)), noise, [np.array(previous)] * DRAWS)

@@ -1,4 +1,4 @@
-"""What cannot be spoken is refused; the clean-up does each of its rules, in order, and only on request."""
+"""Texts without anything to speak are refused. Clean-up applies its rules in order, only on request."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -12,7 +12,7 @@ from runtime.text.cleanup import FINAL_MARKS, check_text, clean_text, number_wor
 @example("hello [AUDIO] </s>")
 @example(" \tcafé\n\n12,5 👩‍👩‍👧 ")
 @example("- **not** `cleaned` &amp; $5")
-def test_a_text_with_something_to_speak_is_returned_as_it_came(text):
+def test_a_valid_text_is_returned_unchanged(text):
     assert check_text(text) == text
 
 
@@ -22,13 +22,13 @@ def test_a_text_of_nothing_but_blanks_and_control_characters_is_refused(text):
         check_text(text)
 
 
-def test_nul_is_refused_with_its_place():
+def test_nul_is_refused_with_its_position():
     with pytest.raises(UsageError, match="NUL character at index 2"):
         check_text("ab\0c")
 
 
 @pytest.mark.parametrize("surrogate", ["\ud800", "\udcff"])
-def test_a_lone_surrogate_is_refused_with_its_place(surrogate):
+def test_a_lone_surrogate_is_refused_with_its_position(surrogate):
     with pytest.raises(UsageError, match=f"U\\+{ord(surrogate):04X} at index 1") as caught:
         check_text(f"a{surrogate}")
     str(caught.value).encode()  # the message itself can be printed
@@ -107,7 +107,7 @@ CLEANED = {
 
 
 @pytest.mark.parametrize("case", CLEANED)
-def test_clean_up(case):
+def test_each_rule_of_the_clean_up(case):
     text, expected = CLEANED[case]
     assert clean_text(text) == expected
 
@@ -148,10 +148,11 @@ def test_clean_text_is_one_line_with_a_final_mark_or_refused(text):
         (1_000_000, "one million"),
         (
             10**18 - 1,
-            "nine hundred ninety-nine quadrillion nine hundred ninety-nine trillion nine hundred ninety-nine billion "
-            "nine hundred ninety-nine million nine hundred ninety-nine thousand nine hundred ninety-nine",
+            "nine hundred ninety-nine quadrillion nine hundred ninety-nine trillion "
+            "nine hundred ninety-nine billion nine hundred ninety-nine million "
+            "nine hundred ninety-nine thousand nine hundred ninety-nine",
         ),
     ],
 )
-def test_numbers_in_words(number, words):
+def test_numbers_are_written_in_words(number, words):
     assert number_words(number) == words

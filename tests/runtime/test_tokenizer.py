@@ -1,4 +1,4 @@
-"""Prompts are those of mistral_common, and a broken tekken.json is named in one line."""
+"""Prompts equal those of mistral_common. A damaged tekken.json is a one-line error."""
 
 import logging
 import subprocess
@@ -73,7 +73,7 @@ def test_a_prompt_has_its_markers_in_the_published_order(tokenizer):
 
 
 def count(tokenizer: SpeechTokenizer, text: str) -> int:
-    """Ids that the text alone takes."""
+    """Ids of the text without its markers."""
     return len(prompt(tokenizer, text, 1)) - len(prompt(tokenizer, "", 1))
 
 
@@ -91,13 +91,13 @@ def test_placeholders_follow_the_rows_of_the_voice_and_not_the_list_in_the_file(
         "".join
     )
 )
-def test_typed_markers_stay_text(tokenizer, reference, text):
+def test_markers_in_the_text_are_encoded_as_text(tokenizer, reference, text):
     ids = prompt(tokenizer, text, 1)[4:-2]
     assert min(ids) >= SPECIALS
     assert reference.instruct_tokenizer.tokenizer.decode(ids) == text
 
 
-def test_ranks_behind_the_vocabulary_size_are_dropped(tokenizer):
+def test_ranks_beyond_the_vocabulary_size_are_dropped(tokenizer):
     assert max(prompt(tokenizer, "lo o ", 1)) < tekken()["config"]["default_vocab_size"]
     assert count(tokenizer, "lo") == 2
 
@@ -119,7 +119,7 @@ def test_a_text_too_long_to_be_split_is_a_usage_error(tokenizer):
         count(tokenizer, " " * (MAX_TEXT + 1))
 
 
-def test_loading_says_nothing_even_where_logs_are_shown(path, caplog):
+def test_loading_logs_nothing(path, caplog):
     caplog.set_level(logging.DEBUG)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -129,7 +129,8 @@ def test_loading_says_nothing_even_where_logs_are_shown(path, caplog):
 
 def test_importing_the_modules_loads_no_heavy_package():
     heavy = "{'mistral_common', 'soundfile', 'soxr', 'torch'}"
-    code = f"import sys, runtime.audio.files, runtime.text.cleanup, runtime.text.tokenizer; sys.exit(bool({heavy} & set(sys.modules)))"
+    code = "import sys, runtime.audio.files, runtime.text.cleanup, runtime.text.tokenizer;"
+    code += f"sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -182,7 +183,7 @@ def test_a_broken_file_is_an_integrity_error_of_one_line_with_its_name(tmp_path,
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000])
-def test_a_file_that_is_no_json_is_an_integrity_error(tmp_path, content):
+def test_a_file_that_is_not_json_is_an_integrity_error(tmp_path, content):
     path = tmp_path / "tekken.json"
     path.write_bytes(content)
     with pytest.raises(IntegrityError, match="cannot be read as JSON"):

@@ -1,4 +1,4 @@
-"""Speech to text from bundles, as a person uses it."""
+"""Speech to text from bundles, with the command line."""
 
 import contextlib
 import json
@@ -38,8 +38,8 @@ def recording(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
-def test_a_recording_becomes_text_on_every_target(listening, recording, target, capsys):
-    arguments = ["transcribe", str(recording), "--bundle", str(listening / target)]
+def test_a_recording_is_transcribed_on_every_target(realtime_bundles, recording, target, capsys):
+    arguments = ["transcribe", str(recording), "--bundle", str(realtime_bundles / target)]
     assert runtime([*arguments, "--format", "json", "--timestamps"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["seconds"] == 4 and found["text"] and found["words"]
@@ -54,7 +54,7 @@ def test_a_recording_becomes_text_on_every_target(listening, recording, target, 
 
 
 @pytest.mark.parametrize("form", ["text", "srt", "vtt", "json"])
-def test_every_format_goes_to_a_file(listening, recording, tmp_path, form, monkeypatch, capsys):
+def test_every_format_is_written_to_a_file(realtime_bundles, recording, tmp_path, form, monkeypatch, capsys):
     monkeypatch.setattr("bundle.progress.LINE_INTERVAL_S", 0.0)
     out = tmp_path / f"out.{form}"
     assert (
@@ -63,7 +63,7 @@ def test_every_format_goes_to_a_file(listening, recording, tmp_path, form, monke
                 "transcribe",
                 str(recording),
                 "--bundle",
-                str(listening / "onnx"),
+                str(realtime_bundles / "onnx"),
                 "--format",
                 form,
                 "-o",
@@ -73,42 +73,47 @@ def test_every_format_goes_to_a_file(listening, recording, tmp_path, form, monke
         == 0
     )
     assert out.read_text() and ("-->" in out.read_text()) == (form in ("srt", "vtt"))
-    assert "so far" in capsys.readouterr().err  # who waits for a file is told how far it is
+    assert "so far" in capsys.readouterr().err  # progress, because the text goes to a file
 
 
 @pytest.mark.parametrize("seconds", [0.01, 1.0])
-def test_short_and_silent_recordings_are_no_errors(listening, tmp_path, seconds):
+def test_short_and_silent_recordings_are_no_errors(realtime_bundles, tmp_path, seconds):
     path = written(tmp_path / "short.wav", np.zeros((round(seconds * RATE), 1), np.float32))
-    assert runtime(["transcribe", str(path), "--bundle", str(listening / "onnx")]) == 0
+    assert runtime(["transcribe", str(path), "--bundle", str(realtime_bundles / "onnx")]) == 0
 
 
 def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "runtime", "transcribe", *map(str, arguments)]
 
 
-def test_words_appear_while_one_speaks(listening):
-    """Half of the sound is enough for a part of the text; the rest comes when the pipe closes."""
+def test_words_are_printed_before_the_live_input_ends(realtime_bundles):
+    """Half of the samples give some text. The rest is printed when the pipe closes."""
     samples = (noise(6) * 32767).astype("<i2").tobytes()
     process = subprocess.Popen(
-        command("-", "--bundle", listening / "onnx", "--live"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        command("-", "--bundle", realtime_bundles / "onnx", "--live"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert process.stdin and process.stdout
     process.stdin.write(samples[: len(samples) // 2])
     process.stdin.flush()
-    early = process.stdout.read1(100)  # comes although the pipe is open
+    early = process.stdout.read1(100)  # printed while the pipe is open
     rest, _ = process.communicate(samples[len(samples) // 2 :], timeout=60)
     assert early and process.returncode == 0
     done = subprocess.run(
-        command("-", "--bundle", listening / "onnx", "--live"), input=samples, capture_output=True, check=True
+        command("-", "--bundle", realtime_bundles / "onnx", "--live"),
+        input=samples,
+        capture_output=True,
+        check=True,
     )
     assert early + rest == done.stdout
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, "nobody reads"])
-def test_a_live_stream_that_is_left_ends_well(listening, ending):
-    """While the source is still open and silent."""
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, "closed stdout"])
+def test_a_live_stream_ends_without_error_on_a_signal_or_a_closed_pipe(realtime_bundles, ending):
+    """The source is still open and sends nothing."""
     samples = (noise(3) * 32767).astype("<i2").tobytes()
-    live = command("-", "--bundle", listening / "onnx", "--live")
+    live = command("-", "--bundle", realtime_bundles / "onnx", "--live")
     whole = subprocess.run(live, input=samples, capture_output=True, check=True).stdout
     process = subprocess.Popen(live, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdin and process.stdout and process.stderr
@@ -118,7 +123,7 @@ def test_a_live_stream_that_is_left_ends_well(listening, ending):
     if isinstance(ending, signal.Signals):
         process.send_signal(ending)
         assert process.wait(60) == 0 and b"interrupted" not in process.stderr.read()
-        assert early + process.stdout.read() == whole  # what is still due is written
+        assert early + process.stdout.read() == whole  # the remaining text is written
     else:
         process.stdout.close()
         with contextlib.suppress(BrokenPipeError):
@@ -127,10 +132,10 @@ def test_a_live_stream_that_is_left_ends_well(listening, ending):
         assert process.wait(60) == 0 and b"Fatal" not in process.stderr.read()
 
 
-def test_live_words_as_lines(listening):
+def test_live_json_is_one_word_per_line(realtime_bundles):
     samples = (noise(4) * 32767).astype("<i2").tobytes()
     done = subprocess.run(
-        command("-", "--bundle", listening / "onnx", "--live", "--format", "json"),
+        command("-", "--bundle", realtime_bundles / "onnx", "--live", "--format", "json"),
         input=samples,
         capture_output=True,
         check=True,
@@ -139,12 +144,12 @@ def test_live_words_as_lines(listening):
     assert words and all(word.keys() == {"word", "start", "end"} for word in words)
 
 
-def test_a_recording_from_a_pipe(listening, recording):
+def test_a_recording_from_a_pipe_gives_the_same_text(realtime_bundles, recording):
     whole = subprocess.run(
-        command(recording, "--bundle", listening / "onnx"), capture_output=True, check=True
+        command(recording, "--bundle", realtime_bundles / "onnx"), capture_output=True, check=True
     ).stdout
     done = subprocess.run(
-        command("-", "--bundle", listening / "onnx"),
+        command("-", "--bundle", realtime_bundles / "onnx"),
         input=recording.read_bytes(),
         capture_output=True,
         check=True,
@@ -152,7 +157,7 @@ def test_a_recording_from_a_pipe(listening, recording):
     assert done.stdout == whole
 
 
-def test_the_format_is_that_of_the_file_it_is_written_to(listening, recording, tmp_path):
+def test_the_extension_of_the_output_file_selects_the_format(realtime_bundles, recording, tmp_path):
     for ending, begins in ((".srt", "1\n00:00:"), (".VTT", "WEBVTT"), (".json", "{")):
         assert (
             runtime(
@@ -160,7 +165,7 @@ def test_the_format_is_that_of_the_file_it_is_written_to(listening, recording, t
                     "transcribe",
                     str(recording),
                     "--bundle",
-                    str(listening / "onnx"),
+                    str(realtime_bundles / "onnx"),
                     "-o",
                     str(tmp_path / f"talk{ending}"),
                 ]
@@ -175,13 +180,13 @@ def test_the_format_is_that_of_the_file_it_is_written_to(listening, recording, t
     [np.zeros((2, 5), np.float32), np.zeros(5, np.int16), np.float32(0), [0.0, 0.1]],
     ids=["2-D", "int16", "number", "list"],
 )
-def test_a_block_that_is_no_sound_is_refused(listening, block):
+def test_a_block_that_is_not_audio_is_refused(realtime_bundles, block):
     with pytest.raises(UsageError, match=r"expected a NumPy array of float32 \[n\] in \[-1, 1\] at 16000 Hz"):
-        list(open_bundle(listening / "onnx").transcribe([block]))
+        list(open_bundle(realtime_bundles / "onnx").transcribe([block]))
 
 
-def test_what_does_not_go_together_is_told(listening, bundles, recording, tmp_path, capsys):
-    onnx = ["--bundle", str(listening / "onnx")]
+def test_conflicting_options_are_usage_errors(realtime_bundles, bundles, recording, tmp_path, capsys):
+    onnx = ["--bundle", str(realtime_bundles / "onnx")]
     cases = [
         ([str(recording), *onnx, "--live"], "--live reads stdin"),
         (["-", *onnx, "--live", "--format", "srt"], "--live writes text or json"),
@@ -206,8 +211,8 @@ def test_what_does_not_go_together_is_told(listening, bundles, recording, tmp_pa
     )
 
 
-def test_a_bundle_for_recordings_does_not_listen(listening, tmp_path, capsys):
-    bundle = Path(shutil.copytree(listening / "onnx", tmp_path / "bundle"))
+def test_a_bundle_without_streaming_refuses_live_transcription(realtime_bundles, tmp_path, capsys):
+    bundle = Path(shutil.copytree(realtime_bundles / "onnx", tmp_path / "bundle"))
     manifest = json.loads((bundle / "manifest.json").read_text())
     manifest["job"]["components"] = [
         entry for entry in manifest["job"]["components"] if entry["name"] != "encode_chunk"
@@ -217,10 +222,20 @@ def test_a_bundle_for_recordings_does_not_listen(listening, tmp_path, capsys):
     assert "export it with the option streaming" in capsys.readouterr().err
 
 
-def test_a_live_step_is_timed(listening, capsys):
+def test_bench_times_a_live_step(realtime_bundles, capsys):
     assert (
         runtime(
-            ["bench", str(listening / "onnx"), "--frames", "5", "--chunks", "2", "--threads", "1", "--json"]
+            [
+                "bench",
+                str(realtime_bundles / "onnx"),
+                "--frames",
+                "5",
+                "--chunks",
+                "2",
+                "--threads",
+                "1",
+                "--json",
+            ]
         )
         == 0
     )
@@ -232,19 +247,19 @@ def test_a_live_step_is_timed(listening, capsys):
         and found["streams"][0]["added_delay_ms"] == 80
         and found["first_token_s"] > 0
     )
-    assert runtime(["bench", str(listening / "onnx"), "--frames", "2"]) == 0
+    assert runtime(["bench", str(realtime_bundles / "onnx"), "--frames", "2"]) == 0
     assert "first token" in capsys.readouterr().out
     for option in ("--streams", "--prompt-tokens"):
-        assert runtime(["bench", str(listening / "onnx"), option, "4"]) == 2
+        assert runtime(["bench", str(realtime_bundles / "onnx"), option, "4"]) == 2
         assert f"{option} does not apply to a bundle of voxtral_realtime" in capsys.readouterr().err
 
 
-def test_eager_is_timed_beside_it(listening, capfd):
+def test_bench_compares_a_live_step_with_eager(realtime_bundles, capfd):
     assert (
         export(
             [
                 "bench",
-                str(listening / "onnx"),
+                str(realtime_bundles / "onnx"),
                 "--frames",
                 "2",
                 "--threads",

@@ -40,12 +40,12 @@ SETTINGS = MelSettings(16000, 128, 400, 160, -6.5)
 FULL = parse_config(SIZES["full"].params())
 
 
-def test_the_published_shapes_are_counted():
+def test_the_parameters_of_the_published_shapes_are_counted():
     shapes = expected_tensors(build_root(FULL))
     assert len(shapes) == 711 and sum(int(np.prod(shape)) for shape in shapes.values()) == 4_429_679_360
 
 
-def test_the_head_is_the_table_until_a_recipe_holds_it_otherwise():
+def test_the_head_shares_the_table_unless_the_recipe_separates_them():
     root = build_root(FULL)
     assert root.output.weight is root.audio.tok_embeddings.weight and not any(
         name.startswith("output") for name in expected_tensors(root)
@@ -55,21 +55,21 @@ def test_the_head_is_the_table_until_a_recipe_holds_it_otherwise():
 @pytest.mark.parametrize(
     ("delay", "tokens"), [(80, 1), (160, 2), (240, 3), (480, 6), (960, 12), (1200, 15), (2400, 30)]
 )
-def test_delays_in_tokens(delay, tokens):
+def test_delays_are_converted_to_tokens(delay, tokens):
     assert delay_tokens(delay, FULL) == tokens
 
 
 @pytest.mark.parametrize("text", ["", "0", "100", "1280", "2480", "-80", "480,", "480;960", "٤٨٠"])
-def test_delays_that_make_no_sense(text):
+def test_invalid_delays_are_refused(text):
     with pytest.raises(ValueError, match="multiple of 80"):
         Options(delay_ms=text)
 
 
-def test_several_delays_once_each_in_order():
+def test_delays_are_kept_in_order_without_duplicates():
     assert Options(delay_ms="960, 480,960").delays_ms == (960, 480)
 
 
-def test_the_delay_is_cosines_then_sines():
+def test_the_delay_embedding_is_cosines_then_sines():
     found = embed_delay(6, 3072).numpy()
     np.testing.assert_allclose(found[:3], [0.9602, 0.9495, 0.9377], atol=5e-5)
     np.testing.assert_allclose(found[1536:1539], [-0.2794, -0.3137, -0.3473], atol=5e-5)
@@ -82,14 +82,14 @@ def mel_of(samples: np.ndarray, cuts=()) -> np.ndarray:
     return np.concatenate([*pieces, front.finish()])
 
 
-def test_silence_and_a_full_tone():
+def test_the_log_mel_of_silence_and_of_a_tone():
     assert (mel_of(np.zeros(1600, np.float32)) == -0.625).all()
     tone = np.sin(2 * np.pi * 1000 * np.arange(16000) / 16000).astype(np.float32)
     assert mel_of(tone)[20:80].max() == pytest.approx(1.625, abs=1e-3)  # nothing clips the top
 
 
 @pytest.mark.parametrize("size", [1, 7, 159, 160, 401, 1279, 1280, 4001])
-def test_frames_do_not_depend_on_how_samples_are_cut(size):
+def test_frames_do_not_depend_on_the_sizes_of_blocks(size):
     samples = np.random.default_rng(0).standard_normal(5 * 1280).astype(np.float32)
     whole = mel_of(samples)
     assert whole.shape == (40, 128)
@@ -100,8 +100,8 @@ def test_frames_do_not_depend_on_how_samples_are_cut(size):
     ("rows", "window", "layout"),
     [(12, 9, "BSHD"), (9, 9, "BSHD"), (12, 9, "BHSD, staged"), (9, 9, "BHSD, staged"), (30, 9, "BHSD")],
 )
-def test_a_cache_that_rolls_is_attention_over_the_window(rows, window, layout):
-    """Beyond three times round, against plain attention over everything with the same mask."""
+def test_a_sliding_window_cache_equals_attention_over_the_window(rows, window, layout):
+    """The cache is overwritten three times. The reference is attention over all rows with the same mask."""
     torch.manual_seed(0)
     heads, kv_heads, width, length, step = 4, 2, 8, 60, rows - window + 1
     q, k, v = (torch.randn(1, length, count, width) for count in (heads, kv_heads, kv_heads))
@@ -133,7 +133,7 @@ def test_a_cache_that_rolls_is_attention_over_the_window(rows, window, layout):
 
 
 def rolled(kernel: ReferenceAttention, rows: int, window: int = 5, step: int = 4) -> torch.Tensor:
-    """Attention of 40 rows, 4 a call."""
+    """Attention of 40 rows, 4 per call."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 40, 1, 4, generator=generator) for _ in range(3))
     caches, outs, rotary = (
@@ -150,15 +150,15 @@ def rolled(kernel: ReferenceAttention, rows: int, window: int = 5, step: int = 4
     return torch.cat(outs, 1)
 
 
-def test_a_ring_of_the_window_alone_does_not_hold_several_rows_a_call():
-    """A chunk would overwrite keys that its first queries see: window + chunk - 1 rows are enough, and one fewer is not."""
+def test_a_ring_of_window_rows_is_too_small_for_several_rows_per_call():
+    """With fewer than window + chunk - 1 rows, a chunk overwrites keys that its first queries need."""
     kernel = ReferenceAttention("BSHD")
     torch.testing.assert_close(rolled(kernel, 8), rolled(kernel, 30))
     for rows in (5, 7):
         assert (rolled(kernel, rows) - rolled(kernel, 30)).abs().max() > 0.1
 
 
-def test_angles_of_two_tables_are_those_of_one():
+def test_angles_from_two_tables_equal_angles_from_one():
     near, far = RotaryTable(16, 1e6, 20000), UnboundedRotaryTable(16, 1e6)
     positions = torch.tensor([[0, 1, 4095, 4096, 4097, 12345, 19999]])
     for name in ("cos", "sin"):
@@ -194,8 +194,8 @@ PUBLISHED = AudioConfig(
 
 @pytest.mark.parametrize("delay", [0, 1])
 @pytest.mark.parametrize("count", [0, 1, 1279, 1280, 1281, 4001, 16000])
-def test_padding_and_prompt_are_those_of_mistral_common(eager, count, delay):
-    """Its padded sound through the front end at once; an embedding for each 80 ms of it, and a token for each from the prompt's last on."""
+def test_padding_and_prompt_equal_those_of_mistral_common(eager, count, delay):
+    """mistral-common pads the whole sound in one call. Each 80 ms give an embedding, and later a token."""
     engine, constants = eager
     published, milliseconds = (
         AudioEncoder(PUBLISHED, SpecialAudioIDs(24, 25, 32, None, None)),
@@ -243,7 +243,7 @@ def test_tokens_do_not_depend_on_the_sizes_of_blocks_and_chunks(eager):
 
 
 def test_the_first_token_comes_as_soon_as_its_samples_arrived(eager):
-    """Its 80 ms and those of the delay, and the half window that the last frame looks ahead; in blocks as a live source gives them."""
+    """A token needs its 80 ms, the delay, and half a window after them, in blocks of a live source."""
     engine, constants = eager
     decoder, count = StreamingDecoder(engine.stream(), constants, DecodeOptions(chunk_tokens=1)), 0
     while not list(decoder.feed(noise(320))):
@@ -252,7 +252,7 @@ def test_the_first_token_comes_as_soon_as_its_samples_arrived(eager):
 
 
 def test_the_memory_of_a_stream_does_not_grow(eager):
-    """Over a thousand tokens, not even by a number per token, which would be 3,000 bytes. A word may be incomplete."""
+    """Over 1,000 tokens. One number per token would take 3,000 bytes. The last word may be incomplete."""
     engine, constants = eager
     decoder = StreamingDecoder(engine.stream(), constants, DecodeOptions(chunk_tokens=1))
     transcript = Transcript(constants, lambda token: b" a")
@@ -271,7 +271,7 @@ def test_the_memory_of_a_stream_does_not_grow(eager):
     assert 1000 < bytes_after(1000) < first + 500
 
 
-def test_the_end_of_all_positions_is_an_error_with_the_hours(eager):
+def test_the_last_position_is_an_error_that_names_the_hours(eager):
     engine, constants = eager
     stream = engine.stream()
     decoder = StreamingDecoder(stream, constants)
@@ -324,14 +324,14 @@ def transcript(constants: Constants, pieces: dict[int, bytes], tokens: list[int]
     return texts, made.take_words()
 
 
-def test_characters_that_span_tokens(eager):
+def test_characters_that_span_tokens_are_joined(eager):
     pieces = {1000: "é".encode()[:1], 1001: "é".encode()[1:], 1002: b" ok", 1003: "🙂".encode()[:2]}
     texts, words = transcript(eager[1], pieces, [33, 1000, 1001, 32, 33, 1002, 33, 1003])
     assert texts == ["", "", "é", "", "", " ok", "", "", "�"]
     assert [word.text for word in words] == ["é", "ok", "�"]
 
 
-def test_times_are_those_of_the_token_clock(eager):
+def test_word_times_follow_from_token_positions(eager):
     _, words = transcript(
         eager[1], {1000: b" one", 1001: b" two", 1002: b"!"}, [32, 32, 33, 1000, 32, 33, 1001, 1002, 2]
     )
@@ -350,7 +350,7 @@ def test_a_word_ends_with_pads_or_where_it_is_too_long(eager):
     assert seen[:5] == [[], [], [], [], ["word"]] and seen[5:] == [*[[]] * 7, ["あ" * 80], []]
 
 
-def test_another_schedule_in_the_tokenizer_is_refused(tmp_path):
+def test_a_tokenizer_with_another_schedule_is_refused(tmp_path):
     folder = shutil.copytree(embedded_default("voxtral_realtime"), tmp_path / "checkpoint")
     content = json.loads((folder / "tekken.json").read_text())
     content["audio"]["streaming_n_left_pad_tokens"] = 16

@@ -1,4 +1,4 @@
-"""Eager with faults in the artifact's place, for the tests of the checks."""
+"""Eager engines with faults, which replace the artifact in tests of the checks."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -56,18 +56,18 @@ class BatchedStreams(Stream):
     """A batch whose slots are streams that run one after another. A fault may change inputs and outputs."""
 
     def __init__(self, make: Callable[[], Stream], size: int, fault: Fault):
-        self.parts = [make() for _ in range(size)]
-        super().__init__(self.parts[0].signatures)
+        self.slots = [make() for _ in range(size)]
+        super().__init__(self.slots[0].signatures)
         self.batch, self.fault = size, fault
 
     def slot(self, index: int) -> Stream:
-        return self.parts[index]
+        return self.slots[index]
 
     def _run(self, component: str, inputs: Arrays) -> Arrays:
         self.fault(self, component, inputs, {})
         results = [
-            part.run(component, {name: array[index : index + 1] for name, array in inputs.items()})
-            for index, part in enumerate(self.parts)
+            slot.run(component, {name: array[index : index + 1] for name, array in inputs.items()})
+            for index, slot in enumerate(self.slots)
         ]
         outputs = {name: np.concatenate([result[name] for result in results]) for name in results[0]}
         self.fault(self, component, inputs, outputs)
@@ -82,7 +82,7 @@ class BatchedStreams(Stream):
 
 
 class StreamEngine(Engine):
-    """An engine whose streams a function makes."""
+    """An engine that gets its streams from a function."""
 
     identity = "test"
 
@@ -100,7 +100,7 @@ class StreamEngine(Engine):
 
 
 class Engines:
-    """One model, and contexts of it with a fault in the artifact's place."""
+    """One model, and contexts that compare it with an eager engine with a fault."""
 
     def __init__(self, checkpoint, quant: str, cache: int = CACHE, layout: str = "BSHD", **options):
         self.source = Source(checkpoint)

@@ -63,8 +63,8 @@ def _check_function(where: str, path: Path, component: Component, precision: Pre
     _compare(where, "opset", function.opset, OPSET_NAME)
     products = [op.outputs[0].type.tensorType for op in block.operations if op.type in ("linear", "matmul")]
     if products:
-        is_half = any(tensor.dataType == ct.proto.MIL_pb2.FLOAT16 for tensor in products)
-        _compare(where, "compute precision", "float16" if is_half else "float32", precision)
+        is_float16 = any(tensor.dataType == ct.proto.MIL_pb2.FLOAT16 for tensor in products)
+        _compare(where, "compute precision", "float16" if is_float16 else "float32", precision)
     types = {op.type for op in block.operations}
     foreign = {kind for kind in types if OPSET not in SSAOpRegistry.core_ops.get(kind, ())} - STATE_OPS
     _compare(where, "operators outside iOS 18", sorted(foreign), [])

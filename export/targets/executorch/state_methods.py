@@ -20,8 +20,9 @@ class StateIO(Stateful):
 
 
 class ReadStates(StateIO):
-    """`GRAPH.read`: returns all states. Of caches, it returns the rows whose numbers are the one input, int64
-    [N].
+    """`GRAPH.read`: returns all states.
+
+    For caches, it returns only the rows whose numbers are given in its input, int64 [N].
     """
 
     def forward(self, *rows: torch.Tensor) -> tuple[torch.Tensor, ...]:

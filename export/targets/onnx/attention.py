@@ -15,7 +15,7 @@ CacheUpdate = tuple[torch.Tensor, torch.Tensor | None]
 
 
 class SharedBufferAttention(AttentionKernel):
-    """Caches [B, H_kv, L, D], which the runtime binds as past and present at once. Only new rows are written.
+    """Caches [B, H_kv, L, D]. The runtime binds one buffer as past and present. Only new rows are written.
 
     The operator rotates queries and keys with the whole table. For a sliding-window cache they are rotated
     before it, because there the row number differs from the position. Such a cache is staged (see `Layout`),

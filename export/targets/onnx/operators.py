@@ -88,8 +88,8 @@ def _(
     return torch.empty_like(q), torch.empty_like(k_cache), torch.empty_like(v_cache)
 
 
-# Translations: arguments and results are symbolic values of onnxscript, and it inspects the signatures. A
-# `None` among the inputs of a node is an optional input that is left out.
+# Translations: arguments and results are symbolic values of onnxscript. It inspects the annotations and takes
+# an argument without one as an input. A `None` among the inputs of a node is an omitted optional input.
 
 
 def _node(kind: str, inputs: tuple[Any, ...], outputs: int = 1, **attributes: int) -> Any:

@@ -47,7 +47,7 @@ class SpeechWorkload:
 
 
 def _prompt(constants: Constants, settings: BenchSettings) -> Prompt:
-    """The voice, and random text ids; [BEGIN_AUDIO] stands for every marker."""
+    """The voice, and random text ids; [BEGIN_AUDIO] replaces all markers."""
     audio, marker = constants.audio_id, constants.begin_audio_id
     ids = np.random.default_rng(0).integers(0, constants.vocab_size, settings.prompt_tokens)
     return Prompt(

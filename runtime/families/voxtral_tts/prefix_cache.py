@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 class PrefixCache:
     """Files `BUNDLE.prefixes/KEY.safetensors`.
 
-    Where the folder cannot be written, nothing is stored and nothing fails.
+    If the folder is not writable, nothing is stored, and no error is raised.
     """
 
     def __init__(self, bundle: Bundle, engine: str):

@@ -113,7 +113,7 @@ def cast(x: Array, dtype: str) -> Array:
         raise UnsupportedError(f"cast to {dtype!r}")
     target = np.dtype(BY_NAME[dtype].dtype)
     if target == np.float16:
-        return x.astype(np.float32)  # the executor rounds the result, like all results of type half
+        return x.astype(np.float32)  # the executor rounds the result, like all results of type float16
     if target.kind in "iu" and x.size and x.dtype.kind != "b":
         limits = np.iinfo(target.name)
         in_range = np.trunc(x.min()) >= limits.min and np.trunc(x.max()) <= limits.max  # False for NaN

@@ -12,7 +12,7 @@ from mil_packages import save
 
 from runtime.mil import CallError, Executor, MilError, Package, describe, describe_text
 from runtime.mil.executor import MAX_ITERATIONS
-from runtime.mil.rounding import CHUNK, round_to_half
+from runtime.mil.rounding import CHUNK, round_to_float16
 
 
 def test_loops_run_and_an_endless_loop_raises(tmp_path, monkeypatch):
@@ -64,7 +64,7 @@ def test_half_precision_rounds_results_declared_as_half(tmp_path):
 
 @pytest.mark.parametrize(("factor", "rounded"), [(1.5, False), (1.5 + 2**-9, True), (2.0**-15, True)])
 def test_weights_that_are_exact_in_half_precision_are_not_rounded(tmp_path, monkeypatch, factor, rounded):
-    """int4 times an 8-bit scale fits the 11 bits of a half. A 10-bit scale or subnormal result does not."""
+    """int4 times an 8-bit scale fits the 11 bits of float16. A 10-bit scale or subnormal result does not."""
     integers, scale = np.tile(np.arange(-8, 8, dtype=np.int8), (3, 1)), np.full((3, 1), factor, np.float16)
 
     @mb.program(input_specs=[mb.TensorSpec((16, 16), dtype=types.fp16)], opset_version=ct.target.iOS18)
@@ -77,8 +77,8 @@ def test_weights_that_are_exact_in_half_precision_are_not_rounded(tmp_path, monk
 
     calls = []
     monkeypatch.setattr(
-        "runtime.mil.executor.round_to_half",
-        lambda array, in_place=False: calls.append(in_place) or round_to_half(array, in_place),
+        "runtime.mil.executor.round_to_float16",
+        lambda array, in_place=False: calls.append(in_place) or round_to_float16(array, in_place),
     )
     executor = Executor(Package(save(program, tmp_path / "weight.mlpackage")).function())
     expected = (integers * scale.astype(np.float32)).astype(np.float16).T
@@ -109,8 +109,8 @@ def test_values_are_freed_after_their_last_use(tmp_path):
     assert peak < 8 * x.nbytes
 
 
-def test_rounding_to_half_equals_numpys():
-    """Values next to the boundaries of all halves, and values between them, of every exponent."""
+def test_rounding_to_float16_equals_numpy():
+    """Values next to the boundaries of all float16 values, and values between them, of every exponent."""
     bits = np.arange(0, 2**32, 4096 - 1, dtype=np.uint64).astype(np.uint32)
     edges = (
         (np.arange(2**19, dtype=np.uint64)[:, None] * 2**13 + np.array([0, 1, 4095, 4096, 4097, 8191]))
@@ -121,12 +121,12 @@ def test_rounding_to_half_equals_numpys():
         x = part.view(np.float32)
         x = x[np.isfinite(x) & (np.abs(x) < 65520)]
         np.testing.assert_array_equal(
-            round_to_half(x).view(np.uint32), x.astype(np.float16).astype(np.float32).view(np.uint32)
+            round_to_float16(x).view(np.uint32), x.astype(np.float16).astype(np.float32).view(np.uint32)
         )
     with np.errstate(over="ignore"):
         for odd in (np.inf, -np.inf, np.nan, 65520.0):
             x = np.append(np.full(CHUNK + 1, 1 + 2**-11, np.float32), np.float32(odd))
-            np.testing.assert_array_equal(round_to_half(x), x.astype(np.float16).astype(np.float32))
+            np.testing.assert_array_equal(round_to_float16(x), x.astype(np.float16).astype(np.float32))
 
 
 def test_shapes_outside_the_description_raise(tmp_path):

@@ -1,4 +1,4 @@
-"""A scheme that no package file mentions: 6-bit integers in groups, registered here, exported to every target."""
+"""A scheme that only this test registers: 6-bit integers in groups, exported to every target."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ def registered(monkeypatch) -> None:
     monkeypatch.setitem(RECIPES, "int6", Recipe("int6", linears=Int6Scheme(), tables=IntegerScheme(8)))
 
 
-def test_it_becomes_a_verified_bundle_whose_recipe_reads_back(checkpoint, tmp_path):
+def test_a_custom_scheme_gives_a_verified_bundle_and_its_recipe_is_read_back(checkpoint, tmp_path):
     out = tmp_path / "int6"
     assert export(["--target", "onnx", "--quant", "int6", "--cache-length", "1024", "--out", str(out)]) == 0
     bundle, source = Bundle(out), Source(checkpoint)
@@ -88,7 +88,7 @@ def test_it_becomes_a_verified_bundle_whose_recipe_reads_back(checkpoint, tmp_pa
 
 
 @pytest.mark.parametrize("target", ["executorch", "coreml"])
-def test_other_targets_compute_what_its_module_computes(checkpoint, target, tmp_path):
+def test_other_targets_equal_the_module_of_a_custom_scheme(checkpoint, target, tmp_path):
     lowering = open_target(target)
     request = ExportRequest(quant="int6", cache_length=64)
     model = Model(resolve(Source(checkpoint), request), lowering.layout, lowering.compute_precision)
@@ -120,7 +120,7 @@ def run_package(folder: Path, inputs: dict[str, np.ndarray]) -> list[np.ndarray]
     return list(Executor(function, "float32").run(given).values())
 
 
-def test_a_shape_that_does_not_fit_is_named_with_the_rule_that_helps(capsys, monkeypatch):
+def test_an_unsupported_shape_is_named_with_a_rule_as_remedy(capsys, monkeypatch):
     recipe = Recipe("int6", linears=Int6Scheme(group=128), tables=IntegerScheme(8))
     monkeypatch.setitem(RECIPES, "int6", recipe)
     assert export(["--target", "onnx", "--quant", "int6", "--dry-run"]) == 2
@@ -129,7 +129,7 @@ def test_a_shape_that_does_not_fit_is_named_with_the_rule_that_helps(capsys, mon
     assert "'*attention.wq=none'" in error
 
 
-def test_a_target_that_cannot_store_it_is_refused(capsys, monkeypatch):
+def test_a_target_without_native_support_is_refused(capsys, monkeypatch):
     monkeypatch.setattr(Int6Scheme, "needs_native_support", True)
     monkeypatch.setattr(CoreMLTarget, "native_schemes", frozenset({"int6"}))
     assert export(["--target", "onnx", "--quant", "int6", "--dry-run"]) == 2

@@ -1,4 +1,4 @@
-"""Several utterances in one call: each is spoken as it is alone."""
+"""Batched speech: each utterance equals the same utterance spoken separately."""
 
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ from runtime.text_to_speech import SpeechRequest
 
 
 class Prompts:
-    """A prompt behind a voice of two rows, of ids that the text decides, in place of a tokenizer's."""
+    """Replaces the tokenizer: prompts with a voice of two rows and ids that follow from the text's length."""
 
     def __init__(self, constants):
         self.constants = constants
@@ -42,7 +42,7 @@ def spoken(engines: Engines, stream: Stream, requests: list[SpeechRequest], fold
 
 
 def requests(*frames: int) -> list[SpeechRequest]:
-    """Texts of different lengths, each of so many frames."""
+    """Texts of different lengths, each spoken for the given number of frames."""
     return [
         SpeechRequest("a" * (3 + 2 * index), seed=index, max_frames=count, chunk_frames=2)
         for index, count in enumerate(frames)
@@ -50,17 +50,17 @@ def requests(*frames: int) -> list[SpeechRequest]:
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3])
-def test_each_text_is_spoken_as_alone_whichever_ends_first(engines, tmp_path, slots):
-    """To the bit, because eager computes one slot after another: five texts, whose slots become free at different times."""
+def test_batched_texts_are_bit_identical_to_each_text_spoken_separately(engines, tmp_path, slots):
+    """Bit-identical, because eager computes each slot separately. The texts end at different times."""
     texts, eager = requests(3, 1, 5, 2, 4), engines.eager.stream
-    together = spoken(engines, BatchedStreams(eager, slots, no_fault), texts, tmp_path)
-    for text, found in zip(texts, together, strict=True):
-        (alone,) = spoken(engines, eager(), [text], tmp_path)
-        assert [len(piece) for piece in found] == [len(piece) for piece in alone]
-        np.testing.assert_array_equal(np.concatenate(found), np.concatenate(alone))
+    batched = spoken(engines, BatchedStreams(eager, slots, no_fault), texts, tmp_path)
+    for text, found in zip(texts, batched, strict=True):
+        (separate,) = spoken(engines, eager(), [text], tmp_path)
+        assert [len(piece) for piece in found] == [len(piece) for piece in separate]
+        np.testing.assert_array_equal(np.concatenate(found), np.concatenate(separate))
 
 
-def test_the_positions_of_another_slot_change_what_is_spoken(engines, tmp_path):
+def test_exchanged_positions_of_two_slots_change_the_speech(engines, tmp_path):
     """The fault that the test above must detect: slots whose positions are exchanged."""
 
     def fault(stream, name, inputs, outputs):
@@ -69,5 +69,5 @@ def test_the_positions_of_another_slot_change_what_is_spoken(engines, tmp_path):
 
     texts = requests(3, 3)
     found = spoken(engines, BatchedStreams(engines.eager.stream, 2, fault), texts, tmp_path)[0]
-    (alone,) = spoken(engines, engines.eager.stream(), texts[:1], tmp_path)
-    assert not np.array_equal(np.concatenate(found), np.concatenate(alone))
+    (separate,) = spoken(engines, engines.eager.stream(), texts[:1], tmp_path)
+    assert not np.array_equal(np.concatenate(found), np.concatenate(separate))

@@ -34,8 +34,8 @@ def test_without_a_fault_every_check_passes(engines):
     assert reports(free_run)["free run, artifact and eager"]["tokens_equal"] == 1.0
 
 
-def test_positions_that_begin_anew_where_the_cache_is_full(engines):
-    """Rows are right, angles and masks are not."""
+def test_positions_that_restart_when_the_cache_is_full_fail(engines):
+    """Rows are correct, angles and masks are wrong."""
     context = engines.with_inputs(
         lambda name, inputs: (
             {**inputs, "position": inputs["position"] % CACHE} if name == "decode_step" else inputs
@@ -45,10 +45,10 @@ def test_positions_that_begin_anew_where_the_cache_is_full(engines):
     assert failed(check_last_positions(context)).count("decode_step.hidden") == 1
 
 
-def test_a_window_that_is_one_too_long(engines):
-    """Seen from the first position that has a key to forget."""
+def test_a_window_that_is_one_position_too_long_fails(engines):
+    """The error appears at the first position beyond the window."""
     encoder = engines.model.graph("encoder").module
-    parts = [part for part in encoder.modules() if isinstance(part, Attention)]
+    attentions = [module for module in encoder.modules() if isinstance(module, Attention)]
     context = engines.context(no_fault)
     inner = context.engines.artifact
 
@@ -57,13 +57,13 @@ def test_a_window_that_is_one_too_long(engines):
         run = stream.run
 
         def wide(name, inputs):
-            for part in parts:
-                part.window += name == "audio_encoder"
+            for attention in attentions:
+                attention.window += name == "audio_encoder"
             try:
                 return run(name, inputs)
             finally:
-                for part in parts:
-                    part.window -= name == "audio_encoder"
+                for attention in attentions:
+                    attention.window -= name == "audio_encoder"
 
         stream.run = wide
         return stream
@@ -71,10 +71,10 @@ def test_a_window_that_is_one_too_long(engines):
     assert "audio_encoder.embeddings" in failed(check_components(with_artifact(context, longer)))
 
 
-def test_states_of_the_convolutions_that_are_not_carried(engines):
+def test_convolution_states_that_are_not_carried_fail(engines):
     def fault(stream, name, inputs, outputs):
         if name in ("audio_encoder", "encode_chunk"):
-            stream.change_states(lambda states: [states[part].fill(0) for part in ("conv_0", "conv_1")])
+            stream.change_states(lambda states: [states[name].fill(0) for name in ("conv_0", "conv_1")])
 
     found = failed(check_streaming(engines.context(fault)))
     assert found == ["audio_encoder.embeddings"] and "encode_chunk.states" in failed(
@@ -82,7 +82,7 @@ def test_states_of_the_convolutions_that_are_not_carried(engines):
     )
 
 
-def test_a_stream_that_goes_on_beyond_the_last_position_of_all(engines):
+def test_a_stream_that_accepts_positions_beyond_the_last_fails(engines):
     context = engines.with_inputs(
         lambda name, inputs: {**inputs, "position": np.minimum(inputs["position"], 1000)}
     )
@@ -93,7 +93,7 @@ def test_a_stream_that_goes_on_beyond_the_last_position_of_all(engines):
     } <= set(found)
 
 
-def test_a_token_that_is_not_fed_back(engines):
+def test_a_token_that_is_not_fed_back_fails(engines):
     context = engines.with_inputs(
         lambda name, inputs: {"ids": inputs["ids"] * 0 + 7} if name == "embed_tokens" else inputs
     )

@@ -1,4 +1,4 @@
-"""Exports that do not end: what an interruption, a kill or an error leaves, and what the next run makes of it."""
+"""Exports that fail: what an interruption, a kill or an error leaves, and what the next run reuses."""
 
 import signal
 import subprocess
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_export_leaves_nothing_that_looks_finished(tmp_path, how):
+def test_an_interrupted_export_without_finished_graphs_leaves_nothing(tmp_path, how):
     child = started(tmp_path / "new" / "out", how)
     assert next(line for line in child.stderr if "lowering" in line)  # before any graph is finished
     assert (tmp_path / "new" / ".out.partial").exists()
@@ -29,8 +29,8 @@ def test_an_interrupted_export_leaves_nothing_that_looks_finished(tmp_path, how)
     assert not list(tmp_path.iterdir())
 
 
-def test_an_export_goes_on_from_the_graphs_that_were_finished(tmp_path, capfd):
-    """Killed behind the third graph; one of the three is damaged meanwhile, and something half-written lies about."""
+def test_an_export_reuses_the_graphs_of_a_killed_export(tmp_path, capfd):
+    """A run is killed after the third graph. One of the three is then damaged, and a partial file added."""
     child = started(tmp_path / "out", signal.SIGINT)
     assert next(line for line in child.stderr if "backbone:" in line)
     child.kill()
@@ -43,12 +43,12 @@ def test_an_export_goes_on_from_the_graphs_that_were_finished(tmp_path, capfd):
     (left / "half.onnx").write_text("half")
     written = (left / "backbone.onnx.data").stat().st_mtime_ns
     assert export(["--target", "onnx", "--no-verify", "--out", str(tmp_path / "out")]) == 0
-    told = {
+    reused = {
         line.split("]")[1].split(":")[0].strip(): "reused from an interrupted export" in line
         for line in capfd.readouterr().err.splitlines()
         if " MB" in line
     }
-    assert told == {
+    assert reused == {
         "embed_text": False,
         "embed_codes": True,
         "backbone": True,
@@ -62,7 +62,7 @@ def test_an_export_goes_on_from_the_graphs_that_were_finished(tmp_path, capfd):
 
 
 def lower_to(*names: str):
-    """Stands for a lowering: files, one of them in a folder, and what a part is told by."""
+    """A fake lowering that writes these files, some of them in a folder."""
 
     def lower(folder: Path):
         for name in names:
@@ -73,17 +73,17 @@ def lower_to(*names: str):
     return lower
 
 
-def test_a_part_is_used_for_what_it_was_made_from_alone(tmp_path):
+def test_a_finished_graph_is_reused_only_with_the_same_key(tmp_path):
     key, other = "made from w4", "made from w8"
     made = ResumeCache(tmp_path).make("a", key, lower_to("a.onnx", "a.mlpackage/weights"))
-    parts = ResumeCache(tmp_path)
-    assert parts.find("a", key) == made and made.size == len("a.onnx" + "a.mlpackage/weights")
-    assert parts.find("a", other) is None and parts.find("b", key) is None
-    parts.make("a", other, lower_to("a.onnx"))
+    cache = ResumeCache(tmp_path)
+    assert cache.find("a", key) == made and made.size == len("a.onnx" + "a.mlpackage/weights")
+    assert cache.find("a", other) is None and cache.find("b", key) is None
+    cache.make("a", other, lower_to("a.onnx"))
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "a.onnx",
         "resume.json",
-    ]  # nothing of the part that it replaces
+    ]  # no file of the graph that it replaces
     (tmp_path / "a.onnx").unlink()
     assert ResumeCache(tmp_path).find("a", other) is None
 
@@ -92,13 +92,13 @@ def test_a_part_is_used_for_what_it_was_made_from_alone(tmp_path):
     "record",
     ["{", "[]", '{"a": {}}', '{"a": {"key": "k", "files": {}, "weight_error": null, "more": 1}}'],
 )
-def test_a_record_of_parts_that_is_none_is_as_good_as_nothing(tmp_path, record):
+def test_a_damaged_resume_record_is_ignored(tmp_path, record):
     (tmp_path / "resume.json").write_text(record)
-    (tmp_path / "a.onnx").write_text("of whom?")
+    (tmp_path / "a.onnx").write_text("unrecorded")
     assert ResumeCache(tmp_path).find("a", "k") is None and not list(tmp_path.iterdir())
 
 
-def test_an_interruption_keeps_finished_parts_and_an_error_keeps_nothing(tmp_path):
+def test_an_interruption_keeps_finished_graphs_and_an_error_keeps_nothing(tmp_path):
     for error, left in ((KeyboardInterrupt, {"a.onnx", "resume.json"}), (ValueError, None)):
         with pytest.raises(error), staging(tmp_path / "out") as folder:
             ResumeCache(folder).make("a", "key", lower_to("a.onnx"))
@@ -108,10 +108,9 @@ def test_an_interruption_keeps_finished_parts_and_an_error_keeps_nothing(tmp_pat
         assert ({path.name for path in folder.iterdir()} if folder.exists() else None) == left
 
 
-def started(out: Path, heard: signal.Signals) -> subprocess.Popen:
+def started(out: Path, accepted: signal.Signals) -> subprocess.Popen:
     """An export in the background."""
     command = [sys.executable, "-m", "export", "--target", "onnx", "--out", str(out)]
-    listen = partial(
-        signal.signal, heard, signal.SIG_DFL
-    )  # what a shell starts in the background ignores SIGINT
-    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=listen)
+    # a process that a shell starts in the background ignores SIGINT
+    accept = partial(signal.signal, accepted, signal.SIG_DFL)
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=accept)
