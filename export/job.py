@@ -21,7 +21,10 @@ PACKAGES = ("bundle", "export", "model", "quantize", "runtime")
 
 
 def make_job(resolved: Resolved, target: Target, name: str, licence: str) -> ExportJob:
-    """The job of an export to `target`; `name` is the checkpoint's. Raises RecipeError where the target cannot hold a scheme."""
+    """The job of an export to `target`; `name` is the checkpoint's.
+
+    Raises RecipeError where the target cannot hold a scheme.
+    """
     source, recipes = resolved.source, resolved.recipes
     check_recipes(target, recipes.values())
     target.check_installed()
@@ -49,7 +52,7 @@ def make_job(resolved: Resolved, target: Target, name: str, licence: str) -> Exp
 
 
 def eager_job(resolved: Resolved) -> ExportJob:
-    """The job of the model in eager PyTorch: options and constants for the runtime's families, no artifacts."""
+    """The job of the model in eager PyTorch: options and constants, no artifacts."""
     source = resolved.source
     return ExportJob(
         family=source.family.name,

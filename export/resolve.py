@@ -26,8 +26,8 @@ MIN_CACHE_LENGTH = 64  # rows that verification writes: twice its longest call, 
 class Resolved:
     """A checkpoint with every option of an export decided, whatever the target.
 
-    `request` is what was asked for. `options` are those of the family, with defaults. `cache_length` is in rows of the
-    decoder's cache. `recipes` are by graph.
+    `request` is what was asked for. `options` are those of the family, with defaults.
+    `cache_length` is in rows of the decoder's cache. `recipes` are by graph.
     """
 
     source: Source
@@ -118,7 +118,8 @@ def _overrides(request: ExportRequest, graphs: dict[str, str]) -> dict[str, str]
             )
         if chosen.setdefault(graph, recipe) != recipe:
             raise RecipeError(
-                f"quant_for {component}={recipe}: shares its weights with a component of recipe {chosen[graph]}",
+                f"quant_for {component}={recipe}: shares its weights with a component of recipe "
+                f"{chosen[graph]}",
                 field="quant_for",
             )
     return chosen

@@ -135,7 +135,7 @@ def test_a_checkpoint_of_another_size_than_its_configuration_is_refused(folder):
 
 
 def test_a_table_without_rows_for_special_codes_is_refused(folder):
-    """As some tools write it at small sizes: they pad the parts of the table, and codes then address rows beyond its end."""
+    """Some tools pad the parts of the table at small sizes. Codes then address rows beyond its end."""
     config = load_config(folder)
     audio = config.audio
     padded = -(-audio.acoustic_codebook_size * audio.n_acoustic_codebook // 128) * 128
