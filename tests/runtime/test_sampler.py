@@ -66,9 +66,7 @@ def test_given_noise_gives_the_same_ids_row_by_row():
     noise = gumbel_noise(np.random.default_rng(3), rows.shape)
     previous = [np.arange(index % 4) for index in range(20)]
     found = sample(rows, settings, noise, previous)
-    single = [
-        sample(rows[i : i + 1], settings, noise[i : i + 1], previous[i : i + 1])[0] for i in range(20)
-    ]
+    single = [sample(rows[i : i + 1], settings, noise[i : i + 1], previous[i : i + 1])[0] for i in range(20)]
     np.testing.assert_array_equal(found, single)
 
 
