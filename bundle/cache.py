@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 LayoutName = Literal["BSHD", "BHSD", "BHSD, staged"]
-MAX_ROW_POSITION = 4096 * 4095  # rows that a sliding-window cache may count: 93 hours at 50 rows per second
+ROTARY_SPAN = (
+    4096  # rows of each of the two tables that give the angles of a sliding-window cache's positions
+)
+# Rows that a sliding-window cache may count: 93 hours at 50 rows per second.
+MAX_ROW_POSITION = ROTARY_SPAN * (ROTARY_SPAN - 1)
 ONNX_PAST, ONNX_PRESENT = "past.", "present."  # prefixes of a state's input and output
 
 

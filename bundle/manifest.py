@@ -15,6 +15,7 @@ from bundle.spec import Signature, Size
 
 SCHEMA_VERSION: Literal[2] = 2
 MANIFEST = "manifest.json"
+VOICE_KEY = "embedding"  # of the only tensor in a voice file, float32 [N, dim]
 NOT_RUN = "not run"  # `Manifest.executed_by` where nothing has executed the artifacts
 Precision = Literal["float16", "float32"]
 
@@ -141,11 +142,7 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     if not path.is_file():
         inside = sorted(found.parent.name for found in folder.glob(f"*/{MANIFEST}"))
-        advice = (
-            f"give one of the bundles in it: {', '.join(inside)}"
-            if inside
-            else "make one with python -m export"
-        )
+        advice = f"give one of the bundles in it: {', '.join(inside)}" if inside else "export one first"
         raise UsageError(f"{folder} is not a bundle: it has no {MANIFEST}; {advice}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ from safetensors.torch import save
 from bundle.bundle import Bundle
 from bundle.errors import IntegrityError, OutputExists, UsageError, VerificationError
 from bundle.files import FileEntry, file_entry, files_below
-from bundle.manifest import MANIFEST, ExportJob, Manifest, WeightError, read_manifest
+from bundle.manifest import MANIFEST, VOICE_KEY, ExportJob, Manifest, WeightError, read_manifest
 from export.bundle_readme import bundle_readme
 from export.job import graph_key, makes_same_bundle
 from export.memory import check_memory, free_memory, peak_memory
@@ -181,7 +181,7 @@ def _write_tokenizer_and_voices(source: Source, folder: Path) -> dict[str, str]:
         paths[name] = f"voices/{name}.safetensors"
         (folder / "voices").mkdir(exist_ok=True)
         # not save_file, whose error on a full disk does not say so
-        (folder / paths[name]).write_bytes(save({"embedding": rows.float().contiguous()}))
+        (folder / paths[name]).write_bytes(save({VOICE_KEY: rows.float().contiguous()}))
     return paths
 
 

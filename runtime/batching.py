@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
-from threading import Lock
-from typing import Generic, Protocol, TypeVar
+from threading import Condition
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -30,8 +29,7 @@ class Status(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True)
-class SlotOutput:
+class SlotOutput(NamedTuple):
     """Result of one step for one slot: `samples` float32 [n] or None, and the final status after the last
     step.
     """
@@ -41,7 +39,7 @@ class SlotOutput:
 
 
 class SlotDecoder(Protocol[RequestIn]):
-    """The operations of a family on the slots of one batched stream. A step calls feed, fills slots, then
+    """The operations of a family on the slots of one batched stream. A step calls feed, fills a slot, then
     decode and take.
 
     `feed` and `decode` serve all occupied slots in one call; the others concern one slot.
@@ -86,86 +84,104 @@ class Ticket:
         self.is_cancelled = True
 
 
+class StepEvent(NamedTuple):
+    """What one step gives for one request: `samples` float32 [n], or None where it ends without samples.
+
+    `ticket.is_done` tells whether this is the last event of the request.
+    """
+
+    ticket: Ticket
+    samples: np.ndarray | None
+
+
 class BatchedDecoder(Generic[Request]):
     """Fills slots from a queue and steps them together.
 
-    Any thread may call `submit` and `Ticket.cancel` at any time; one thread calls `step` or `run`. An error
-    of one request ends that request only; an error of a call for all slots ends all running requests, and the
-    queue goes on.
+    Any thread may call `submit`, `unfinished` and `Ticket.cancel` at any time; one thread calls `wait`,
+    `step` or `run`. An error of one request ends that request only; an error of a call for all slots ends all
+    running requests, and the queue goes on.
     """
 
     def __init__(self, slots: SlotDecoder[Request]):
-        self._slots, self._lock = slots, Lock()
-        self._queue: deque[Ticket] = deque()
+        self._slots = slots
+        self._changed = Condition()  # its lock guards every change of the two collections
+        self._queue: deque[Ticket] = deque()  # a request stays here until its prompt has been read
         self._running: dict[int, Ticket] = {}  # by slot
+        self._events: list[StepEvent] = []  # of the step in progress
 
     def submit(self, request: Request) -> Ticket:
         """Adds a request to the queue. Raises UsageError where it cannot be served."""
         ticket = Ticket(self._slots.prepare(request))
-        with self._lock:
+        with self._changed:
             self._queue.append(ticket)
+            self._changed.notify_all()
         return ticket
 
     def unfinished(self) -> list[Ticket]:
         """Running and queued requests."""
-        with self._lock:
+        with self._changed:
             return [*self._running.values(), *self._queue]
 
-    def step(self) -> list[tuple[Ticket, np.ndarray]]:
-        """Runs one frame for all occupied slots.
+    def wait(self, timeout: float | None = None) -> bool:
+        """Blocks until there is an unfinished request, at most `timeout` seconds.
 
-        Returns the samples float32 [n] that became complete, by slot.
+        Returns whether there is one.
         """
-        self._drop_cancelled()
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._running or self._queue), timeout)
+
+    def step(self) -> list[StepEvent]:
+        """Starts at most one queued request and runs one frame for all occupied slots.
+
+        Returns an event for each request that has new samples or has ended.
+        """
+        for slot, ticket in list(self._running.items()):
+            if ticket.is_cancelled:
+                self._finish(slot, Status.CANCELLED)
         self._call_for_all(self._slots.feed)
-        self._fill_slots()
+        self._drop_cancelled()
+        self._fill_slot()
         self._call_for_all(self._slots.decode)
-        pieces = []
-        for slot, ticket in sorted(self._running.items()):
-            try:
-                output = self._slots.take(slot)
-            except Exception as error:  # belongs to this request, whatever it is
-                self._finish(slot, Status.FAILED, error)
-                continue
-            if output.samples is not None:
-                pieces.append((ticket, output.samples))
-            if output.final:
-                self._finish(slot, output.final)
-        return pieces
+        for slot in sorted(self._running):
+            self._take(slot)
+        events, self._events = self._events, []
+        return events
 
     def run(self) -> Iterator[tuple[Ticket, np.ndarray]]:
-        """Steps until no request is left, and yields what each step returns.
+        """Steps until no request is left, and yields the samples float32 [n] of each step.
 
         Raises the error of a request that failed.
         """
-        while tickets := self.unfinished():
-            yield from self.step()
-            for ticket in tickets:
+        while self.unfinished():
+            events = self.step()
+            yield from ((ticket, samples) for ticket, samples in events if samples is not None)
+            for ticket, _ in events:
                 if ticket.error:
                     raise ticket.error
 
     def _drop_cancelled(self) -> None:
-        for slot, ticket in list(self._running.items()):
-            if ticket.is_cancelled:
-                self._finish(slot, Status.CANCELLED)
-        with self._lock:
+        """Ends cancelled requests of the queue. Precedes a prompt, which takes longer than any other call."""
+        with self._changed:
             for ticket in [ticket for ticket in self._queue if ticket.is_cancelled]:
                 self._queue.remove(ticket)
-                ticket.status = Status.CANCELLED
+                self._end(ticket, Status.CANCELLED)
 
-    def _fill_slots(self) -> None:
-        for slot in range(self._slots.slots):
-            while slot not in self._running and (ticket := self._next()):
-                try:
-                    ticket.fill(slot)
-                except Exception as error:  # belongs to this request, whatever it is
-                    ticket.status, ticket.error = Status.FAILED, error
-                else:
-                    ticket.status, self._running[slot] = Status.RUNNING, ticket
-
-    def _next(self) -> Ticket | None:
-        with self._lock:
-            return self._queue.popleft() if self._queue else None
+    def _fill_slot(self) -> None:
+        """Starts the next request in a free slot. Only one, because running requests wait for its prompt."""
+        slot = next((slot for slot in range(self._slots.slots) if slot not in self._running), None)
+        if slot is None or not self._queue:
+            return
+        ticket, error = self._queue[0], None
+        try:
+            ticket.fill(slot)
+        except Exception as raised:  # belongs to this request, whatever it is
+            error = raised
+        with self._changed:
+            self._queue.popleft()
+            if error:
+                self._end(ticket, Status.FAILED, error)
+            else:
+                ticket.status, self._running[slot] = Status.RUNNING, ticket
 
     def _call_for_all(self, call: Callable[[], None]) -> None:
         if not self._running:
@@ -176,7 +192,39 @@ class BatchedDecoder(Generic[Request]):
             for slot in list(self._running):
                 self._finish(slot, Status.FAILED, error)
 
-    def _finish(self, slot: int, status: Status, error: Exception | None = None) -> None:
-        self._slots.free(slot)
-        ticket = self._running.pop(slot)
-        ticket.status, ticket.error = status, error
+    def _take(self, slot: int) -> None:
+        try:
+            samples, final = self._slots.take(slot)
+        except Exception as error:  # belongs to this request, whatever it is
+            self._finish(slot, Status.FAILED, error)
+            return
+        if final:
+            self._finish(slot, final, samples=samples)
+        elif samples is not None:
+            self._events.append(StepEvent(self._running[slot], samples))
+
+    def _finish(
+        self,
+        slot: int,
+        status: Status,
+        error: Exception | None = None,
+        samples: np.ndarray | None = None,
+    ) -> None:
+        """Ends a running request and frees its slot. An error of `free` is an error of this request."""
+        with self._changed:
+            ticket = self._running.pop(slot)
+            try:
+                self._slots.free(slot)
+            except Exception as raised:  # belongs to this request, whatever it is
+                status, error = Status.FAILED, error or raised
+            self._end(ticket, status, error, samples)
+
+    def _end(
+        self,
+        ticket: Ticket,
+        status: Status,
+        error: Exception | None = None,
+        samples: np.ndarray | None = None,
+    ) -> None:
+        ticket.error, ticket.status = error, status  # in this order: other threads read both
+        self._events.append(StepEvent(ticket, samples))

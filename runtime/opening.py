@@ -28,18 +28,7 @@ def open_bundle(
     `check_hashes` reads every file once and compares its hash: 0.6 s per GB. Raises UsageError, or
     IntegrityError that names the damaged file.
     """
-    bundle = Bundle(path)
-    manifest, family = bundle.manifest, open_family(bundle.job.family)
-    read_constants(bundle.job)  # raises before the hashes are computed, which takes seconds
-    if check_hashes:
-        bundle.check_hashes()
-    if not manifest.tokenizer:
-        raise UsageError(
-            f"{path}: the bundle has no tokenizer; export from a checkpoint with its tokenizer files"
-        )
-    if not bundle.is_verified:
-        log.warning("%s: this bundle is %s", path, manifest.verification.status)
-    return family.open(bundle, open_engine(bundle, options))
+    return _open(Bundle(path), options, check_hashes)
 
 
 def open_task(
@@ -49,20 +38,26 @@ def open_task(
 
     Raises UsageError on any other bundle.
     """
-    check_task(task, Bundle(path))
-    opened = open_bundle(path, options, check_hashes)
-    assert isinstance(opened, task)
-    return opened
-
-
-def check_task(task: type[object], bundle: Bundle) -> None:
-    """Raises UsageError where the bundle's family implements another task."""
+    bundle = Bundle(path)
     family = open_family(bundle.job.family)
     if not issubclass(family.task, task):
         raise UsageError(
             f"{bundle.folder}: family {family.name} is {_words(family.task)}, "
             f"expected a bundle for {_words(task)}"
         )
+    opened = _open(bundle, options, check_hashes)
+    assert isinstance(opened, task)
+    return opened
+
+
+def _open(bundle: Bundle, options: EngineOptions, check_hashes: bool) -> TextToSpeech | SpeechToText:
+    family = open_family(bundle.job.family)
+    constants = read_constants(bundle.job)  # raises before the hashes are computed, which takes seconds
+    if check_hashes:
+        bundle.check_hashes()
+    if not bundle.is_verified:
+        log.warning("%s: this bundle is %s", bundle.folder, bundle.manifest.verification.status)
+    return family.open(bundle, open_engine(bundle, options), constants)
 
 
 def _words(task: type[object]) -> str:

@@ -1,7 +1,8 @@
-"""`Sampler`: chooses the next ids from logits, with noise that the caller gives."""
+"""`sample`: chooses the next ids from logits, with noise that the caller gives."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,75 +28,86 @@ class SamplerSettings:
     def __post_init__(self) -> None:
         """Raises UsageError that names the wrong setting."""
         for name, value, is_valid, expected in (
-            ("temperature", self.temperature, self.temperature >= 0, "0 or more"),
+            ("temperature", self.temperature, self.temperature >= 0, "0 or more, finite"),
             ("top_k", self.top_k, self.top_k >= 0, "0 or more"),
             ("top_p", self.top_p, 0 < self.top_p <= 1, "above 0, at most 1"),
-            ("repetition_penalty", self.repetition_penalty, self.repetition_penalty > 0, "above 0"),
+            ("repetition_penalty", self.repetition_penalty, self.repetition_penalty > 0, "above 0, finite"),
         ):
-            if not is_valid:
-                raise UsageError(f"{name} {value}: expected {expected}")
+            if not (is_valid and math.isfinite(value)):
+                raise UsageError(f"{name} {value}: expected {expected}", field=name)
 
 
 GREEDY = SamplerSettings()
 
 
 def gumbel_noise(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Standard Gumbel noise float32 of `shape`, for `Sampler.choose`."""
+    """Standard Gumbel noise float32 of `shape`, for `sample`."""
     return generator.gumbel(size=shape).astype(np.float32)
 
 
-class Sampler:
-    """Chooses ids from logits. A row without noise, or a temperature of 0, gives the most probable id."""
+def sample(
+    logits: np.ndarray,
+    settings: SamplerSettings | Sequence[SamplerSettings] = GREEDY,
+    noise: np.ndarray | None = None,
+    previous: Sequence[np.ndarray] | None = None,
+) -> np.ndarray:
+    """logits, noise float32 [N, V] -> ids int64 [N].
 
-    def __init__(self, settings: SamplerSettings = GREEDY):
-        self.settings = settings
-
-    def choose(
-        self,
-        logits: np.ndarray,
-        noise: np.ndarray | None = None,
-        previous: Sequence[np.ndarray] | None = None,
-    ) -> np.ndarray:
-        """logits, noise float32 [N, V] -> ids int64 [N]. `previous` holds the earlier ids int64 [n] of each
-        row.
-
-        An id with a logit of -inf is never chosen. With Gumbel noise an id is chosen with its softmax
-        probability.
-        """
-        settings = self.settings
-        if previous is not None and settings.repetition_penalty != 1:
-            logits = _penalized(logits, previous, settings.repetition_penalty)
-        if settings.temperature == 0:
-            return _largest(logits)
-        logits = logits / np.float32(settings.temperature)
-        if 0 < settings.top_k < logits.shape[-1]:
-            smallest = np.partition(logits, -settings.top_k, axis=-1)[:, -settings.top_k, None]
-            logits = np.where(logits < smallest, -np.inf, logits)
-        if settings.top_p < 1:
-            logits = _nucleus(logits, settings.top_p)
-        return _largest(logits if noise is None else logits + noise)
-
-
-def _largest(values: np.ndarray) -> np.ndarray:
-    """values [N, V] -> ids int64 [N]; the first id where several are equal."""
-    ids: np.ndarray = values.argmax(axis=-1)
+    `settings` are those of all rows, or one for each row. `previous` holds the earlier ids int64 [n] of each
+    row. Greedy rows ignore the noise. With Gumbel noise an id is chosen with its softmax probability; an id
+    with a logit of -inf is never chosen. Raises UsageError.
+    """
+    per_row = [settings] * len(logits) if isinstance(settings, SamplerSettings) else list(settings)
+    for name, given in (("settings", per_row), ("noise", noise), ("previous", previous)):
+        if given is not None and len(given) != len(logits):
+            raise UsageError(f"{name}: {len(given)} rows, expected {len(logits)} as of the logits")
+    ids = np.empty(len(logits), np.int64)
+    for each in dict.fromkeys(per_row):
+        rows = [row for row, found in enumerate(per_row) if found == each]
+        values = logits[rows]
+        if previous is not None and each.repetition_penalty != 1:
+            values = _penalized(values, [previous[row] for row in rows], each.repetition_penalty)
+        if each.temperature > 0:
+            if noise is None:
+                raise UsageError(f"temperature {each.temperature}: expected noise, which is None")
+            values = _kept(values, each) + noise[rows]
+        ids[rows] = values.argmax(axis=-1)  # the first id where several are equal
     return ids
 
 
+def _kept(logits: np.ndarray, settings: SamplerSettings) -> np.ndarray:
+    """Logits float64 [N, V] divided by the temperature, at most 0; -inf for ids outside top_k or top_p.
+
+    Raises UsageError on a row whose largest logit is not finite.
+    """
+    largest = logits.max(axis=-1, keepdims=True)
+    if not np.isfinite(largest).all():
+        raise UsageError("logits: a row has NaN, inf or only -inf; expected a finite largest logit")
+    with np.errstate(over="ignore"):  # to -inf, at a temperature near 0
+        values: np.ndarray = (logits.astype(np.float64) - largest) / settings.temperature
+    if 0 < settings.top_k < values.shape[-1]:
+        smallest = np.partition(values, -settings.top_k, axis=-1)[:, -settings.top_k, None]
+        values = np.where(values < smallest, -np.inf, values)
+    return _nucleus(values, settings.top_p) if settings.top_p < 1 else values
+
+
 def _penalized(logits: np.ndarray, previous: Sequence[np.ndarray], penalty: float) -> np.ndarray:
-    """Positive logits of previous ids divided by the penalty, negative ones multiplied by it."""
-    logits = logits.copy()
+    """Positive logits of previous ids divided by the penalty, negative ones multiplied by it: float64."""
+    logits = logits.astype(np.float64)
     for row, ids in zip(logits, previous, strict=True):
-        present = np.unique(ids)
-        row[present] = np.where(row[present] > 0, row[present] / penalty, row[present] * penalty)
+        if len(ids):
+            present = np.unique(ids)
+            row[present] = np.where(row[present] > 0, row[present] / penalty, row[present] * penalty)
     return logits
 
 
 def _nucleus(logits: np.ndarray, top_p: float) -> np.ndarray:
-    """-inf for ids outside the fewest most probable ids whose probabilities add up to at least `top_p`."""
+    """-inf for ids outside the fewest most probable ids whose probabilities add up to at least `top_p`.
+
+    `logits` float64 [N, V] have a maximum of 0 in each row.
+    """
     order = np.argsort(-logits, axis=-1, kind="stable")
-    ranked = np.take_along_axis(logits, order, axis=-1).astype(np.float64)
-    weights = np.exp(ranked - ranked[:, :1])
+    weights = np.exp(np.take_along_axis(logits, order, axis=-1))
     probabilities = weights / weights.sum(axis=-1, keepdims=True)
     before = np.cumsum(probabilities, axis=-1) - probabilities  # probability of the ids in front of each
     kept = np.zeros(logits.shape, bool)

@@ -44,14 +44,14 @@ class SpeechRequest:
     def __post_init__(self) -> None:
         """Raises UsageError that names the wrong field."""
         if not isinstance(self.text, str):
-            raise UsageError(f"text {self.text!r}: expected a str")
+            raise UsageError(f"text {self.text!r}: expected a str", field="text")
         for name, value, least in (
             ("max_frames", self.max_frames, 1),
             ("chunk_frames", self.chunk_frames, 1),
             ("seed", self.seed, 0),
         ):
             if value < least:
-                raise UsageError(f"{name} {value}: expected at least {least}")
+                raise UsageError(f"{name} {value}: expected at least {least}", field=name)
 
 
 class TextToSpeech(ABC):

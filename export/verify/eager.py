@@ -14,7 +14,7 @@ from model.component import Component
 from model.layers.attention import ReferenceAttention, attention_kernel
 from quantize.linear import LinearKernel, QuantizedLinear, float_activations, linear_kernel
 from runtime.engines.base import Engine, Stream
-from runtime.engines.states import Arrays, check_states, copy_states, empty_states, unique_caches
+from runtime.engines.states import Arrays, check_states, copy_states, empty_states
 
 
 class EagerEngine(Engine):
@@ -72,12 +72,8 @@ class EagerStream(Stream):
     def snapshot(self) -> Arrays:
         return copy_states(self._states)
 
-    def save_rows(self, count: int) -> Arrays:
-        rows = {}
-        for name, state in unique_caches(self.signatures.values()).items():
-            axis = state.cache.row_axis if state.cache else 0
-            rows[name] = np.take(self._states[name], range(min(count, state.rows)), axis)
-        return rows
+    def _current_states(self) -> Arrays:
+        return self._states
 
     def restore(self, states: Arrays) -> None:
         check_states(self.signatures.values(), states)

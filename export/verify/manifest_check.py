@@ -11,13 +11,11 @@ from safetensors.numpy import load_file
 from bundle.bundle import Bundle
 from bundle.errors import IntegrityError, RecipeError, UsageError
 from bundle.files import FileEntry
-from bundle.manifest import MANIFEST, NOT_RUN
+from bundle.manifest import MANIFEST, NOT_RUN, VOICE_KEY
 from export.job import first_difference, make_job
 from export.resolve import Resolved, resolve
 from export.source import Source
 from export.targets.base import Target
-
-VOICE_KEY = "embedding"  # of the only tensor in a voice file
 
 
 def check_source(expected: dict[str, FileEntry], source: Source, is_default: bool) -> None:

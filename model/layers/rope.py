@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-SPAN = 4096  # rows of each of the two tables of `UnboundedRotaryTable`
+from bundle.cache import ROTARY_SPAN as SPAN
 
 
 class RotaryTable(nn.Module):
@@ -37,7 +37,7 @@ class UnboundedRotaryTable(nn.Module):
     """The same for sliding-window caches, whose positions have no end.
 
     An angle is the sum of two: that of `pos % SPAN` and that of the rest, each from a table of `SPAN` rows.
-    Positions are at most SPAN · (SPAN - 1) - 1: 93 hours at 50 positions per second.
+    Positions are below `bundle.cache.MAX_ROW_POSITION`.
     """
 
     cos: torch.Tensor

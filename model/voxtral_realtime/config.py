@@ -190,7 +190,7 @@ def load_config(checkpoint: Path) -> VoxtralRealtimeConfig:
         )
     if delay != PUBLISHED_DELAY_MS:
         log.warning(
-            "%s: its delay is %s ms; an export takes %d unless --delay-ms says otherwise",
+            "%s: its delay is %s ms; an export takes %d unless it is given another delay",
             checkpoint / TOKENIZER,
             delay,
             PUBLISHED_DELAY_MS,

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import RLock
 
-import numpy as np
-
 from bundle.errors import UsageError
 from bundle.spec import Signature
 from runtime.engines.inputs import check_inputs
@@ -107,11 +105,20 @@ class Stream(ABC):
 
     def save_rows(self, count: int) -> Arrays:
         """Copies of the first `count` rows of every cache by name; of all rows where a cache has fewer."""
-        states, rows = self.snapshot(), {}
-        for name, state in unique_caches(self.signatures.values()).items():
-            axis = state.cache.row_axis if state.cache else 0
-            rows[name] = np.take(states[name], range(min(count, state.rows)), axis)
+        rows = {}
+        with self.lock:
+            states = self._current_states()
+            for name, state in unique_caches(self.signatures.values()).items():
+                axis = state.cache.row_axis if state.cache else 0
+                rows[name] = states[name][(slice(None),) * axis + (slice(count),)].copy()
         return rows
+
+    def _current_states(self) -> Arrays:
+        """All states by name, to be read before the next call. An engine may return them without a copy.
+
+        A cache may have fewer rows than its signature, where the others are empty.
+        """
+        return self.snapshot()
 
     def load_rows(self, rows: Arrays) -> None:
         """Writes the rows of `save_rows` to an empty stream. Raises UsageError on rows of another bundle."""

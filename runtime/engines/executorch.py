@@ -169,11 +169,6 @@ class ExecuTorchStream(Stream):
             self._saved, self._rows = saved, rows
             self._deactivate()
 
-    def save_rows(self, count: int) -> Arrays:
-        with self.lock:
-            current = self._current_states()
-        return {name: current[name][:, :count].copy() for name in unique_caches(self.signatures.values())}
-
     def load_rows(self, rows: Arrays) -> None:
         caches = unique_caches(self.signatures.values())
         found = {

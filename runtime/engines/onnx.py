@@ -101,9 +101,8 @@ class OnnxStream(Stream):
     def load_rows(self, rows: Arrays) -> None:
         put_rows(self._states, unique_caches(self.signatures.values()), rows, self.batch)
 
-    def save_rows(self, count: int) -> Arrays:
-        caches = unique_caches(self.signatures.values())
-        return {name: self._states[name][:, :, :count].copy() for name in caches}
+    def _current_states(self) -> Arrays:
+        return self._states
 
     def _run(self, component: str, inputs: Arrays) -> Arrays:
         entry = self._entries[component]
@@ -135,7 +134,7 @@ class OnnxStream(Stream):
 
 
 def _move_into_history(array: np.ndarray, cache: CacheSpec, position: int, count: int) -> None:
-    """Moves new row p of array [1, H, L, D] to row p mod history.
+    """Moves new row p of a cache to row p mod history.
 
     `count` rows were written, from `position` on.
     """
@@ -144,11 +143,11 @@ def _move_into_history(array: np.ndarray, cache: CacheSpec, position: int, count
     if staged + count <= history:
         return
     skipped = max(history - staged, count - history)  # already in place, or overwritten by later rows
-    rows = np.arange(skipped, count)
+    rows, by_row = np.arange(skipped, count), array.swapaxes(0, cache.row_axis)
     if len(rows) == 1:
-        array[:, :, (position + skipped) % history] = array[:, :, staged + skipped]
+        by_row[(position + skipped) % history] = by_row[staged + skipped]
     else:
-        array[:, :, (position + rows) % history] = array[:, :, staged + skipped : staged + count]
+        by_row[(position + rows) % history] = by_row[staged + skipped : staged + count]
 
 
 class _SessionBinding:

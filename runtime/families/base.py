@@ -202,5 +202,8 @@ class RuntimeFamily(Protocol[Constants]):
     def voices(self, bundle: Bundle) -> dict[str, int]:
         """Names of the bundle's voices, and the prompt rows of each; empty for a family without voices."""
 
-    def open(self, bundle: Bundle, engine: Engine) -> TextToSpeech | SpeechToText:
-        """The task on a bundle whose calls and tokenizer files were checked: see `runtime.opening`."""
+    def open(self, bundle: Bundle, engine: Engine, constants: Constants) -> TextToSpeech | SpeechToText:
+        """The task on a bundle whose calls were checked: see `runtime.opening`.
+
+        Raises UsageError where the bundle lacks tokenizer files that the task needs.
+        """

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle.errors import IntegrityError
+from bundle.bundle import Bundle
+from bundle.errors import IntegrityError, UsageError
 
 if TYPE_CHECKING:
     from mistral_common.tokens.tokenizers.tekken import Tekkenizer
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
 FILE = "tekken.json"
 OBJECT_FORM = "expected the object form of tekken.json (config, vocab, special_tokens)"
 REMEDY = "take the file from the checkpoint and export again"
+
+
+def tokenizer_paths(bundle: Bundle) -> list[Path]:
+    """The tokenizer files of a bundle. Raises UsageError without any."""
+    if not bundle.manifest.tokenizer:
+        raise UsageError(
+            f"{bundle.folder}: the bundle has no tokenizer; export from a checkpoint with its tokenizer files"
+        )
+    return [bundle.folder / name for name in bundle.manifest.tokenizer]
 
 
 def tekken_path(paths: Sequence[Path]) -> Path:

@@ -96,7 +96,7 @@ def test_cancelling_frees_the_slot_at_the_next_step_and_leaves_the_others(decode
     texts, many = requests(8, 6, 3), decoder(2)
     first, second, third = (many.submit(text) for text in texts)
     pieces = {first: [], second: [], third: []}
-    for _ in range(2):
+    for _ in range(3):
         for ticket, samples in many.step():
             pieces[ticket].append(samples)
     first.cancel()
@@ -123,7 +123,7 @@ def test_nothing_is_computed_for_requests_that_were_all_cancelled(decoder):
     many.step()
     ticket.cancel()
     calls.clear()
-    assert many.step() == [] and not calls and not many.unfinished()
+    assert many.step() == [(ticket, None)] and not calls and not many.unfinished()
 
 
 def test_a_request_that_cannot_be_served_is_refused_when_it_is_submitted(decoder):
@@ -137,7 +137,7 @@ def test_a_prompt_that_fails_frees_its_slot_for_the_next_request(decoder):
     texts, many = requests(3, 3, 3), decoder(1)
     too_long = many.submit(SpeechRequest("a" * (ROWS + 5)))
     tickets = [many.submit(text) for text in texts]
-    pieces = [pair for _ in range(20) for pair in many.step()]
+    pieces = [pair for _ in range(20) for pair in many.step() if pair.samples is not None]
     assert too_long.status is Status.FAILED and "leaves no room" in str(too_long.error)
     for ticket, text in zip(tickets, texts, strict=True):
         assert_same([samples for each, samples in pieces if each is ticket], alone(decoder, text))
@@ -154,7 +154,7 @@ def test_a_codec_that_fails_ends_one_request_and_frees_its_slot(decoder):
 
     texts, many = requests(6, 6, 2), decoder(2, third_call_fails)
     tickets = [many.submit(text) for text in texts]
-    pieces = [pair for _ in range(20) for pair in many.step()]
+    pieces = [pair for _ in range(20) for pair in many.step() if pair.samples is not None]
     assert [ticket.status for ticket in tickets].count(Status.FAILED) == 1
     for ticket, text in zip(tickets, texts, strict=True):
         if ticket.status is not Status.FAILED:
@@ -207,3 +207,85 @@ def test_requests_of_several_threads_are_all_served(decoder):
         tickets = list(pool.map(many.submit, texts))
     for text, pieces in zip(texts, run(many, *tickets), strict=True):
         assert_same(pieces, alone(decoder, text))
+
+
+def test_every_request_has_a_last_event_however_it_ends(decoder):
+    many = decoder(1)
+    too_long, short, cancelled = (many.submit(SpeechRequest("a" * size, max_frames=2)) for size in (40, 3, 4))
+    cancelled.cancel()
+    events = [event for _ in range(10) for event in many.step()]
+    last = {ticket: samples for ticket, samples in events if ticket.is_done}
+    assert too_long.status is Status.FAILED and last[too_long] is None
+    assert cancelled.status is Status.CANCELLED and last[cancelled] is None
+    assert short.status is Status.CUT_OFF and len(last[short])
+    assert [ticket for ticket, _ in events].count(short) == 1
+
+
+def test_a_request_is_visible_while_its_prompt_is_read(decoder):
+    seen = []
+    many = decoder(1, lambda component, inputs: seen.append(many.unfinished()))
+    ticket = many.submit(requests(1)[0])
+    many.step()
+    assert seen and all(tickets == [ticket] for tickets in seen)
+
+
+def test_a_request_that_is_cancelled_during_another_call_reads_no_prompt(decoder):
+    calls = []
+
+    def cancel_while_fed(component, inputs) -> None:
+        calls.append(component)
+        if component == "decode_step" and len(inputs["position"]) == 2:
+            second.cancel()
+
+    texts, many = requests(9, 9), decoder(2, cancel_while_fed)
+    many.submit(texts[0])
+    many.step()
+    second = many.submit(texts[1])
+    calls.clear()
+    assert (second, None) in many.step()
+    assert second.status is Status.CANCELLED and "prefill" not in calls
+
+
+def test_run_raises_the_error_of_a_request_that_was_submitted_and_failed_in_one_step(decoder):
+    late = []
+
+    def submit_more(component, inputs) -> None:
+        if component == "embed_codes" and not late:
+            late.append(many.submit(SpeechRequest("a" * (ROWS + 5))))
+
+    many = decoder(2, submit_more)
+    many.submit(requests(4)[0])
+    with pytest.raises(UsageError, match="leaves no room"):
+        list(many.run())
+
+
+def test_a_slot_whose_release_fails_ends_its_request(decoder, monkeypatch):
+    def fail(self, slot: int) -> None:
+        raise VoxportError("release")
+
+    many = decoder(1)
+    ticket = many.submit(requests(1)[0])
+    monkeypatch.setattr(SpeechSlots, "free", fail)
+    ((ended, samples),) = many.step()
+    assert ended is ticket and samples is not None and not many.unfinished()
+    assert ticket.status is Status.FAILED and "release" in str(ticket.error)
+
+
+def test_a_step_reads_one_prompt_at_most(decoder):
+    calls = []
+    many = decoder(4, lambda component, inputs: calls.append(component))
+    tickets = [many.submit(text) for text in requests(5, 5, 5)]
+    for count in (1, 2, 3):
+        many.step()
+        assert [ticket.status for ticket in tickets].count(Status.RUNNING) == count
+
+
+def test_waiting_ends_with_a_request_or_with_the_timeout(decoder):
+    many = decoder(1)
+    assert not many.wait(0.0)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(many.wait, 30.0)
+        many.submit(requests(1)[0])
+        assert waiting.result()
+    list(many.run())
+    assert not many.wait(0.0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bundle.errors import UsageError
-from runtime.sampler import Sampler, SamplerSettings, gumbel_noise
+from runtime.sampler import SamplerSettings, gumbel_noise, sample
 
 DRAWS, IDS = 40_000, 9
 SETTINGS = [
@@ -43,7 +43,7 @@ def expected(row: np.ndarray, settings: SamplerSettings, previous: list[int]) ->
 def test_frequencies_equal_those_of_the_direct_formula(settings, seed):
     row, previous = logits(seed), [1, 4, 4]
     noise = gumbel_noise(np.random.default_rng(seed), (DRAWS, IDS))
-    found = Sampler(settings).choose(np.tile(row, (DRAWS, 1)), noise, [np.array(previous)] * DRAWS)
+    found = sample(np.tile(row, (DRAWS, 1)), settings, noise, [np.array(previous)] * DRAWS)
     frequencies = np.bincount(found, minlength=IDS) / DRAWS
     probabilities = expected(row, settings, previous)
     np.testing.assert_allclose(frequencies, probabilities, atol=5 / np.sqrt(DRAWS) / 2)
@@ -53,11 +53,11 @@ def test_frequencies_equal_those_of_the_direct_formula(settings, seed):
 def test_greedy_is_the_argmax_whatever_the_noise():
     rows = np.stack([logits(seed) for seed in range(50)])
     noise = gumbel_noise(np.random.default_rng(0), rows.shape)
-    found = Sampler().choose(rows, noise)
+    found = sample(rows, noise=noise)
     np.testing.assert_array_equal(found, rows.argmax(axis=1))
     assert found.dtype == np.int64
     ties = np.array([[0.0, 3.0, 3.0]], np.float32)
-    assert Sampler().choose(ties) == [1]
+    assert sample(ties) == [1]
 
 
 def test_given_noise_gives_the_same_ids_row_by_row():
@@ -65,10 +65,8 @@ def test_given_noise_gives_the_same_ids_row_by_row():
     rows = np.stack([logits(seed) for seed in range(20)])
     noise = gumbel_noise(np.random.default_rng(3), rows.shape)
     previous = [np.arange(index % 4) for index in range(20)]
-    found = Sampler(settings).choose(rows, noise, previous)
-    single = [
-        Sampler(settings).choose(rows[i : i + 1], noise[i : i + 1], previous[i : i + 1])[0] for i in range(20)
-    ]
+    found = sample(rows, settings, noise, previous)
+    single = [sample(rows[i : i + 1], settings, noise[i : i + 1], previous[i : i + 1])[0] for i in range(20)]
     np.testing.assert_array_equal(found, single)
 
 
@@ -77,19 +75,72 @@ def test_masked_ids_are_never_chosen():
     rows[:, :6] = -np.inf
     noise = gumbel_noise(np.random.default_rng(0), rows.shape)
     for settings in SETTINGS:
-        assert Sampler(settings).choose(rows, noise, [np.array([2])] * 2000).min() >= 6
+        assert sample(rows, settings, noise, [np.array([2])] * 2000).min() >= 6
 
 
 def test_previous_ids_become_less_probable_also_greedily():
     row = np.array([[2.0, 1.9, -1.0]], np.float32)
-    sampler = Sampler(SamplerSettings(repetition_penalty=1.2))
-    assert sampler.choose(row) == [0] and sampler.choose(row, None, [np.array([0])]) == [1]
+    settings = SamplerSettings(repetition_penalty=1.2)
+    assert sample(row, settings) == [0] and sample(row, settings, None, [np.array([0])]) == [1]
+    assert sample(row, settings, None, [np.array([])]) == [0]
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"temperature": -1.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}, {"repetition_penalty": 0.0}],
+    [
+        {"temperature": -1.0},
+        {"temperature": np.inf},
+        {"temperature": np.nan},
+        {"top_k": -1},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+        {"repetition_penalty": 0.0},
+        {"repetition_penalty": np.inf},
+    ],
 )
 def test_wrong_settings_are_named(wrong):
     with pytest.raises(UsageError, match=next(iter(wrong))):
         SamplerSettings(**wrong)
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.5])
+@pytest.mark.parametrize("temperature", [5e-324, 1e-40, 1e-10])
+def test_a_temperature_near_0_chooses_the_largest_logit(temperature, top_p):
+    rows = np.stack([logits(seed) * 100 for seed in range(50)])
+    noise = gumbel_noise(np.random.default_rng(0), rows.shape)
+    found = sample(rows, SamplerSettings(temperature, top_k=4, top_p=top_p), noise)
+    np.testing.assert_array_equal(found, rows.argmax(axis=1))
+
+
+def test_a_huge_temperature_chooses_every_id_equally_often():
+    rows = np.tile(logits() * 100, (DRAWS, 1))
+    noise = gumbel_noise(np.random.default_rng(0), rows.shape)
+    found = sample(rows, SamplerSettings(temperature=1e300), noise)
+    np.testing.assert_allclose(np.bincount(found, minlength=IDS) / DRAWS, 1 / IDS, atol=0.01)
+
+
+def test_each_row_has_its_own_settings():
+    settings = [SamplerSettings(), *SETTINGS, SamplerSettings()]
+    rows = np.stack([logits(seed) for seed in range(len(settings))])
+    noise = gumbel_noise(np.random.default_rng(3), rows.shape)
+    previous = [np.arange(index % 4) for index in range(len(settings))]
+    single = [
+        sample(rows[i : i + 1], each, noise[i : i + 1], previous[i : i + 1])[0]
+        for i, each in enumerate(settings)
+    ]
+    np.testing.assert_array_equal(sample(rows, settings, noise, previous), single)
+    with pytest.raises(UsageError, match="settings: 2 rows, expected 6"):
+        sample(rows, settings[:2], noise)
+
+
+def test_sampling_without_noise_or_without_a_finite_logit_is_refused():
+    settings = SamplerSettings(temperature=1.0)
+    with pytest.raises(UsageError, match="expected noise"):
+        sample(logits()[None], settings)
+    for wrong in (np.nan, np.inf):
+        row = np.array([[0.0, wrong]], np.float32)
+        with pytest.raises(UsageError, match="finite"):
+            sample(row, settings, np.zeros_like(row))
+    masked = np.full((1, IDS), -np.inf, np.float32)
+    with pytest.raises(UsageError, match="finite"):
+        sample(masked, settings, np.zeros_like(masked))

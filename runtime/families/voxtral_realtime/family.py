@@ -16,7 +16,7 @@ from runtime.families.voxtral_realtime.task import VoxtralSpeechToText
 from runtime.families.voxtral_realtime.trace import Trace
 from runtime.families.voxtral_realtime.verification import Verification
 from runtime.speech_to_text import SpeechToText
-from runtime.text.tokenizer import load_pieces, tekken_path
+from runtime.text.tokenizer import load_pieces, tekken_path, tokenizer_paths
 
 STEP = Call(frozenset({"embeddings", "position", "delay"}), frozenset({"hidden", "logits"}))
 
@@ -47,10 +47,10 @@ class VoxtralRealtime:
     def voices(self, bundle: Bundle) -> dict[str, int]:
         return {}
 
-    def open(self, bundle: Bundle, engine: Engine) -> VoxtralSpeechToText:
-        token_bytes = self.open_tokenizer([bundle.folder / name for name in bundle.manifest.tokenizer])
+    def open(self, bundle: Bundle, engine: Engine, constants: Constants) -> VoxtralSpeechToText:
+        token_bytes = self.open_tokenizer(tokenizer_paths(bundle))
         is_live = LIVE_ENCODER in {entry.name for entry in bundle.components}
-        return VoxtralSpeechToText(engine, self.parse_constants(bundle.job), token_bytes, is_live)
+        return VoxtralSpeechToText(engine, constants, token_bytes, is_live)
 
 
 FAMILY: RuntimeFamily[Constants] = VoxtralRealtime()

@@ -76,7 +76,9 @@ class SpeechBench:
         limit = min(components[name].max_batch for name in BATCHED)
         if not all(1 <= count <= limit for count in counts):
             listed = ",".join(map(str, counts))
-            raise UsageError(f"bench: streams {listed}: one call of this bundle serves 1 to {limit} streams")
+            raise UsageError(
+                f"streams {listed}: one call of this bundle serves 1 to {limit} streams", field="streams"
+            )
 
     def start(
         self, stream: Stream, constants: Constants, settings: BenchSettings, prepared: Arrays | None

@@ -13,7 +13,7 @@ from runtime.engines.base import Stream
 from runtime.engines.states import Arrays
 from runtime.families.voxtral_tts.constants import EMPTY_AUDIO, FIRST_CODE, Constants
 from runtime.families.voxtral_tts.prompt import Prompt, check_room
-from runtime.sampler import Sampler
+from runtime.sampler import sample
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def semantic_codes(logits: np.ndarray, constants: Constants) -> np.ndarray:
     """
     masked = logits[:, : FIRST_CODE + constants.semantic_codes].copy()
     masked[:, EMPTY_AUDIO] = -np.inf
-    return Sampler().choose(masked)[:, None]
+    return sample(masked)[:, None]
 
 
 def acoustic_codes(

@@ -49,8 +49,8 @@ class VoxtralTts:
     def voices(self, bundle: Bundle) -> dict[str, int]:
         return count_rows(bundle, self.parse_constants(bundle.job).dim)
 
-    def open(self, bundle: Bundle, engine: Engine) -> VoxtralTextToSpeech:
-        return VoxtralTextToSpeech(bundle, engine)
+    def open(self, bundle: Bundle, engine: Engine, constants: Constants) -> VoxtralTextToSpeech:
+        return VoxtralTextToSpeech(bundle, engine, constants)
 
 
 FAMILY = VoxtralTts()

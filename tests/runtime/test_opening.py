@@ -1,0 +1,61 @@
+"""Opening a bundle: read once, and a tokenizer only where the family needs one."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from bundle.errors import UsageError
+from runtime import opening
+from runtime.speech_to_text import SpeechToText
+from runtime.text.tokenizer import tokenizer_paths
+from runtime.text_to_speech import TextToSpeech
+
+
+class Task(SpeechToText):
+    sample_rate, delays_ms = 100, ()
+
+    def check_live(self) -> None: ...
+
+    def transcribe(self, *arguments, **options): ...
+
+
+@pytest.fixture
+def opened(monkeypatch, tmp_path) -> list[str]:
+    """What was opened or parsed, in order, of a bundle without a tokenizer."""
+    calls = []
+    manifest = SimpleNamespace(tokenizer=(), verification=SimpleNamespace(status="unverified"))
+    bundle = SimpleNamespace(
+        job=SimpleNamespace(family="toy"), manifest=manifest, folder=tmp_path, is_verified=False
+    )
+    bundle.check_hashes = lambda: calls.append("hashes")
+    family = SimpleNamespace(name="toy", task=SpeechToText)
+    family.open = lambda bundle, engine, constants: calls.append(f"task with {constants}") or Task()
+
+    def log(name: str, result: object):
+        return lambda *arguments: calls.append(name) or result
+
+    monkeypatch.setattr(opening, "Bundle", log("bundle", bundle))
+    monkeypatch.setattr(opening, "open_family", lambda name: family)
+    monkeypatch.setattr(opening, "read_constants", log("constants", "constants"))
+    monkeypatch.setattr(opening, "open_engine", log("engine", None))
+    return calls
+
+
+def test_a_bundle_is_read_once_and_its_constants_are_parsed_once(opened, tmp_path, caplog):
+    assert isinstance(opening.open_task(SpeechToText, tmp_path), Task)
+    assert opened == ["bundle", "constants", "hashes", "engine", "task with constants"]
+    assert f"{tmp_path}: this bundle is unverified" in caplog.text
+
+
+def test_a_bundle_for_another_task_is_refused_before_its_hashes_are_computed(opened, tmp_path):
+    with pytest.raises(
+        UsageError, match="family toy is speech to text, expected a bundle for text to speech"
+    ):
+        opening.open_task(TextToSpeech, tmp_path)
+    assert opened == ["bundle"]
+
+
+def test_a_family_that_reads_or_writes_text_refuses_a_bundle_without_a_tokenizer(tmp_path):
+    bundle = SimpleNamespace(manifest=SimpleNamespace(tokenizer=()), folder=tmp_path)
+    with pytest.raises(UsageError, match="the bundle has no tokenizer; export from a checkpoint"):
+        tokenizer_paths(bundle)
