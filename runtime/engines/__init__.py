@@ -21,13 +21,13 @@ DEFAULT = EngineOptions()
 class EngineEntry:
     """`attribute` of `module` opens an engine: `attribute(bundle, options) -> Engine`.
 
-    `packages` must be installed. `options` are the fields of `EngineOptions` that the engine reads besides
-    `threads`.
+    `packages` must be installed; the benchmark reports the version of the first. `options` are the fields of
+    `EngineOptions` that the engine reads besides `threads`.
     """
 
     module: str
     attribute: str
-    packages: tuple[str, ...] = ()
+    packages: tuple[str, ...]
     options: tuple[str, ...] = ()
 
 

@@ -132,7 +132,7 @@ def test_options_of_an_engine_are_checked_and_named(tmp_path, monkeypatch):
     bundle = toy_bundle(tmp_path, "npz")
     with pytest.raises(UsageError, match="no engine runs target 'npz'; there are onnx, executorch, coreml"):
         open_engine(bundle)
-    monkeypatch.setitem(ENGINES, "npz", EngineEntry(__name__, "NumpyEngine"))
+    monkeypatch.setitem(ENGINES, "npz", EngineEntry(__name__, "NumpyEngine", ("numpy",)))
     with pytest.raises(UsageError, match="threads 0: expected at least 1") as caught:
         open_engine(bundle, EngineOptions(threads=0))
     assert caught.value.field == "threads"

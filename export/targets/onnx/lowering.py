@@ -4,6 +4,7 @@ varies.
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,10 @@ def _convert(graph: Graph, arguments: list[torch.Tensor], dynamic: Axes) -> ir.M
     with quiet("torch.onnx", "onnxscript"), kernels:
         # not strict, because strict tracing renames states, which modules take as *args
         program = torch.export.export(
-            graph.module, tuple(arguments), dynamic_shapes=_nested(dynamic, len(names)), strict=False
+            graph.module,
+            tuple(arguments),
+            dynamic_shapes=_by_parameter(graph.module, dynamic),
+            strict=False,
         )
         converted: Any = torch.onnx.export(
             program,
@@ -85,10 +89,10 @@ def _convert(graph: Graph, arguments: list[torch.Tensor], dynamic: Axes) -> ir.M
     return model
 
 
-def _nested(dynamic: Axes, n_states: int) -> tuple[Any, ...]:
-    """dynamic_shapes as torch.export takes them for `forward(a, b, *states)`."""
-    shapes = tuple(axes or None for axes in dynamic)
-    return (*shapes[:-n_states], shapes[-n_states:]) if n_states else shapes
+def _by_parameter(module: torch.nn.Module, dynamic: Axes) -> tuple[Any, ...]:
+    """`dynamic` as torch.export takes it: one item per parameter, and a tuple for `*states`."""
+    shapes = (axes or None for axes in dynamic)
+    return tuple(inspect.signature(module.forward).bind(*shapes).arguments.values())
 
 
 def _name_dimensions(model: ir.Model, dynamic: Axes) -> None:

@@ -31,8 +31,8 @@ def choose_voice(bundle: Bundle, asked: str | None, dim: int) -> np.ndarray:
     path = Path(asked)
     if path.suffix.lower() in AUDIO:
         raise UsageError(
-            f"voice {asked}: a voice cannot be cloned from audio, because the published checkpoint has no codec "
-            f"encoder; give one of {', '.join(names)}",
+            f"voice {asked}: a voice cannot be cloned from audio, because the published checkpoint has no "
+            f"codec encoder; give one of {', '.join(names)}",
             field="voice",
         )
     if path.suffix == ".safetensors":

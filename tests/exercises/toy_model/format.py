@@ -1,8 +1,12 @@
-"""Files of the toy family: a configuration, and two weight files, one of them in a sub-folder."""
+"""Files of the toy family: a configuration, letters, and two weight files, one of them in a sub-folder."""
+
+from __future__ import annotations
 
 from pathlib import Path
 
 from model.checkpoint_format import CheckpointFormat, WeightFile
+
+LETTERS = "letters.txt"
 
 
 class ToyFormat(CheckpointFormat):
@@ -19,6 +23,9 @@ class ToyFormat(CheckpointFormat):
             WeightFile(folder / "model.safetensors"),
             WeightFile(folder / "head/model.safetensors", "head."),
         ]
+
+    def tokenizer_files(self, folder: Path) -> list[str]:
+        return [LETTERS] if (folder / LETTERS).is_file() else []
 
 
 FORMAT = ToyFormat()

@@ -1,0 +1,103 @@
+"""A family that no package file mentions: from a checkpoint to verified bundles to speech."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bundle_options import vouch_for
+from exercises.toy_model.modules import Decoder
+
+import runtime
+from bundle.bundle import Bundle
+from bundle.errors import UsageError
+from export.__main__ import main as export
+from runtime.__main__ import main as runtime_command
+
+pytestmark = pytest.mark.slow
+TARGETS = ("onnx", "executorch")
+
+
+@pytest.fixture(scope="module")
+def bundles(toy_checkpoint, tmp_path_factory) -> Path:
+    """A bundle per target, with the family's own option."""
+    out = tmp_path_factory.mktemp("bundles")
+    arguments = ["--checkpoint", str(toy_checkpoint), "--quant", "w8", "--loud", "--out", str(out)]
+    assert export(["--target", ",".join(TARGETS), *arguments]) == 0
+    return out
+
+
+def verify(bundle: Path, checkpoint: Path) -> int:
+    return export(["verify", str(bundle), "--checkpoint", str(checkpoint), "--steps", "20"])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_it_becomes_a_bundle_that_passed_every_check(bundles, target):
+    bundle = Bundle(bundles / target)
+    assert bundle.is_verified and bundle.component("decode_step").recipe == "w8"
+    checks = {row["check"] for row in bundle.manifest.verification.rows}
+    assert checks >= {"outputs", "states", "104 steps", "last position", "reset and replay"}
+    assert checks >= {"written rows", "codes, teacher-forced", "free run"}
+
+
+def test_it_speaks_the_same_letters_on_every_target(bundles):
+    spoken = {}
+    for target in TARGETS:
+        task = runtime.open(bundles / target)
+        assert isinstance(task, runtime.TextToSpeech)
+        frames = list(task.speak("hello", max_frames=9))
+        spoken[target] = np.stack(frames).argmax(axis=1)
+    assert 0 < len(spoken["onnx"]) <= 9
+    assert all(np.array_equal(letters, spoken["onnx"]) for letters in spoken.values())
+
+
+def test_its_requests_are_checked(bundles):
+    task = runtime.open(bundles / "onnx")
+    with pytest.raises(UsageError, match="letters"):
+        list(task.speak("HELLO"))
+    with pytest.raises(UsageError, match="no room"):
+        list(task.speak("a" * 128))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_reference_that_ignores_the_cache_does_not_match(
+    bundles, toy_checkpoint, target, capsys, monkeypatch
+):
+    """A fault of the cache, planted on the other side, where every target has it in the same place."""
+    computed = Decoder.forward
+    monkeypatch.setattr(Decoder, "forward", lambda *given: computed(*given[:-1], given[-1] * 0))
+    assert verify(bundles / target, toy_checkpoint) == 4
+    assert "decode_step.y" in capsys.readouterr().err
+
+
+def test_a_changed_weight_fails(bundles, toy_checkpoint, tmp_path, capsys):
+    bundle = Path(shutil.copytree(bundles / "onnx", tmp_path / "bundle"))
+    path = bundle / "decoder.onnx.data"
+    path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))
+    vouch_for(bundle, path.name)
+    assert verify(bundle, toy_checkpoint) == 4
+    assert "prefill.y" in capsys.readouterr().err
+
+
+def test_every_runtime_command_takes_it(bundles, tmp_path, capsys):
+    bundle, inputs = str(bundles / "onnx"), tmp_path / "ids.npz"
+    np.savez(inputs, ids=np.array([3, 1, 4]))
+    wav, traced = str(tmp_path / "a.wav"), tmp_path / "out.npz"
+    assert runtime_command(["say", "hello", "--max-frames", "5", "--bundle", bundle, "-o", wav]) == 0
+    assert runtime_command(["trace", bundle, "--inputs", str(inputs), "-o", str(traced)]) == 0
+    assert np.load(traced)["logits"].shape == (32,)
+    assert runtime_command(["info", bundle]) == 0
+    assert "options: loud True" in capsys.readouterr().out
+    assert runtime_command(["bench", bundle, "--frames", "5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["components"]["decode_step"]["calls"] == 5
+
+
+def test_its_runtime_half_imports_no_torch():
+    code = "import sys, exercises.toy_runtime.family; print('torch' in sys.modules)"
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=path)
+    assert found.stdout == "False\n"

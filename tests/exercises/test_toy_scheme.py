@@ -1,0 +1,92 @@
+"""A scheme that no package file mentions: from a checkpoint to verified bundles to speech."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bundle_options import vouch_for
+from exercises.toy_scheme import Int6Scheme
+
+import runtime
+from bundle.bundle import Bundle
+from export.__main__ import main as export
+from export.job import resolve_recipes
+from export.source import Source
+from export.targets.coreml.target import CoreMLTarget
+from quantize.recipe import RECIPES, Recipe
+from quantize.schemes import SCHEMES, IntegerScheme, scheme_from_dict
+
+pytestmark = pytest.mark.slow
+TARGETS = ("onnx", "executorch", "coreml")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered(rows) -> None:
+    rows.setitem(SCHEMES, Int6Scheme.type, Int6Scheme)
+    rows.setitem(RECIPES, "int6", Recipe("int6", linears=Int6Scheme(), tables=IntegerScheme(8)))
+
+
+@pytest.fixture(scope="module")
+def speech_bundle(checkpoint, tmp_path_factory) -> Path:
+    """Of a model whose linears are fused."""
+    out = tmp_path_factory.mktemp("speech") / "int6"
+    assert export(["--target", "onnx", "--quant", "int6", "--cache-length", "1024", "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def toy_bundles(toy_checkpoint, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("toys") / "all"
+    arguments = ["--checkpoint", str(toy_checkpoint), "--quant", "int6", "--out", str(out)]
+    assert export(["--target", ",".join(TARGETS), *arguments]) == 0
+    return out
+
+
+def test_it_becomes_a_verified_bundle_whose_recipe_reads_back(speech_bundle, checkpoint):
+    bundle, source = Bundle(speech_bundle), Source(checkpoint)
+    assert bundle.is_verified
+    backbone = bundle.component("decode_step")
+    assert backbone.recipe == "int6" and 0.001 < bundle.manifest.weight_errors["backbone"].searched < 0.05
+    recipe = resolve_recipes(source, bundle.job.request)["backbone"]
+    assert recipe.linears == scheme_from_dict(bundle.job.recipes["backbone"].linears.model_dump())
+
+
+def test_its_bundle_speaks(speech_bundle):
+    task = runtime.open(speech_bundle)
+    samples = np.concatenate(list(task.speak("Hello.", max_frames=3)))
+    assert len(samples) and np.isfinite(samples).all() and samples.any()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_lowers_its_module_and_speaks(toy_bundles, target):
+    bundle = Bundle(toy_bundles / target)
+    assert bundle.is_verified and bundle.component("prefill").recipe == "int6"
+    frames = list(runtime.open(toy_bundles / target).speak("hello", max_frames=5))
+    assert frames and np.isfinite(frames).all()
+
+
+def test_a_changed_weight_fails(toy_bundles, toy_checkpoint, tmp_path, capsys):
+    bundle = Path(shutil.copytree(toy_bundles / "onnx", tmp_path / "bundle"))
+    path = bundle / "decoder.onnx.data"
+    content = path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 16]) + content[1:])
+    vouch_for(bundle, path.name)
+    assert export(["verify", str(bundle), "--checkpoint", str(toy_checkpoint), "--steps", "20"]) == 4
+    assert "prefill" in capsys.readouterr().err
+
+
+def test_a_shape_that_does_not_fit_is_named_with_the_rule_that_helps(capsys, monkeypatch):
+    recipe = Recipe("int6", linears=Int6Scheme(group=128), tables=IntegerScheme(8))
+    monkeypatch.setitem(RECIPES, "int6", recipe)
+    assert export(["--target", "onnx", "--quant", "int6", "--dry-run"]) == 2
+    error = capsys.readouterr().err
+    assert "groups of 128 do not divide the 96 inputs of layers.0.attention.wq" in error
+    assert "'*attention.wq=none'" in error
+
+
+def test_a_target_that_cannot_store_it_is_refused(capsys, monkeypatch):
+    monkeypatch.setattr(Int6Scheme, "needs_native_support", True)
+    monkeypatch.setattr(CoreMLTarget, "native_schemes", frozenset({"int6"}))
+    assert export(["--target", "onnx", "--quant", "int6", "--dry-run"]) == 2
+    assert "onnx cannot store int6 weights, only coreml can" in capsys.readouterr().err

@@ -1,0 +1,64 @@
+"""A target that no package file mentions: from a checkpoint to a verified bundle to speech."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bundle_options import vouch_for
+
+import runtime
+from bundle.bundle import Bundle
+from export.__main__ import main as export
+from runtime.__main__ import main as runtime_command
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=["none", "w8"])
+def bundle(request, toy_checkpoint, numpy_target, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("bundle") / request.param
+    arguments = ["--checkpoint", str(toy_checkpoint), "--quant", request.param, "--out", str(out)]
+    assert export(["--target", numpy_target, *arguments]) == 0
+    return out
+
+
+def test_it_makes_a_bundle_that_passed_every_check(bundle):
+    found = Bundle(bundle)
+    assert found.is_verified and found.manifest.executed_by == "NumPy"
+    assert found.component("prefill").file == "decoder.npz"
+    assert found.component("prefill").signature.cache.cache.layout == "BSHD"
+
+
+def test_its_engine_speaks_and_is_timed(bundle, capsys):
+    frames = list(runtime.open(bundle).speak("hello", max_frames=9))
+    assert 0 < len(frames) <= 9 and all(frame.shape == (32,) for frame in frames)
+    assert np.isfinite(frames).all()
+    assert runtime_command(["bench", str(bundle), "--frames", "2"]) == 0
+    assert "numpy" in capsys.readouterr().out
+
+
+def test_a_changed_weight_fails(bundle, toy_checkpoint, tmp_path, capsys):
+    damaged = Path(shutil.copytree(bundle, tmp_path / "bundle"))
+    path = damaged / "decoder.npz"
+    with np.load(path) as stored:
+        arrays = dict(stored)
+    arrays["head.weight"][3, 4] += 1
+    np.savez(path, **arrays)
+    verify = ["verify", str(damaged), "--checkpoint", str(toy_checkpoint), "--steps", "20"]
+    assert export(verify) == 5  # the hash
+    vouch_for(damaged, path.name)
+    capsys.readouterr()
+    assert export(verify) == 4  # the numbers
+    assert "y" in capsys.readouterr().err
+
+
+def test_another_family_is_refused_in_one_line(numpy_target, tmp_path, capsys):
+    assert export(["--target", numpy_target, "--out", str(tmp_path / "out")]) == 3
+    assert "numpy holds the decoder of the toy family only" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+
+
+def test_it_is_listed(numpy_target, capsys):
+    assert export(["list"]) == 0
+    assert "targets     onnx, executorch, coreml, numpy" in capsys.readouterr().out

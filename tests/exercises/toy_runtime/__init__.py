@@ -1,0 +1,1 @@
+"""Runtime half of the toy family. Imports no torch."""

@@ -1,0 +1,61 @@
+"""The text-to-speech task of the toy family. A frame of speech is the logits of its letter."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from exercises.toy_runtime.decoder import END, Constants, LetterDecoder, Letters
+
+from bundle.errors import UsageError
+from runtime.batching import BatchedDecoder, Fill, SlotOutput, Status
+from runtime.engines.base import Engine, Stream
+from runtime.text_to_speech import SpeechRequest, TextToSpeech
+
+
+class ToyTextToSpeech(TextToSpeech):
+    sample_rate = 400
+    max_slots = 1
+
+    def __init__(self, engine: Engine, constants: Constants, letters: Letters):
+        self._engine, self._constants, self._letters = engine, constants, letters
+
+    def voices(self) -> dict[str, int]:
+        return {}
+
+    def batched(self, slots: int) -> BatchedDecoder[SpeechRequest]:
+        return BatchedDecoder(ToySlots(self._engine.batched(slots), self._constants, self._letters))
+
+
+class ToySlots:
+    """The operations of `runtime.batching.SlotDecoder`, for one slot."""
+
+    slots = 1
+
+    def __init__(self, stream: Stream, constants: Constants, letters: Letters):
+        self._stream, self._constants, self._letters = stream, constants, letters
+
+    def prepare(self, request: SpeechRequest) -> Fill:
+        ids = self._letters.encode(request.text)
+        room = self._stream.capacity("decode_step") - len(ids)
+        if room < 1:
+            raise UsageError(f"text of {len(ids)} letters: the cache leaves no room for speech; shorten it")
+        return partial(self._fill, ids, min(request.max_frames, room))
+
+    def _fill(self, ids: list[int], frames: int, slot: int) -> None:
+        self._stream.reset()
+        self._decoder, self._left = LetterDecoder(self._stream, self._constants), frames
+        self._decoder.read(ids)
+
+    def feed(self) -> None:
+        self._decoder.feed(self._letter)
+
+    def decode(self) -> None:
+        self._letter = int(self._decoder.logits.argmax())
+
+    def take(self, slot: int) -> SlotOutput:
+        self._left -= 1
+        final = Status.ENDED if self._letter == END else None if self._left else Status.CUT_OFF
+        return SlotOutput(self._decoder.samples(), final)
+
+    def free(self, slot: int) -> None:
+        self._left = 0

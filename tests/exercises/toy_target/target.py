@@ -1,0 +1,45 @@
+"""The export half: one `.npz` of weights per graph. It holds the decoder of the toy family only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from export.targets.base import Costs, EntryPoint, Graph, Target
+
+if TYPE_CHECKING:
+    from model.component import Component
+    from quantize.linear import LinearKernel
+
+
+class NumpyTarget(Target):
+    """Float weights are `PATH.weight`; 8-bit weights are `PATH.weight` int8 and `PATH.scale`, one per row."""
+
+    name = "numpy"
+    packages = ("numpy",)
+    layout = "BSHD"
+    costs = Costs(lowering=1, running=1, product=0.01, verification=1, sample=1)
+    state_notes = "The caller keeps the states."
+    runners = ("NumPy",)
+
+    @property
+    def linear_kernel(self) -> LinearKernel:
+        from quantize.linear import float_activations
+
+        return float_activations
+
+    def entry_point(self, component: Component) -> EntryPoint:
+        return EntryPoint(f"{component.graph}.npz", component.graph)
+
+    def lower(self, graph: Graph, folder: Path) -> None:
+        import numpy as np
+        from exercises.toy_model.modules import Decoder
+
+        from bundle.errors import ExportError
+
+        if not isinstance(graph.module, Decoder):
+            raise ExportError(f"{graph.name}: numpy holds the decoder of the toy family only")
+        np.savez(
+            folder / f"{graph.name}.npz",
+            **{name: tensor.numpy() for name, tensor in graph.module.state_dict().items()},
+        )
