@@ -1,4 +1,4 @@
-"""Errors of the text-to-speech library name the field that was wrong, for which a command line shows its flag."""
+"""Errors of the text-to-speech library name the wrong field, for which a command line shows its flag."""
 
 from types import SimpleNamespace
 
