@@ -13,6 +13,7 @@ from bundle.bundle import Bundle
 from bundle.manifest import ExportJob
 from runtime.engines.base import Engine
 from runtime.families.base import Call, RuntimeFamily
+from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import TextToSpeech
 
 DECODER = Call(frozenset({"x", "position"}), frozenset({"y"}))
@@ -34,9 +35,8 @@ class Toy:
     def open_tokenizer(self, paths: Sequence[Path]) -> Letters:
         return Letters(paths)
 
-    def open(self, bundle: Bundle, engine: Engine) -> ToyTextToSpeech:
-        letters = Letters([bundle.folder / name for name in bundle.manifest.tokenizer])
-        return ToyTextToSpeech(engine, parse_constants(bundle.job), letters)
+    def open(self, bundle: Bundle, engine: Engine, constants: Constants) -> ToyTextToSpeech:
+        return ToyTextToSpeech(engine, constants, Letters(tokenizer_paths(bundle)))
 
 
 FAMILY: RuntimeFamily[Constants] = Toy()
