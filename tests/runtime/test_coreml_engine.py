@@ -12,6 +12,10 @@ from bundle_options import QUANT, edit_manifest, vouch_for
 from bundle.bundle import Bundle
 from bundle.errors import UsageError
 from export.__main__ import main as export
+from export.job import make_job
+from export.resolve import resolve
+from export.source import Source
+from export.targets import open_target
 from runtime.__main__ import main as runtime
 from runtime.engines import open_engine
 from runtime.engines.base import EngineOptions
@@ -279,8 +283,12 @@ def test_an_unknown_function_is_named(copy, tmp_path, capsys):
     assert runtime(["mil", str(copy / "backbone.mlpackage"), "--function", "nothing"]) == 2
 
 
-def test_a_false_precision_in_the_manifest_is_found(copy, capsys):
-    edit_manifest(copy, lambda manifest: manifest.update(compute_precision="float32"))
+def test_a_false_precision_in_the_manifest_is_found(copy, checkpoint, capsys):
+    """The manifest is that of a float32 export in every field; only the package is not."""
+    job = Bundle(copy).job
+    resolved = resolve(Source(checkpoint), job.request)
+    float32 = make_job(resolved, open_target("coreml", "float32"), job.source.name, job.licence)
+    edit_manifest(copy, lambda manifest: manifest.update(job=float32.model_dump(mode="json")))
     assert verify(copy, "--compute-precision", "float16") == 4
     assert "compute precision: found float16, expected float32" in capsys.readouterr().err
 
