@@ -11,7 +11,7 @@ from exercises.toy_scheme import Int6Scheme
 import runtime
 from bundle.bundle import Bundle
 from export.__main__ import main as export
-from export.job import resolve_recipes
+from export.resolve import resolve
 from export.source import Source
 from export.targets.coreml.target import CoreMLTarget
 from quantize.recipe import RECIPES, Recipe
@@ -48,7 +48,7 @@ def test_it_becomes_a_verified_bundle_whose_recipe_reads_back(speech_bundle, che
     assert bundle.is_verified
     backbone = bundle.component("decode_step")
     assert backbone.recipe == "int6" and 0.001 < bundle.manifest.weight_errors["backbone"].searched < 0.05
-    recipe = resolve_recipes(source, bundle.job.request)["backbone"]
+    recipe = resolve(source, bundle.job.request).recipes["backbone"]
     assert recipe.linears == scheme_from_dict(bundle.job.recipes["backbone"].linears.model_dump())
 
 

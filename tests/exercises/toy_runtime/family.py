@@ -34,9 +34,12 @@ class Toy:
     def open_tokenizer(self, paths: Sequence[Path]) -> Letters:
         return Letters(paths)
 
-    def open(self, bundle: Bundle, engine: Engine) -> ToyTextToSpeech:
+    def voices(self, bundle: Bundle) -> dict[str, int]:
+        return {}
+
+    def open(self, bundle: Bundle, engine: Engine, constants: Constants) -> ToyTextToSpeech:
         letters = Letters([bundle.folder / name for name in bundle.manifest.tokenizer])
-        return ToyTextToSpeech(engine, parse_constants(bundle.job), letters)
+        return ToyTextToSpeech(engine, constants, letters)
 
 
 FAMILY: RuntimeFamily[Constants] = Toy()
