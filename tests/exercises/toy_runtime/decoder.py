@@ -33,7 +33,9 @@ class Letters:
     """The tokenizer: the id of a letter is its place in the file."""
 
     def __init__(self, paths: Sequence[Path]):
-        """Raises IntegrityError."""
+        """Raises UsageError without a file, IntegrityError on a damaged one."""
+        if not paths:
+            raise UsageError("the bundle has no letters; export from a checkpoint with letters.txt")
         self._letters = paths[0].read_text()
         if len(set(self._letters)) < len(self._letters) or not self._letters:
             raise IntegrityError(f"{paths[0]}: no letters, or one of them twice; export the bundle again")

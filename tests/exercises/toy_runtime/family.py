@@ -35,6 +35,9 @@ class Toy:
     def open_tokenizer(self, paths: Sequence[Path]) -> Letters:
         return Letters(paths)
 
+    def voices(self, bundle: Bundle) -> dict[str, int]:
+        return {}
+
     def open(self, bundle: Bundle, engine: Engine, constants: Constants) -> ToyTextToSpeech:
         return ToyTextToSpeech(engine, constants, Letters(tokenizer_paths(bundle)))
 
