@@ -34,7 +34,7 @@ def copy(bundles, tmp_path) -> Path:
 
 @pytest.fixture(scope="module")
 def inputs(bundles, tmp_path_factory) -> Path:
-    constants = read_constants(Bundle(bundles / "coreml").manifest)
+    constants = read_constants(Bundle(bundles / "coreml").job)
     rng = np.random.default_rng(0)
     frames, books = 12, constants.n_codebooks
     codes = np.concatenate(
@@ -385,7 +385,7 @@ def test_compute_units_need_core_ml(bundles, capsys):
         open_engine(Bundle(bundles / "coreml"), EngineOptions(compute_units="all")), ReferenceEngine
     )
     assert verify(bundles / "coreml", "--compute-units", "cpu") == 2
-    assert "--compute-units cpu: for Core ML itself" in capsys.readouterr().err
+    assert "--compute-units cpu: for Core ML, which does not run here" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(sys.platform != "darwin", reason="Core ML predicts on macOS alone")
