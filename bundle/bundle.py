@@ -1,7 +1,5 @@
 """`Bundle`: an opened bundle folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from bundle.errors import IntegrityError

@@ -3,8 +3,6 @@
 Export and runtime share these definitions.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

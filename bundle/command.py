@@ -3,8 +3,6 @@
 Results go to stdout, progress and messages to stderr. `bundle.errors` lists the exit codes.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

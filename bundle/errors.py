@@ -12,8 +12,6 @@
 A message is one line: what was wrong, where, what was expected, what to do.
 """
 
-from __future__ import annotations
-
 MAX_MESSAGE = 500  # characters; a message may quote a damaged file
 
 

@@ -1,7 +1,5 @@
 """Files by hash, and files that are written whole or not at all."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import secrets

@@ -1,7 +1,5 @@
 """`manifest.json`: what a bundle was made from, what it holds, and how it was verified. See FORMAT.md."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """Progress of a long command on stderr: a bar on a terminal, a line every few seconds elsewhere."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import time
@@ -22,7 +20,7 @@ class Progress:
         self._interval = BAR_INTERVAL_S if self._is_terminal else LINE_INTERVAL_S
         self._shown = time.monotonic()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> "Progress":
         return self
 
     def __exit__(

@@ -1,7 +1,5 @@
 """Shared parts of the records that a manifest consists of."""
 
-from __future__ import annotations
-
 from pathlib import PurePosixPath
 from typing import Annotated
 

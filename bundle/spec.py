@@ -3,8 +3,6 @@
 One class describes a torch module, an eager call, an artifact's entry point and an engine's call.
 """
 
-from __future__ import annotations
-
 from dataclasses import field
 from enum import StrEnum
 from math import prod

@@ -1,7 +1,5 @@
 """`python -m export`: export a checkpoint to verified bundles, verify or examine them."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Speed of the published weights in eager PyTorch, measured like a bundle."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import nn
@@ -88,7 +86,7 @@ class BFloat16Engine(EagerEngine):
         components = resolved.components(LAYOUT)
         super().__init__(components, lambda name: modules[resolved.graph_of[name]], LAYOUT)
 
-    def stream(self) -> BFloat16Stream:  # type: ignore[override]  # torch states: NumPy has no bfloat16
+    def stream(self) -> "BFloat16Stream":  # type: ignore[override]  # torch states: NumPy has no bfloat16
         return BFloat16Stream(
             self, {name: component.signature for name, component in self._components.items()}
         )

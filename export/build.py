@@ -1,7 +1,5 @@
 """Builds one bundle: lowers graph by graph into a hidden folder, verifies there, and renames."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """The README of a bundle: the order of calls, with names and shapes, for the author of a native runner."""
 
-from __future__ import annotations
-
 from bundle.manifest import ComponentEntry, Manifest
 from bundle.spec import StateSpec, TensorSpec
 from export.targets.base import Target

@@ -4,8 +4,6 @@ The constants are measured with exports of the published size and of the smalles
 AVX-512. `speed` scales the times to the current machine.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

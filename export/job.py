@@ -1,7 +1,5 @@
 """Makes an `ExportJob`: everything that decides a bundle's artifacts, as the manifest records it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from functools import cache

@@ -1,7 +1,5 @@
 """Memory of the exporting process: what is free, what was taken, and how it is given back."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import resource

@@ -1,7 +1,5 @@
 """The modules of a checkpoint with a job's quantisation, loaded graph by graph."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from torch import nn

@@ -1,7 +1,5 @@
 """Resolves a request against a checkpoint: once, at the edge. What comes after reads the result."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -50,7 +48,7 @@ class Resolved:
         """The graph of each component."""
         return {component.name: component.graph for component in self.components()}
 
-    def in_full_precision(self) -> Resolved:
+    def in_full_precision(self) -> "Resolved":
         """The same without quantisation."""
         return replace(self, recipes=dict.fromkeys(self.recipes, find_recipe("none")))
 

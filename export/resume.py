@@ -1,7 +1,5 @@
 """Finished graphs of an interrupted export, and which of them the next run may reuse."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """An opened checkpoint: its family, configuration, files and quantisable weights. No weight is loaded."""
 
-from __future__ import annotations
-
 import copy
 from functools import cached_property
 from pathlib import Path

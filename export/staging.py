@@ -2,8 +2,6 @@
 
 A run that is interrupted or killed leaves it, hidden, with the parts that were finished."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Sizes of weights, from shapes alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import nn

@@ -1,7 +1,5 @@
 """`python -m model`: inspect a checkpoint, or write a synthetic one."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

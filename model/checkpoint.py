@@ -1,7 +1,5 @@
 """Strict, lazy reading of safetensors files: a tensor is read when it is asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 A family lists components; export builds, lowers and verifies them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

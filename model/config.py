@@ -1,7 +1,5 @@
 """Shared by the configurations of all families: bounds, the shape of a stack, reading of `params.json`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar

@@ -1,7 +1,5 @@
 """`Family`: the hooks of a model family."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase

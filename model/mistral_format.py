@@ -1,7 +1,5 @@
 """Mistral's checkpoint format: `params.json`, `consolidated.safetensors` and `tekken.json` in one folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from model.checkpoint_format import CheckpointFormat, WeightFile

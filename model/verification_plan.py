@@ -1,7 +1,5 @@
 """`VerificationPlan`: the components of a family that verification calls in sequence."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

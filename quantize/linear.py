@@ -5,8 +5,6 @@ targets compute, in plain torch. They are the reference for comparisons, and two
 unchanged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, Self

@@ -1,7 +1,5 @@
 """The base class of modules that replace a linear or a table, and the error of their weights."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -24,7 +22,7 @@ class SquaredErrors:
     min_max: float = 0.0
     norm: float = 0.0
 
-    def __add__(self, other: SquaredErrors) -> SquaredErrors:
+    def __add__(self, other: "SquaredErrors") -> "SquaredErrors":
         return SquaredErrors(
             self.searched + other.searched, self.min_max + other.min_max, self.norm + other.norm
         )

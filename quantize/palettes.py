@@ -1,7 +1,5 @@
 """Palettes: a weight is stored as indices into small tables of values, one per group of rows (Core ML)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self

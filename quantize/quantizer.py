@@ -1,7 +1,5 @@
 """Applies a recipe while weights are loaded, one weight at a time, and adds up the errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import sqrt

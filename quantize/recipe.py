@@ -1,7 +1,5 @@
 """Recipes: the scheme of each weight of a model, as data. This module does not import torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -56,7 +54,7 @@ class Recipe:
                 return rule.tables if is_table else rule.linears
         return self.tables if is_table else self.linears
 
-    def with_rules(self, rules: tuple[Rule, ...]) -> Recipe:
+    def with_rules(self, rules: tuple[Rule, ...]) -> "Recipe":
         """The same recipe with `rules` before its own."""
         return replace(self, rules=rules + self.rules)
 

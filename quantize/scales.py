@@ -5,8 +5,6 @@ bfloat16. All targets then hold the same weights. Scales are at least the smalle
 ML holds them exactly.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

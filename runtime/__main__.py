@@ -1,7 +1,5 @@
 """`python -m runtime`: speaks, transcribes, or examines a bundle. Only ExecuTorch bundles need torch."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

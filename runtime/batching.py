@@ -3,8 +3,6 @@
 A slot can be filled and freed at any step. A step computes one frame for all occupied slots.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator
 from enum import StrEnum

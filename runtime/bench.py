@@ -3,8 +3,6 @@
 MBU is the time to read the weights of a frame at the measured memory bandwidth, over the time of the frame.
 """
 
-from __future__ import annotations
-
 import time
 from array import array
 from collections.abc import Callable
@@ -207,8 +205,8 @@ class StepTimes:
     `before` are the components that were called before the first step only.
     """
 
-    steps: array[float]
-    outside: array[float]
+    steps: "array[float]"
+    outside: "array[float]"
     resident: list[int | None]
     before: set[str]
 
@@ -252,7 +250,7 @@ def _frame(times: StepTimes, components: dict[str, Figures], bandwidth: float) -
     }
 
 
-def _component(seconds: array[float], weight_bytes: int, per_frame: bool) -> Figures:
+def _component(seconds: "array[float]", weight_bytes: int, per_frame: bool) -> Figures:
     median = _median_ms(seconds)
     return {
         "calls": len(seconds),
@@ -264,9 +262,9 @@ def _component(seconds: array[float], weight_bytes: int, per_frame: bool) -> Fig
     }
 
 
-def _median_ms(seconds: array[float]) -> float:
+def _median_ms(seconds: "array[float]") -> float:
     return _percentile_ms(seconds, 50)
 
 
-def _percentile_ms(seconds: array[float], percent: int) -> float:
+def _percentile_ms(seconds: "array[float]", percent: int) -> float:
     return float(np.percentile(seconds, percent)) * 1e3

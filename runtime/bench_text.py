@@ -1,7 +1,5 @@
 """The results of a benchmark as text."""
 
-from __future__ import annotations
-
 from runtime.families import open_family
 from runtime.families.base import Figures
 

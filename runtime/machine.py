@@ -1,7 +1,5 @@
 """The conditions of a benchmark: the machine, its memory bandwidth, the memory of this process."""
 
-from __future__ import annotations
-
 import os
 import platform
 import time

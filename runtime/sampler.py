@@ -1,7 +1,5 @@
 """`sample`: chooses the next ids from logits, with noise that the caller gives."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`SpeechToText`: the task of a bundle that transcribes. `runtime.open` returns an implementation."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`TextToSpeech`: the task that a text-to-speech family implements, and its requests."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass

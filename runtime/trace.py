@@ -3,8 +3,6 @@
 A trace helps to write or debug a runner. docs/runtime.md lists the arrays of each family.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import zipfile

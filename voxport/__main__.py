@@ -4,8 +4,6 @@
 `--compare eager`.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import replace

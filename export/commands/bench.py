@@ -3,8 +3,6 @@
 With --compare eager, the published weights in eager PyTorch in bfloat16 are measured as well.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from bundle.bundle import Bundle

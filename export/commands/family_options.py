@@ -1,7 +1,5 @@
 """Options of the model families on the command line. Families may have options of the same name."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from typing import Any, get_args

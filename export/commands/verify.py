@@ -1,7 +1,5 @@
 """Verify a bundle again: every hash and manifest field, then every number against eager PyTorch."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

@@ -2,8 +2,6 @@
 errors.
 """
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Iterator

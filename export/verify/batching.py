@@ -1,7 +1,5 @@
 """The check of batched calls: each slot of a batch gives what eager gives for its inputs in a batch of 1."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -5,8 +5,6 @@ integers, scales and activation arithmetic. The *quantisation error* is that of 
 precision.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite, sqrt
@@ -75,7 +73,7 @@ class Comparison:
             self.perturbed_medians.append(lowering_error(perturbed, expected, np.median))
             self.perturbed_distances.append(relative_distance(perturbed, expected))
 
-    def suffixed(self, suffix: str) -> Comparison:
+    def suffixed(self, suffix: str) -> "Comparison":
         return replace(self, check=f"{self.check}{suffix}")
 
     @property
@@ -169,7 +167,7 @@ class Check:
     passed: bool
     detail: str
 
-    def suffixed(self, suffix: str) -> Check:
+    def suffixed(self, suffix: str) -> "Check":
         return replace(self, name=f"{self.name}{suffix}")
 
     def row(self) -> Row:
@@ -184,7 +182,7 @@ class Report:
     name: str
     values: dict[str, float]
 
-    def suffixed(self, suffix: str) -> Report:
+    def suffixed(self, suffix: str) -> "Report":
         return replace(self, name=f"{self.name}{suffix}")
 
 

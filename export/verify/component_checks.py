@@ -1,7 +1,5 @@
 """Checks of single calls: every component against eager, and the last positions of its caches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

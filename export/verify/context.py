@@ -1,7 +1,5 @@
 """`Context`: the engines that the checks compare, the bars they apply, and how much they run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 

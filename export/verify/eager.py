@@ -1,7 +1,5 @@
 """The eager engine: the same modules in torch, with a target's arithmetic; the reference of every check."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -33,7 +31,7 @@ class EagerEngine(Engine):
         self._module = module
         self._attention, self._kernel, self.identity = ReferenceAttention(layout), kernel, "eager"
 
-    def stream(self) -> EagerStream:
+    def stream(self) -> "EagerStream":
         return EagerStream({name: component.signature for name, component in self._components.items()}, self)
 
     def call(self, name: str, inputs: list[torch.Tensor], states: list[torch.Tensor]) -> list[torch.Tensor]:

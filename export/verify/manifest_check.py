@@ -1,7 +1,5 @@
 """Rechecks every manifest field against the checkpoint: resolves the job again and compares."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

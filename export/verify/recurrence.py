@@ -1,7 +1,5 @@
 """Checks of many calls in sequence: long runs of decode steps, and reset, replayed or interleaved streams."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 

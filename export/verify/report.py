@@ -1,7 +1,5 @@
 """`VerificationResult`: what the checks found, as a value, as a table and as the manifest stores it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -24,7 +22,7 @@ class VerificationResult:
     reports: dict[str, dict[str, float]]
 
     @classmethod
-    def of(cls, results: Iterable[Result]) -> VerificationResult:
+    def of(cls, results: Iterable[Result]) -> "VerificationResult":
         """Passed where every check passed."""
         rows: list[Comparison | Check] = []
         reports = {}

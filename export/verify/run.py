@@ -1,7 +1,5 @@
 """Verifies a bundle: builds the reference engines from the checkpoint and runs the checks."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass

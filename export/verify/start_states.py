@@ -1,7 +1,5 @@
 """Inputs and states from which the checks call components."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The check of streaming: chunks of any size give what one call for the whole input gives."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

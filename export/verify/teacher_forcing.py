@@ -1,7 +1,5 @@
 """Checks of whole runs: codes under teacher forcing, and the output of free runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Check a checkpoint strictly and show what it holds. Loads no weights."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from math import prod

@@ -1,7 +1,5 @@
 """Write a checkpoint of random weights in the published format."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -9,8 +9,6 @@ stream, and a query sees the last `window` keys, its own included. `bundle.cache
 cache stores a row.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 

@@ -1,7 +1,5 @@
 """Pre-norm transformer block."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, TypeVar
 

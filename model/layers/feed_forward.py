@@ -1,7 +1,5 @@
 """SwiGLU feed-forward block."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import nn

@@ -1,7 +1,5 @@
 """Exchange of the kernels of modules for the duration of a block."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

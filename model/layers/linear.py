@@ -1,7 +1,5 @@
 """Linears over one input, fused into one: fewer calls, and activations are read and quantised once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Rotary position embedding over interleaved pairs (2j, 2j+1), as Mistral's checkpoints store them."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
@@ -28,7 +26,7 @@ class RotaryTable(nn.Module):
         self.register_buffer("cos", angle.cos().float(), persistent=False)
         self.register_buffer("sin", angle.sin().float(), persistent=False)
 
-    def forward(self, positions: torch.Tensor) -> Rotation:
+    def forward(self, positions: torch.Tensor) -> "Rotation":
         """positions int64 [B, S] -> the angles of these rows."""
         return Rotation(self.cos[positions], self.sin[positions], self)
 
@@ -53,7 +51,7 @@ class UnboundedRotaryTable(nn.Module):
             self.register_buffer(f"{name}cos", angle.cos().float(), persistent=False)
             self.register_buffer(f"{name}sin", angle.sin().float(), persistent=False)
 
-    def forward(self, positions: torch.Tensor) -> Rotation:
+    def forward(self, positions: torch.Tensor) -> "Rotation":
         """positions int64 [B, S] -> the angles of these rows."""
         near = positions % SPAN
         # pos // SPAN, because SPAN = 1 modulo SPAN - 1. Core ML divides integers as floats.

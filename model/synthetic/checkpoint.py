@@ -3,8 +3,6 @@
 A family defines the values of a tensor and the files beside the weights: see `model.family.Synthetic`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """A tekken.json in the published form, with a made-up vocabulary, for synthetic checkpoints."""
 
-from __future__ import annotations
-
 import base64
 import itertools
 import string

@@ -1,7 +1,5 @@
 """The components of Voxtral-Realtime, as data."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Configuration of Voxtral-Realtime, read from the published `params.json`."""
 
-from __future__ import annotations
-
 import json
 import logging
 from math import ceil

@@ -1,7 +1,5 @@
 """The decoder of Voxtral-Realtime: sums of audio and token embeddings to logits of the next token."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 State is explicit. A recording and 80 ms of a live stream run the same code.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import nn

@@ -4,8 +4,6 @@ The audio embedding outweighs that of the previous token, so tokens follow the a
 [STREAMING_WORD] are as frequent as in speech.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any

@@ -1,7 +1,5 @@
 """The flow-matching head: 36 acoustic values of a frame from noise, in a fixed number of Euler steps."""
 
-from __future__ import annotations
-
 import math
 
 import torch

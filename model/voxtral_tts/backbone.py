@@ -1,7 +1,5 @@
 """The decoder of Voxtral-TTS: embeddings to hidden states, semantic logits and condition."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """Makes the computing module of each graph from loaded weights: linears are fused, constants are folded."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from model.layers.embedding import TokenEmbedding

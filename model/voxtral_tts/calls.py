@@ -1,7 +1,5 @@
 """The order of calls of a Voxtral-TTS bundle, for its README."""
 
-from __future__ import annotations
-
 from typing import Any
 
 CALLS = """\

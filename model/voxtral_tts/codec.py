@@ -5,8 +5,6 @@ are written as linears over shifted copies and attention as blocks of one frame,
 number of frames and a target needs matrix products only.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -56,7 +54,7 @@ class CodecBlock(nn.Module):
     def forward(
         self,
         x: torch.Tensor,
-        window: FrameWindow,
+        window: "FrameWindow",
         early: torch.Tensor,
         k_state: torch.Tensor,
         v_state: torch.Tensor,

@@ -1,7 +1,5 @@
 """The components of Voxtral-TTS, as data."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

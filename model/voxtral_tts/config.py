@@ -1,7 +1,5 @@
 """Configuration of Voxtral-TTS, read from the published `params.json`."""
 
-from __future__ import annotations
-
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self

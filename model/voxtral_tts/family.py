@@ -1,7 +1,5 @@
 """The hooks of Voxtral-TTS."""
 
-from __future__ import annotations
-
 from model.config import SHAPE, values_of
 from model.family import Family
 from model.verification_plan import ChunkedComponent, Decoder, VerificationPlan

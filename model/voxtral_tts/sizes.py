@@ -1,7 +1,5 @@
 """Configurations of synthetic checkpoints: the published one and smaller ones."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ Codes change from frame to frame, the audio is noise of moderate loudness, and a
 seconds.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any

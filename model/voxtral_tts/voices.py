@@ -1,7 +1,5 @@
 """Voices of a Voxtral-TTS checkpoint: rows that replace the [AUDIO] placeholders of a prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

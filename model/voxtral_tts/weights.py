@@ -3,8 +3,6 @@
 `build` makes the computing modules from them.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """Words with times, as text, subtitles or JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Samples to audio files, and to raw bytes for a pipe."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import dataclass
 from pathlib import Path

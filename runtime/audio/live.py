@@ -1,7 +1,5 @@
 """Live audio: raw samples from a pipe, read by a thread."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

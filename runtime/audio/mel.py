@@ -1,7 +1,5 @@
 """Log-mel frames for speech recognition, computed while samples arrive."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sample rate conversion, whole and in blocks."""
 
-from __future__ import annotations
-
 import numpy as np
 
 QUALITY = "HQ"  # the setting of soxr in the published front end

@@ -1,7 +1,5 @@
 """Measure the speed of a bundle: time of each component and frame, and model bandwidth utilisation."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

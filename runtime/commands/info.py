@@ -1,7 +1,5 @@
 """Show what a bundle holds and how it was verified."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Show the functions, inputs, states and operations of an .mlpackage."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

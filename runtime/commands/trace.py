@@ -1,7 +1,5 @@
 """Run a bundle on given inputs and write every intermediate value as .npz."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

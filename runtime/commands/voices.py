@@ -1,7 +1,5 @@
 """List the voices of a bundle, with the number of rows of each."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`Engine` opens a bundle's components; `Stream` holds the states of one caller."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,10 +35,10 @@ class Engine(ABC):
         self.lock = RLock()
 
     @abstractmethod
-    def stream(self) -> Stream:
+    def stream(self) -> "Stream":
         """A new stream with empty states."""
 
-    def batched(self, size: int) -> Stream:
+    def batched(self, size: int) -> "Stream":
         """A stream with `size` slots. Its batchable components serve all slots in one call.
 
         Raises UsageError if a call serves only one slot.
@@ -58,7 +56,7 @@ class Stream(ABC):
 
     batch = 1
 
-    def __init__(self, signatures: Mapping[str, Signature], lock: RLock | None = None):
+    def __init__(self, signatures: Mapping[str, Signature], lock: "RLock | None" = None):
         """`lock` is that of the engine, for streams that share it."""
         self.signatures = dict(signatures)
         self.lock = lock or RLock()
@@ -87,7 +85,7 @@ class Stream(ABC):
             raise UsageError(f"{component}: has no cache, so it has no capacity")
         return capacity
 
-    def slot(self, index: int) -> Stream:
+    def slot(self, index: int) -> "Stream":
         """One slot of the stream, for components that are not batched. It uses the same memory for states."""
         return self
 

@@ -1,7 +1,5 @@
 """Core ML bundles: through Core ML on macOS, through the MIL reference executor elsewhere."""
 
-from __future__ import annotations
-
 import logging
 import platform
 import sys
@@ -82,7 +80,7 @@ class CoreMLEngine(Engine):
                 )
         return self._models[key]
 
-    def stream(self) -> CoreMLStream:
+    def stream(self) -> "CoreMLStream":
         return CoreMLStream(self)
 
 

@@ -5,8 +5,6 @@ time. When another stream calls, the engine reads out the states of the previous
 those of the caller (`GRAPH.write`). Only the written rows of a cache are moved.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import warnings
@@ -117,7 +115,7 @@ class ExecuTorchEngine(Engine):
         finally:
             self._torch.set_num_threads(threads)
 
-    def stream(self) -> ExecuTorchStream:
+    def stream(self) -> "ExecuTorchStream":
         return ExecuTorchStream(self)
 
 

@@ -1,7 +1,5 @@
 """Checks of a call's inputs. Engines check less than this, and one of them aborts on a negative position."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from bundle.cache import MAX_ROW_POSITION

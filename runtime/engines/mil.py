@@ -4,8 +4,6 @@ A package holds a function per component. The functions of one package share its
 `GRAPH_name`. Core ML has no 64-bit integers, and its states are float16.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,7 +78,7 @@ class ReferenceEngine(Engine):
                 raise IntegrityError(str(error)) from None
         return self._executors[key]
 
-    def stream(self) -> ReferenceStream:
+    def stream(self) -> "ReferenceStream":
         return ReferenceStream(self)
 
 

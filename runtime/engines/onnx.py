@@ -1,7 +1,5 @@
 """ONNX Runtime. One session per graph; attention reads and writes the caches in place."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np
@@ -50,10 +48,10 @@ class OnnxEngine(Engine):
         options.log_severity_level = 4  # errors are raised; a second copy on stderr is not needed
         return options
 
-    def stream(self) -> OnnxStream:
+    def stream(self) -> "OnnxStream":
         return OnnxStream(self)
 
-    def batched(self, size: int) -> OnnxStream:
+    def batched(self, size: int) -> "OnnxStream":
         return OnnxStream(self, size)
 
 
@@ -83,7 +81,7 @@ class OnnxStream(Stream):
         else:
             self._bindings, self._states = {}, self._empty()
 
-    def slot(self, index: int) -> OnnxStream:
+    def slot(self, index: int) -> "OnnxStream":
         rows = {name: array[index : index + 1] for name, array in self._states.items()}
         return OnnxStream(self._engine, shared=rows)
 

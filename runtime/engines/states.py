@@ -1,7 +1,5 @@
 """State arrays of a stream: allocation, copies, checks."""
 
-from __future__ import annotations
-
 import math
 import mmap
 from collections.abc import Iterable

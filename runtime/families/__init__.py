@@ -1,7 +1,5 @@
 """The table of model families that the runtime can run. A family is imported when a bundle needs it."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Checks a function before execution: every operation is implemented and the operand types agree."""
 
-from __future__ import annotations
-
 from runtime.mil.errors import PackageError, UnsupportedError
 from runtime.mil.ops import OPERATIONS, SIGNATURES
 from runtime.mil.program import Constant, Function, Operation

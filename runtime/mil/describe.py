@@ -1,7 +1,5 @@
 """Describes a package: interface, operations and weights of its functions, as plain data or as text."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -5,8 +5,6 @@ rounded to it. In `float32` precision it is not rounded, which separates roundin
 The internal precision of an operation in Core ML is not part of the program and is not reproduced.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping
 from math import prod
 from typing import Any

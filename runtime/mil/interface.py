@@ -3,8 +3,6 @@
 Core ML rejects inputs outside the permitted shapes, and descriptions that do not match the program.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

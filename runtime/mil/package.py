@@ -1,7 +1,5 @@
 """A `.mlpackage` on disk: the model and weight files that its `Manifest.json` lists."""
 
-from __future__ import annotations
-
 import json
 import sys
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The program of a specification as plain data: functions, blocks, operations, constants."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterator, Set
 from dataclasses import dataclass
 from math import prod
@@ -52,7 +50,7 @@ class Operation:
     type: str
     inputs: dict[str, tuple[Name | Constant, ...]]
     outputs: tuple[TypedName, ...]
-    blocks: tuple[Block, ...]
+    blocks: "tuple[Block, ...]"
     where: str
 
 

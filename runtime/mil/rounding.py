@@ -1,7 +1,5 @@
 """Rounding of float32 values to half precision, faster than NumPy's own conversion for subnormal results."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

@@ -1,7 +1,5 @@
 """Types of MIL values: scalar types as `MIL.proto` numbers them with their NumPy types, and tensor types."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 from typing import Any

@@ -6,8 +6,6 @@ uint64 values: the size in bytes, the offset of the data, and the number of padd
 blob by the offset of its descriptor.
 """
 
-from __future__ import annotations
-
 import mmap
 import struct
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Checks of text to be spoken, and an optional clean-up of markup, numbers and punctuation."""
 
-from __future__ import annotations
-
 import html
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """Attention over caches that are Core ML states."""
 
-from __future__ import annotations
-
 import torch
 
 from bundle.cache import LayoutName

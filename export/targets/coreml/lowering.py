@@ -1,7 +1,5 @@
 """Lowering of one graph to a Core ML package: torch traces and coremltools converts each component."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any

@@ -1,7 +1,5 @@
 """Decompositions of operators that the converter translates wrongly or that are inexact in float16."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

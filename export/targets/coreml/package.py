@@ -5,8 +5,6 @@ memory several times (8 bytes for each weight of 4 bits, measured), which does n
 model.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -57,7 +55,7 @@ class _WeightWriter:
     def __init__(self, path: Path):
         self._path, self._places = path, dict[bytes, int]()
 
-    def __enter__(self) -> _WeightWriter:
+    def __enter__(self) -> "_WeightWriter":
         self._file = self._path.open("wb")
         self._file.write(bytes(ALIGNMENT))
         return self

@@ -4,8 +4,6 @@ Functions are read one at a time, because the weights of all functions do not fi
 published model.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

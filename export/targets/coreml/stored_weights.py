@@ -1,7 +1,5 @@
 """Quantised weights of a saved package, read back and compared with those of the modules."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """coremltools, imported without its warnings about macOS frameworks and untested versions."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout

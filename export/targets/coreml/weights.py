@@ -1,7 +1,5 @@
 """Quantised weights for the Core ML converter, and the arithmetic of products. Without coremltools."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import nn

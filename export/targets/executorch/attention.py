@@ -1,7 +1,5 @@
 """Attention with the llama operators of ExecuTorch, and RMSNorm without its power operator."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Methods `GRAPH.read` and `GRAPH.write` of a program, by which a runtime saves and restores states."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """Attention over caches that a call extends in place, by ONNX Runtime's `GroupQueryAttention`."""
 
-from __future__ import annotations
-
 import torch
 
 from bundle.cache import LayoutName

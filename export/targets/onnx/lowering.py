@@ -2,8 +2,6 @@
 varies.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Operators of ONNX Runtime, as torch operators that are traced and translated, never executed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

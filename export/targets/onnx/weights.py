@@ -1,7 +1,5 @@
 """Weights of an ONNX artifact: quantised products, their packing, and the file of large constants."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Benchmark of a live stream, and of encoder calls with several chunks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np

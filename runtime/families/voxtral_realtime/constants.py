@@ -1,7 +1,5 @@
 """The constants of a Voxtral-Realtime bundle, checked once."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field, ValidationError, model_validator
@@ -42,7 +40,7 @@ class Constants(Record):
     delays: tuple[Count, ...]
 
     @model_validator(mode="after")
-    def _check_consistency(self) -> Constants:
+    def _check_consistency(self) -> "Constants":
         if self.samples_per_token % self.hop_length:
             raise ValueError(
                 f"samples_per_token {self.samples_per_token} is not a multiple of hop_length, "

@@ -1,7 +1,5 @@
 """Audio samples to tokens, one per 80 ms, on the streams of any engine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

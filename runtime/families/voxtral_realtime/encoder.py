@@ -1,7 +1,5 @@
 """Audio samples to audio embeddings, one per 80 ms."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The family object of Voxtral-Realtime."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Speech to text with a Voxtral-Realtime bundle."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Iterator
 

@@ -1,7 +1,5 @@
 """Traces: every intermediate value from samples to tokens. docs/runtime.md lists the arrays."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from runtime.engines.base import Engine

@@ -1,7 +1,5 @@
 """Tokens to text and to words with times."""
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Callable
 

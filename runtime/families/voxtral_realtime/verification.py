@@ -1,7 +1,5 @@
 """Fixed runs on noise, which verification compares between two streams."""
 
-from __future__ import annotations
-
 from itertools import chain, islice
 
 import numpy as np

@@ -3,8 +3,6 @@
 The backbone and the acoustic head read weights once for all.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

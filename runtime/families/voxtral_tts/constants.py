@@ -1,7 +1,5 @@
 """Constants of a Voxtral-TTS bundle: those of the manifest, and the special codes."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError

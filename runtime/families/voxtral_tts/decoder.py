@@ -3,8 +3,6 @@
 Works on the streams of any engine.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The Voxtral-TTS family: text to speech."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The rows are those that the same engine computed from the same bundle. An uttera
 same samples, bit for bit, as one that computes them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """The prompt of an utterance: a voice's prefix, which all its prompts share, and the text."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

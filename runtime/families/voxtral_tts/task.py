@@ -1,7 +1,5 @@
 """`VoxtralTextToSpeech`: the text-to-speech task on a Voxtral-TTS bundle."""
 
-from __future__ import annotations
-
 from bundle.bundle import Bundle
 from runtime.batching import BatchedDecoder
 from runtime.engines.base import Engine

@@ -1,7 +1,5 @@
 """The tokenizer of speech prompts: text ids and the markers around them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The trace of an utterance: every intermediate value from given ids, voice and noise."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from bundle.errors import UsageError

@@ -1,7 +1,5 @@
 """`Utterance`: a request that is being spoken: its decoder, noise, waiting codes and stop rule."""
 
-from __future__ import annotations
-
 import logging
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Fixed runs of Voxtral-TTS for verification, and the rule for codes that are near."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from runtime.engines.base import Stream

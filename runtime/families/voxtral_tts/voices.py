@@ -1,7 +1,5 @@
 """Voices of a bundle: rows of input embeddings that replace the [AUDIO] ids of a prompt."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

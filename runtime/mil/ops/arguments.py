@@ -5,8 +5,6 @@ a string, a list of integers, or a list of arrays; each may be optional. NumPy t
 arithmetic as Any, so operations wrap such a result in `np.asarray`.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

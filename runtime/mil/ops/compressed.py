@@ -1,7 +1,5 @@
 """Compressed weights (`constexpr_*`) as iOS 16 and iOS 18 define them, and quantised activations."""
 
-from __future__ import annotations
-
 from math import prod
 
 import numpy as np

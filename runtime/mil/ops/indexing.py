@@ -4,8 +4,6 @@ iOS 17 leaves such an index undefined. iOS 15 and 16 count negative indices from
 implemented.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import repeat
 

@@ -1,7 +1,5 @@
 """Max and average pooling."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from runtime.mil.errors import UnsupportedError

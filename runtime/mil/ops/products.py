@@ -1,7 +1,5 @@
 """Matrix products, attention and convolutions. Sums are accumulated in float32."""
 
-from __future__ import annotations
-
 from math import sqrt
 from typing import Any, NamedTuple
 

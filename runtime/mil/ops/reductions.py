@@ -1,7 +1,5 @@
 """Operations over axes: reductions, softmax, normalisation, cumulative sums, sorting."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Operations that rearrange values, and operations that create arrays from scalars."""
 
-from __future__ import annotations
-
 from math import ceil, prod
 
 import numpy as np
