@@ -1,6 +1,6 @@
 """Checks a function before execution: every operation is implemented and the operand types agree."""
 
-from runtime.mil.errors import PackageError, UnsupportedError
+from runtime.mil.errors import PackageError, UnsupportedError, require
 from runtime.mil.ops import OPERATIONS, SIGNATURES
 from runtime.mil.program import Constant, Function, Operation
 from runtime.mil.types import TensorType
@@ -42,15 +42,23 @@ def check_operations(function: Function) -> None:
 def _check_form(operation: Operation) -> None:
     if operation.type in STRUCTURAL:
         expected = STRUCTURAL[operation.type]
-        if operation.inputs.keys() != expected:
-            found = ", ".join(operation.inputs)
-            raise UnsupportedError(f"{operation.where}: inputs {found}; expected {', '.join(expected)}")
+        require(
+            operation.inputs.keys() == expected,
+            f"{operation.where}: inputs {', '.join(operation.inputs)}; expected {', '.join(expected)}",
+            UnsupportedError,
+        )
         blocks = 2 if operation.type in ("cond", "while_loop") else 0
-        if len(operation.blocks) != blocks:
-            raise PackageError(f"{operation.where}: has {len(operation.blocks)} blocks, expected {blocks}")
+        require(
+            len(operation.blocks) == blocks,
+            f"{operation.where}: has {len(operation.blocks)} blocks, expected {blocks}",
+            PackageError,
+        )
         return
-    if operation.type not in OPERATIONS or operation.blocks:
-        raise UnsupportedError(f"{operation.where}: the executor has no operation {operation.type}")
+    require(
+        operation.type in OPERATIONS and not operation.blocks,
+        f"{operation.where}: the executor has no operation {operation.type}",
+        UnsupportedError,
+    )
     try:
         SIGNATURES[operation.type].check(operation.inputs)
     except TypeError as error:
@@ -61,7 +69,7 @@ def _check_types(operation: Operation, types: dict[str, TensorType]) -> None:
     if operation.type in STRUCTURAL or operation.type.startswith("constexpr_"):
         return
     operands = [
-        (key, (value.type if isinstance(value, Constant) else types[value.name]).scalar.name)
+        (key, (value.type if isinstance(value, Constant) else types[value]).scalar.name)
         for key in OPERANDS
         for value in operation.inputs.get(key, ())
     ]

@@ -7,13 +7,11 @@ import numpy as np
 
 from runtime.mil.package import Package
 from runtime.mil.program import Constant, Function, Operation
-from runtime.mil.types import Array
 from runtime.mil.weights import Packed
 
 COMPRESSED = "constexpr_"
 # Inputs of the `constexpr_*` operations that hold the compressed values.
 COMPRESSED_INPUTS = ("data", "quantized_data", "indices", "nonzero_data", "source_val")
-WeightCounts = dict[str, list[int]]  # storage -> [number of arrays, number of values]
 Description = dict[str, Any]  # nested plain data, as written by `json.dumps`
 
 
@@ -32,61 +30,51 @@ def describe(package: Package, name: str | None = None) -> Description:
 
 
 def _describe(function: Function) -> Description:
-    counts: Counter[str] = Counter()
-    results: dict[str, Counter[str]] = {}
+    results: dict[str, list[Counter[str]]] = {}  # of each operation type: the result types of each operation
     compressed: dict[str, str] = {}
-    weights: WeightCounts = {}
+    sizes: dict[str, list[int]] = {}  # of each storage: the number of values of each array
     for operation in function.operations():
-        if operation.type == "const":
-            _count_constant(weights, operation)
-            continue
-        counts[operation.type] += 1
-        scalars = {output.type.scalar.name for output in operation.outputs}
-        results.setdefault(operation.type, Counter()).update(scalars)
+        stored = _stored_weights(operation)
+        for storage, size in stored:
+            sizes.setdefault(storage, []).append(size)
+        if operation.type != "const":
+            scalars = Counter({output.type.scalar.name for output in operation.outputs})
+            results.setdefault(operation.type, []).append(scalars)
         if operation.type.startswith(COMPRESSED):
-            storage = _count_compressed(weights, operation)
-            compressed |= {output.name: f"{output.type}, held as {storage}" for output in operation.outputs}
+            held = f"{operation.type}, held as {stored[-1][0] if stored else ''}"
+            compressed |= {output.name: held for output in operation.outputs}
     return {
         "opset": function.opset,
         "inputs": {name: function.declared_input(name) for name in function.inputs},
         "states": {name: str(type) for name, type in function.states.items()},
         "outputs": {name: str(type) for name, type in function.outputs.items()},
         "operations": {
-            name: {"count": count, "results": dict(sorted(results[name].items()))}
-            for name, count in sorted(counts.items())
+            name: {"count": len(found), "results": dict(sorted(sum(found, Counter()).items()))}
+            for name, found in sorted(results.items())
         },
         "compressed": compressed,
         "weights": {
-            storage: {"arrays": arrays, "values": values}
-            for storage, (arrays, values) in sorted(weights.items())
+            storage: {"arrays": len(found), "values": sum(found)} for storage, found in sorted(sizes.items())
         },
     }
 
 
-def _count(weights: WeightCounts, storage: str, array: Array | Packed) -> None:
-    entry = weights.setdefault(storage, [0, 0])
-    entry[0] += 1
-    entry[1] += array.size
+def _stored_weights(operation: Operation) -> list[tuple[str, int]]:
+    """Storage and number of values of each weight that an operation holds.
 
-
-def _count_constant(weights: WeightCounts, operation: Operation) -> None:
-    """Counts an uncompressed constant with at least one axis; scalars and strings are ignored."""
-    constant = operation.inputs["val"][0]
-    if not isinstance(constant, Constant) or not constant.type.fixed:
-        return
-    if isinstance(constant.value, np.ndarray | Packed):
-        _count(weights, f"{operation.outputs[0].type.scalar.name}, plain", constant.value)
-
-
-def _count_compressed(weights: WeightCounts, operation: Operation) -> str:
-    """Counts the compressed values of a `constexpr_*` operation and returns the name of their storage."""
-    storage = ""
-    for name in COMPRESSED_INPUTS:
-        for constant in operation.inputs.get(name, ()):
-            if isinstance(constant, Constant) and isinstance(constant.value, np.ndarray | Packed):
-                storage = f"{constant.type.scalar.name}, {operation.type}"
-                _count(weights, storage, constant.value)
-    return storage
+    They are the compressed values of a `constexpr_*` operation, or an uncompressed constant with at least one
+    axis.
+    """
+    is_const, is_compressed = operation.type == "const", operation.type.startswith(COMPRESSED)
+    names = ("val",) if is_const else COMPRESSED_INPUTS if is_compressed else ()
+    storage = "plain" if is_const else operation.type
+    return [
+        (f"{value.type.scalar.name}, {storage}", value.value.size)
+        for name in names
+        for value in operation.inputs.get(name, ())
+        if isinstance(value, Constant) and isinstance(value.value, np.ndarray | Packed)
+        if value.type.fixed or not is_const
+    ]
 
 
 def describe_text(description: Description) -> str:

@@ -15,3 +15,9 @@ class CallError(MilError):
 
 class UnsupportedError(MilError):
     """The executor does not implement an operation, attribute or type."""
+
+
+def require(condition: object, message: str, error: type[Exception] = MilError) -> None:
+    """Raises the error unless the condition holds."""
+    if not condition:
+        raise error(message)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from runtime.mil.check import check_operations
-from runtime.mil.errors import CallError, MilError, PackageError
+from runtime.mil.errors import CallError, MilError, PackageError, require
 from runtime.mil.ops import OPERATIONS, SIGNATURES
-from runtime.mil.program import Block, Constant, Function, Name, Operation
+from runtime.mil.program import Block, Constant, Function, Operation
 from runtime.mil.rounding import products_fit_float16, round_to_float16
 from runtime.mil.types import Array, TensorType
 from runtime.mil.weights import Packed
@@ -52,15 +52,18 @@ class Executor:
 
     def __init__(self, function: Function, precision: str = "float16"):
         """Raises CallError for an unknown precision, and the errors of `check_operations`."""
-        if precision not in PRECISIONS:
-            raise CallError(f"precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
+        require(
+            precision in PRECISIONS,
+            f"precision {precision!r}: expected one of {', '.join(PRECISIONS)}",
+            CallError,
+        )
         self.function = function
         self._rounds = precision == "float16"
         check_operations(function)
         self._constants: Values = {}
         self._large: dict[str, Operation] = {}  # weights that are decompressed at each use
-        total = sum(map(_decompressed_size, function.body.operations))
-        self._body = self._fold(function.body, keep_large=total > MAX_DECOMPRESSED)
+        size = sum(map(_decompressed_size, function.body.operations))
+        self._body = self._fold(function.body, keep_large=size > MAX_DECOMPRESSED)
         self._last_uses = _last_uses(self._body)
 
     def new_states(self) -> States:
@@ -106,15 +109,14 @@ class Executor:
             fits = type.fits(array.shape) and (allowed is None or allowed.fits(array.shape))
             if array.dtype != self._dtype(type) or not fits:
                 declared = self.function.declared_input(name) if role == "input" else str(type)
-                found = f"{array.dtype}{list(array.shape)}"
-                raise CallError(f"{where} {name} is {found}, expected {declared}")
+                raise CallError(f"{where} {name} is {array.dtype}{list(array.shape)}, expected {declared}")
 
     def _fold(self, block: Block, keep_large: bool) -> Block:
         """Evaluates constants and decompresses weights. With `keep_large`, large weights stay compressed."""
         remaining = []
         for operation in block.operations:
             known = all(
-                isinstance(value, Constant) or value.name in self._constants
+                isinstance(value, Constant) or value in self._constants
                 for values in operation.inputs.values()
                 for value in values
             )
@@ -138,14 +140,12 @@ class Executor:
             cache[key] = [self._constants[name] for name in names]
         self._constants |= dict(zip(names, cache[key], strict=True))
 
-    def _identity(self, value: Name | Constant) -> Hashable:
+    def _identity(self, value: str | Constant) -> Hashable:
         """Cache key of a constant: its content, or the identity of a large array, which the package keeps."""
-        content = self._constants[value.name] if isinstance(value, Name) else value.value
-        if isinstance(content, Packed):
-            return id(content)
-        if not isinstance(content, np.ndarray):
+        content = self._constants[value] if isinstance(value, str) else value.value
+        if not isinstance(content, np.ndarray | Packed):
             return str(content)
-        if content.size > SMALL_CONSTANT:
+        if isinstance(content, Packed) or content.size > SMALL_CONSTANT:
             return id(content)
         return content.dtype.str, content.shape, content.tobytes()
 
@@ -155,7 +155,6 @@ class Executor:
         return [values[name] for name in block.outputs]
 
     def _execute(self, operation: Operation, values: Values, states: States) -> None:
-        """Executes an operation and stores its results in `values`."""
         arguments = {
             key: tuple(self._value(value, values) for value in inputs)
             for key, inputs in operation.inputs.items()
@@ -169,22 +168,24 @@ class Executor:
         except UNDEFINED as error:
             reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
             raise MilError(f"{operation.where}: not defined for these values: {reason}") from None
-        if len(results) != len(operation.outputs):
-            expected = len(operation.outputs)
-            raise PackageError(f"{operation.where}: has {len(results)} results, declares {expected}")
+        require(
+            len(results) == len(operation.outputs),
+            f"{operation.where}: has {len(results)} results, declares {len(operation.outputs)}",
+            PackageError,
+        )
         for output, result in zip(operation.outputs, results, strict=True):
             values[output.name] = self._checked_result(result, output.type, operation, arguments)
 
-    def _value(self, value: Name | Constant, values: Values) -> Any:
+    def _value(self, value: str | Constant, values: Values) -> Any:
         if isinstance(value, Constant):
             return value.value.unpack() if isinstance(value.value, Packed) else _widened(value.value)
-        if value.name in self.function.states:
-            return value.name
-        if value.name in self._large:
+        if value in self.function.states:
+            return value
+        if value in self._large:
             decompressed = dict(self._constants)
-            self._execute(self._large[value.name], decompressed, {})
-            return decompressed[value.name]
-        return values[value.name]
+            self._execute(self._large[value], decompressed, {})
+            return decompressed[value]
+        return values[value]
 
     def _results(
         self, operation: Operation, arguments: Arguments, values: Values, states: States
@@ -195,11 +196,16 @@ class Executor:
             case "read_state":
                 return [_widened(states[self._state(arguments["input"][0])])]
             case "write_state":
-                self._write_state(self._state(arguments["input"][0]), arguments["data"][0], states)
+                name, data = self._state(arguments["input"][0]), arguments["data"][0]
+                type = self.function.states[name]
+                require(
+                    type.fits(data.shape), f"state {name} is {type}, the value has shape {list(data.shape)}"
+                )
+                states[name] = np.array(data, self._dtype(type))
                 return []
             case "cond":
-                branch = operation.blocks[0 if bool(arguments["pred"][0]) else 1]
-                return self._execute_block(branch, values, states)
+                branch = 0 if bool(arguments["pred"][0]) else 1
+                return self._execute_block(operation.blocks[branch], values, states)
             case "while_loop":
                 return self._loop(operation, list(arguments["loop_vars"]), values, states)
         for key in ("dtype", "output_dtype"):
@@ -213,12 +219,6 @@ class Executor:
         if not isinstance(name, str) or name not in self.function.states:
             raise PackageError("has a value where a state is expected")
         return name
-
-    def _write_state(self, name: str, data: Array, states: States) -> None:
-        type = self.function.states[name]
-        if not type.fits(data.shape):
-            raise MilError(f"state {name} is {type}, the value has shape {list(data.shape)}")
-        states[name] = np.array(data, self._dtype(type))
 
     def _loop(self, operation: Operation, carried: list[Any], values: Values, states: States) -> list[Any]:
         condition, body = operation.blocks
@@ -239,17 +239,19 @@ class Executor:
             return result
         array = np.asarray(result)
         if not type.fits(array.shape):
-            found = list(array.shape)
-            raise MilError(f"{operation.where}: result has shape {found}, the program declares {type}")
-        matches = (array.dtype.kind == "f") == type.scalar.is_float
-        if not matches or (array.dtype.kind == "b") != (type.scalar.name == "bool"):
+            shape = f"has shape {list(array.shape)}"
+            raise MilError(f"{operation.where}: result {shape}, the program declares {type}")
+        kinds = (type.scalar.is_float, type.scalar.name == "bool")
+        if (array.dtype.kind == "f", array.dtype.kind == "b") != kinds:
             raise MilError(f"{operation.where}: result is {array.dtype}, the program declares {type}")
         if type.scalar.is_float:
             rounds = type.scalar.name == "fp16" and self._rounds and operation.type not in ROUNDING_FREE
             return self._rounded(array, operation, arguments) if rounds else array
         converted = array.astype(type.scalar.dtype, copy=False)
-        if converted.dtype != array.dtype and not np.array_equal(converted, array):
-            raise MilError(f"{operation.where}: {array.dtype} result is outside the range of {type}")
+        require(
+            converted.dtype == array.dtype or np.array_equal(converted, array),
+            f"{operation.where}: {array.dtype} result is outside the range of {type}",
+        )
         return converted
 
     def _rounded(self, array: Array, operation: Operation, arguments: Arguments) -> Array:
@@ -273,14 +275,9 @@ def _last_uses(block: Block) -> list[list[str]]:
 
 
 def _names(operation: Operation) -> list[str]:
-    """Names that an operation and its nested blocks use or define."""
-    names = [
-        value.name for values in operation.inputs.values() for value in values if isinstance(value, Name)
-    ]
+    names = [value for values in operation.inputs.values() for value in values if isinstance(value, str)]
     for block in operation.blocks:
-        names += block.outputs
-        for inner in block.operations:
-            names += _names(inner)
+        names += [*block.outputs, *(name for inner in block.operations for name in _names(inner))]
     return list(dict.fromkeys((*names, *(output.name for output in operation.outputs))))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from runtime.mil.errors import CallError, MilError, PackageError, UnsupportedError
+from runtime.mil.errors import CallError, MilError, PackageError, UnsupportedError, require
 from runtime.mil.program import Function, Reader, WeightCache
 from runtime.mil.weights import WeightFile
 
@@ -51,7 +51,6 @@ class Package:
         return self._inside(path, self.path / "Data")
 
     def _hint(self) -> str:
-        """Packages inside or around a folder that is not one."""
         inside = sorted(part.name for part in self.path.glob("*.mlpackage")) if self.path.is_dir() else []
         if inside:
             return f", such as {', '.join(inside)} in this folder"
@@ -87,9 +86,11 @@ class Package:
         Raises CallError for an unknown name, PackageError or UnsupportedError if the function cannot be read.
         """
         name = self.default_function if name is None else name
-        if name not in self.function_names:
-            known = ", ".join(self.function_names)
-            raise CallError(f"{self.path}: no function {name!r}; expected one of {known}")
+        require(
+            name in self.function_names,
+            f"{self.path}: no function {name!r}; expected one of {', '.join(self.function_names)}",
+            CallError,
+        )
         if name not in self._functions:
             try:
                 self._functions[name] = Reader(self._spec, self._weight_file, self._weight_cache).function(
@@ -109,17 +110,14 @@ class Package:
 
 # The protobuf messages of coremltools are generated at import and have no type stubs: hence Any.
 def _parse(content: bytes, path: Path) -> Any:
-    """Parses a specification. Raises PackageError if it contains no ML program."""
     spec = _messages("Model_pb2").Model()
     try:
         spec.ParseFromString(content)
     except (DecodeError, RecursionError):
         raise PackageError(f"{path}: not a Core ML specification, or a damaged one") from None
-    model = spec.WhichOneof("Type")
-    if model != "mlProgram":
-        raise PackageError(f"{path}: contains {model or 'no model'}, expected an ML program (mlProgram)")
-    if not spec.mlProgram.functions:
-        raise PackageError(f"{path}: the program has no function")
+    found = f"contains {spec.WhichOneof('Type') or 'no model'}, expected an ML program (mlProgram)"
+    require(spec.WhichOneof("Type") == "mlProgram", f"{path}: {found}", PackageError)
+    require(spec.mlProgram.functions, f"{path}: the program has no function", PackageError)
     return spec
 
 

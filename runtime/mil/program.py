@@ -7,21 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from runtime.mil.errors import MilError, PackageError, UnsupportedError
-from runtime.mil.interface import VERSIONS, AllowedShapes, Interface, read_allowed_shapes
-from runtime.mil.types import Array, TensorType, tensor_type
+from runtime.mil.errors import MilError, PackageError, UnsupportedError, require
+from runtime.mil.types import VERSIONS, AllowedShapes, Array, TensorType, read_allowed_shapes, tensor_type
 from runtime.mil.weights import Packed, WeightFile, unpack
 
 MODEL_PATH = "@model_path/"  # prefix of the weight file's name in a program
 # Fields of an immediate value, with the NumPy dtype kinds that each may hold.
 FIELDS = {"floats": "f", "doubles": "f", "ints": "iu", "longInts": "iu", "bools": "b"}
-
-
-@dataclass(frozen=True)
-class Name:
-    """A reference to the result of an operation, or to an input of a block or function."""
-
-    name: str
 
 
 @dataclass(frozen=True)
@@ -45,10 +37,13 @@ class TypedName:
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation. Each input is a list of values, of length 1 for most. `where` locates it in messages."""
+    """An operation. `where` locates it in messages.
+
+    Each input is a list of values, of length 1 for most: constants, or names of results and of inputs.
+    """
 
     type: str
-    inputs: dict[str, tuple[Name | Constant, ...]]
+    inputs: dict[str, tuple[str | Constant, ...]]
     outputs: tuple[TypedName, ...]
     blocks: "tuple[Block, ...]"
     where: str
@@ -67,12 +62,17 @@ WeightCache = dict[Hashable, list[Any]]  # Any: arrays, strings or lists of stri
 
 
 @dataclass(frozen=True)
-class Function(Interface):
-    """A callable function: its interface and its body.
+class Function:
+    """A callable function: its name, op set, declared types, permitted input shapes, and body.
 
     `weight_cache` is shared by the executors of a package. It holds constants that are already decompressed.
     """
 
+    name: str
+    opset: str
+    inputs: dict[str, TensorType]
+    states: dict[str, TensorType]
+    outputs: dict[str, TensorType]
     allowed_shapes: dict[str, AllowedShapes]
     body: Block
     weight_cache: WeightCache
@@ -102,24 +102,27 @@ def check_names(block: Block, outer: Set[str], states: Set[str], where: str) -> 
     known = set(outer)
     _define(block.inputs, known, states, where)
     for operation in block.operations:
-        used = (
-            value.name for values in operation.inputs.values() for value in values if isinstance(value, Name)
-        )
-        unknown = next((name for name in used if name not in known and name not in states), None)
-        if unknown is not None:
-            raise PackageError(f"{operation.where}: uses {unknown}, which is not defined before it")
+        used = (value for values in operation.inputs.values() for value in values if isinstance(value, str))
+        for name in used:
+            require(
+                name in known or name in states,
+                f"{operation.where}: uses {name}, which is not defined before it",
+                PackageError,
+            )
         for index, inner in enumerate(operation.blocks):
             check_names(inner, known, states, f"{operation.where}, block {index}")
         _define(operation.outputs, known, states, operation.where)
-    missing = next((name for name in block.outputs if name not in known), None)
-    if missing is not None:
-        raise PackageError(f"{where}: output {missing} is not defined")
+    for name in block.outputs:
+        require(name in known, f"{where}: output {name} is not defined", PackageError)
 
 
 def _define(values: tuple[TypedName, ...], known: set[str], states: Set[str], where: str) -> None:
     for value in values:
-        if value.name in known or value.name in states:
-            raise PackageError(f"{where}: defines {value.name} a second time")
+        require(
+            value.name not in known and value.name not in states,
+            f"{where}: defines {value.name} a second time",
+            PackageError,
+        )
         known.add(value.name)
 
 
@@ -134,25 +137,30 @@ class Reader:
     def function(self, name: str) -> Function:
         """Raises PackageError or UnsupportedError with the location in the program."""
         message = self._spec.mlProgram.functions[name]
-        if message.opset not in VERSIONS:
-            known = ", ".join(VERSIONS)
-            raise UnsupportedError(f"function {name}: op set {message.opset!r}; expected one of {known}")
-        if message.opset not in message.block_specializations:
-            raise PackageError(f"function {name}: has no block for its op set {message.opset!r}")
+        where, opset, known = f"function {name}", message.opset, ", ".join(VERSIONS)
+        require(opset in VERSIONS, f"{where}: op set {opset!r}; expected one of {known}", UnsupportedError)
+        require(
+            opset in message.block_specializations,
+            f"{where}: has no block for its op set {opset!r}",
+            PackageError,
+        )
         inputs: dict[str, TensorType] = {}
         states: dict[str, TensorType] = {}
         for entry in message.inputs:
-            if entry.name in inputs or entry.name in states:
-                raise PackageError(f"function {name}: has two inputs {entry.name}")
+            require(
+                entry.name not in inputs and entry.name not in states,
+                f"{where}: has two inputs {entry.name}",
+                PackageError,
+            )
             group = states if entry.type.WhichOneof("type") == "stateType" else inputs
-            group[entry.name] = self._type(entry.type, f"function {name}, input {entry.name}")
-        body = self._block(message.block_specializations[message.opset], f"function {name}")
-        check_names(body, inputs.keys(), states.keys(), f"function {name}")
+            group[entry.name] = self._type(entry.type, f"{where}, input {entry.name}")
+        body = self._block(message.block_specializations[opset], where)
+        check_names(body, inputs.keys(), states.keys(), where)
         types = {output.name: output.type for operation in _operations(body) for output in operation.outputs}
         outputs = {output: (types | inputs)[output] for output in body.outputs}
-        interface = Interface(name, message.opset, inputs, states, outputs)
-        shapes = read_allowed_shapes(self._spec, interface)
-        return Function(**vars(interface), allowed_shapes=shapes, body=body, weight_cache=self._cache)
+        declared = {"input": inputs, "state": states, "output": outputs}
+        shapes = read_allowed_shapes(self._spec, name, opset, declared)
+        return Function(name, opset, inputs, states, outputs, shapes, body, self._cache)
 
     def _type(self, message: Any, where: str) -> TensorType:
         try:
@@ -166,16 +174,23 @@ class Reader:
         )
 
     def _block(self, message: Any, where: str) -> Block:
-        inputs = self._typed_names(message.inputs, f"{where}, block input")
-        operations = tuple(
-            self._operation(entry, f"{where}, operation {index} ({entry.type})")
-            for index, entry in enumerate(message.operations)
+        return Block(
+            self._typed_names(message.inputs, f"{where}, block input"),
+            tuple(
+                self._operation(entry, f"{where}, operation {index} ({entry.type})")
+                for index, entry in enumerate(message.operations)
+            ),
+            tuple(message.outputs),
         )
-        return Block(inputs, operations, tuple(message.outputs))
 
     def _operation(self, message: Any, where: str) -> Operation:
         inputs = {
-            key: tuple(self._binding(binding, f"{where}, {key}") for binding in argument.arguments)
+            key: tuple(
+                str(binding.name)
+                if binding.WhichOneof("binding") == "name"
+                else self._constant(binding.value, f"{where}, {key}")
+                for binding in argument.arguments
+            )
             for key, argument in message.inputs.items()
         }
         # Attributes are the name, the value of a const, and before iOS 18 the inputs of a constexpr.
@@ -183,21 +198,14 @@ class Reader:
         is_const, is_constexpr = message.type == "const", message.type.startswith("constexpr_")
         if attributes and not is_constexpr and not (is_const and attributes.keys() == {"val"}):
             raise UnsupportedError(f"{where}: has unknown attribute {min(attributes)!r}")
-        if is_const and not attributes:
-            raise PackageError(f"{where}: has no value")
+        require(attributes or not is_const, f"{where}: has no value", PackageError)
         inputs |= {key: (self._constant(value, f"{where}, {key}"),) for key, value in attributes.items()}
         outputs = self._typed_names(message.outputs, f"{where}, output")
-        if (is_const or is_constexpr) and not outputs:
-            raise PackageError(f"{where}: declares no output")
+        require(outputs or not (is_const or is_constexpr), f"{where}: declares no output", PackageError)
         blocks = tuple(
             self._block(block, f"{where}, block {index}") for index, block in enumerate(message.blocks)
         )
         return Operation(message.type, inputs, outputs, blocks, where)
-
-    def _binding(self, message: Any, where: str) -> Name | Constant:
-        if message.WhichOneof("binding") == "name":
-            return Name(message.name)
-        return self._constant(message.value, where)
 
     def _constant(self, message: Any, where: str) -> Constant:
         type = self._type(message.type, where)
@@ -209,39 +217,46 @@ class Reader:
             raise error.__class__(f"{where}: {error}") from None
 
     def _blob(self, message: Any, type: TensorType) -> Array | Packed:
-        if not message.fileName.startswith(MODEL_PATH):
-            raise PackageError(f"weight file {message.fileName!r} is outside the package")
+        require(
+            message.fileName.startswith(MODEL_PATH),
+            f"weight file {message.fileName!r} is outside the package",
+            PackageError,
+        )
         return self._weight_file(message.fileName.removeprefix(MODEL_PATH)).tensor(message.offset, type)
 
 
 def _immediate(message: Any, type: TensorType) -> Array | str | list[str]:
-    """A value that is stored in the program itself."""
     form = message.WhichOneof("value")
-    if form != "tensor":
-        raise UnsupportedError(f"an immediate {form}")
+    require(form == "tensor", f"an immediate {form}", UnsupportedError)
     field = message.tensor.WhichOneof("value")
     where = f"immediate value of type {type}"
     if type.fixed is None:
         raise PackageError(f"{where}: has no fixed shape")
     count = prod(type.fixed)
-    if field is None and count:
-        raise PackageError(f"{where}: has no content")
+    require(field is not None or not count, f"{where}: has no content", PackageError)
     values: Any = getattr(message.tensor, field).values if field else ()
     if type.scalar.name == "string":
-        if field != "strings" or len(values) != count:
-            raise PackageError(f"{where}: is stored as {field}")
+        require(field == "strings" and len(values) == count, f"{where}: is stored as {field}", PackageError)
         return str(values[0]) if type.fixed == () else list(values)
     if field == "bytes":
-        if len(values) != -(-count * type.scalar.bits // 8):
-            raise PackageError(f"{where}: has {len(values)} bytes")
+        require(
+            len(values) == -(-count * type.scalar.bits // 8),
+            f"{where}: has {len(values)} bytes",
+            PackageError,
+        )
         return unpack(values, count, type.scalar).reshape(type.fixed)
-    if len(values) != count:
-        raise PackageError(f"{where}: has {len(values)} values, expected {count}")
-    if field is not None and np.dtype(type.scalar.dtype).kind not in FIELDS.get(field, ""):
-        raise PackageError(f"{where}: is stored as {field}")
+    require(len(values) == count, f"{where}: has {len(values)} values, expected {count}", PackageError)
+    require(
+        field is None or np.dtype(type.scalar.dtype).kind in FIELDS.get(field, ""),
+        f"{where}: is stored as {field}",
+        PackageError,
+    )
     array = np.array(values, dtype=np.float64 if type.scalar.is_float else np.int64)
     with np.errstate(over="ignore"):
         converted = array.astype(type.scalar.dtype)
-    if not type.scalar.is_float and not np.array_equal(converted, array):
-        raise PackageError(f"{where}: has a number outside the range of its type")
+    require(
+        type.scalar.is_float or np.array_equal(converted, array),
+        f"{where}: has a number outside the range of its type",
+        PackageError,
+    )
     return converted.reshape(type.fixed)

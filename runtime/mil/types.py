@@ -1,5 +1,10 @@
-"""Types of MIL values: scalar types as `MIL.proto` numbers them with their NumPy types, and tensor types."""
+"""Types of MIL values, and the permitted input shapes of a function.
 
+Scalar types have the numbers of `MIL.proto` and their NumPy types. Core ML rejects inputs outside the
+permitted shapes, and descriptions that do not match the program.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -7,10 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtime.mil.errors import UnsupportedError
+from runtime.mil.errors import PackageError, UnsupportedError, require
 
 # The scalar type of an array is known only from the program, at run time: hence Any.
 Array = npt.NDArray[Any]
+Arrays = list[Array]
+Ints = list[int]
+# The parameters differ per operation, the result is an array or a list of arrays: hence Any.
+Operator = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,10 @@ SCALARS = {
 MAX_RANK = 16
 MAX_VALUES = 2**33  # per tensor; the largest weight of a published model has 2^29
 BY_NAME = {scalar.name: scalar for scalar in SCALARS.values()}
+# Values of ArrayFeatureType.ArrayDataType.
+ARRAY_TYPES = {65552: "fp16", 65568: "fp32", 65600: "fp64", 131080: "int8", 131104: "int32"}
+# Op set -> first specification version that includes it (iOS 15 to 18).
+VERSIONS = {"CoreML5": 6, "CoreML6": 7, "CoreML7": 8, "CoreML8": 9}
 
 
 @dataclass(frozen=True)
@@ -73,10 +86,9 @@ class TensorType:
         return sizes if self.shape is not None and len(sizes) == len(self.shape) else None
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        if self.shape is None:
-            return True
-        return len(shape) == len(self.shape) and all(
-            declared in (None, size) for size, declared in zip(shape, self.shape, strict=True)
+        return self.shape is None or (
+            len(shape) == len(self.shape)
+            and all(declared in (None, size) for size, declared in zip(shape, self.shape, strict=True))
         )
 
     def __str__(self) -> str:
@@ -93,17 +105,99 @@ def tensor_type(message: Any) -> TensorType:
     form = message.WhichOneof("type")
     if form == "stateType":
         return tensor_type(message.stateType.wrappedType)
-    if form != "tensorType":
-        raise UnsupportedError(f"a value of type {form}")
+    require(form == "tensorType", f"a value of type {form}", UnsupportedError)
     tensor = message.tensorType
-    if tensor.dataType not in SCALARS:
-        raise UnsupportedError(f"a tensor of data type {tensor.dataType}")
+    require(tensor.dataType in SCALARS, f"a tensor of data type {tensor.dataType}", UnsupportedError)
     if any(size.unknown.variadic for size in tensor.dimensions):
         return TensorType(SCALARS[tensor.dataType], None)
     shape = tuple(
         size.constant.size if size.WhichOneof("dimension") == "constant" else None
         for size in tensor.dimensions
     )
-    if len(shape) > MAX_RANK or prod(size for size in shape if size) > MAX_VALUES:
-        raise UnsupportedError(f"a tensor of {len(shape)} axes {list(shape[:8])}")
+    require(
+        len(shape) <= MAX_RANK and prod(size for size in shape if size) <= MAX_VALUES,
+        f"a tensor of {len(shape)} axes {list(shape[:8])}",
+        UnsupportedError,
+    )
     return TensorType(SCALARS[tensor.dataType], shape)
+
+
+@dataclass(frozen=True)
+class AllowedShapes:
+    """Permitted shapes of an input: a list of shapes, or one range (low, high) per axis.
+
+    An unbounded range has `high` None.
+    """
+
+    ranges: tuple[tuple[int, int | None], ...]
+    enumerated: tuple[tuple[int, ...], ...] = ()
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        if self.enumerated:
+            return shape in self.enumerated
+        return len(shape) == len(self.ranges) and all(
+            low <= size and (high is None or size <= high)
+            for size, (low, high) in zip(shape, self.ranges, strict=True)
+        )
+
+    def __str__(self) -> str:
+        if self.enumerated:
+            return " or ".join(str(list(shape)) for shape in self.enumerated)
+        axes = (
+            str(low) if low == high else f"{low}..{'' if high is None else high}" for low, high in self.ranges
+        )
+        return f"[{', '.join(axes)}]"
+
+
+# `spec`, `features` and `type` are protobuf messages of coremltools, which have no type stubs: hence Any.
+def read_allowed_shapes(
+    spec: Any, name: str, opset: str, types: Mapping[str, Mapping[str, TensorType]]
+) -> dict[str, AllowedShapes]:
+    """Permitted shapes of the inputs of a function that have them in the description of the package.
+
+    `types` are the types in the program, for `input`, `state` and `output`. Raises PackageError if the
+    description does not match the program.
+    """
+    versions = f"needs specification {VERSIONS[opset]}, the package has {spec.specificationVersion}"
+    require(
+        spec.specificationVersion >= VERSIONS[opset],
+        f"function {name}: op set {opset} {versions}",
+        PackageError,
+    )
+    described = (entry for entry in spec.description.functions if entry.name == name)
+    description = next(described, spec.description)
+    for role, program in types.items():
+        _compare(f"function {name}: {role}", getattr(description, role), program)
+    shapes = {feature.name: _allowed_shapes(feature.type) for feature in description.input}
+    return {name: allowed for name, allowed in shapes.items() if allowed is not None}
+
+
+def _compare(where: str, features: Any, program: Mapping[str, TensorType]) -> None:
+    described = {feature.name: feature.type for feature in features}
+    if described.keys() != program.keys():
+        name = min(described.keys() ^ program.keys())
+        place, other = ("description", "program") if name in described else ("program", "description")
+        raise PackageError(f"{where} {name} is in the {place} and not in the {other}")
+    for name, type in described.items():
+        form = type.WhichOneof("Type")
+        if form not in ("multiArrayType", "stateType"):
+            continue
+        array = type.stateType.arrayType if form == "stateType" else type.multiArrayType
+        if ARRAY_TYPES.get(array.dataType) != program[name].scalar.name:
+            found = ARRAY_TYPES.get(array.dataType, array.dataType)
+            raise PackageError(f"{where} {name} is described as {found}, the program has {program[name]}")
+
+
+def _allowed_shapes(type: Any) -> AllowedShapes | None:
+    if type.WhichOneof("Type") != "multiArrayType":
+        return None
+    array = type.multiArrayType
+    flexibility = array.WhichOneof("ShapeFlexibility")
+    if flexibility == "enumeratedShapes":
+        return AllowedShapes((), tuple(tuple(shape.shape) for shape in array.enumeratedShapes.shapes))
+    if flexibility == "shapeRange":
+        ranges = array.shapeRange.sizeRanges
+        return AllowedShapes(
+            tuple((axis.lowerBound, axis.upperBound if axis.upperBound >= 0 else None) for axis in ranges)
+        )
+    return AllowedShapes(tuple((size, size) for size in array.shape)) if array.shape else None

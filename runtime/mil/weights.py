@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.mil.errors import PackageError
+from runtime.mil.errors import PackageError, require
 from runtime.mil.types import Array, ScalarType, TensorType
 
 HEADER = struct.Struct("<II")
@@ -55,12 +55,11 @@ class Packed:
 
     def unpack(self) -> Array:
         end = self.start + self.size_in_bytes
-        packed = memoryview(self.file)[self.start : end]
-        values = unpack(packed, self.size, self.type.scalar).reshape(self.type.fixed or ())
+        values = unpack(memoryview(self.file)[self.start : end], self.size, self.type.scalar)
         if hasattr(mmap, "MADV_DONTNEED"):  # releases the pages that this read has loaded
             first = self.start // mmap.PAGESIZE * mmap.PAGESIZE
             self.file.madvise(mmap.MADV_DONTNEED, first, end - first)
-        return values
+        return values.reshape(self.type.fixed or ())
 
 
 class WeightFile:
@@ -72,14 +71,17 @@ class WeightFile:
         self._tensors: dict[tuple[int, TensorType], Array | Packed] = {}
         try:
             with path.open("rb") as file:
-                size = path.stat().st_size
-                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+                is_empty = path.stat().st_size == 0
+                self._bytes = b"" if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise PackageError(
                 f"{path}: cannot be read: {error.strerror}; the program needs its weights"
             ) from None
-        if len(self._bytes) < BLOCK or HEADER.unpack_from(self._bytes)[1] != VERSION:
-            raise PackageError(f"{path}: not a weight file of version {VERSION}")
+        require(
+            len(self._bytes) >= BLOCK and HEADER.unpack_from(self._bytes)[1] == VERSION,
+            f"{path}: not a weight file of version {VERSION}",
+            PackageError,
+        )
 
     def tensor(self, offset: int, type: TensorType) -> Array | Packed:
         """The blob whose descriptor is at `offset`. Raises PackageError if its type is not as declared."""
@@ -88,18 +90,22 @@ class WeightFile:
         return self._tensors[offset, type]
 
     def _read(self, offset: int, type: TensorType) -> Array | Packed:
-        where = f"{self._path}: blob at {offset}"
-        if offset < BLOCK or offset + BLOCK > len(self._bytes):
-            raise PackageError(f"{where}: is outside the file of {len(self._bytes)} bytes")
+        where, file_size = f"{self._path}: blob at {offset}", len(self._bytes)
+        require(
+            BLOCK <= offset <= file_size - BLOCK,
+            f"{where}: is outside the file of {file_size} bytes",
+            PackageError,
+        )
         mark, number, size, start, padding = ENTRY.unpack_from(self._bytes, offset)
-        if mark != MARK:
-            raise PackageError(f"{where}: not a blob descriptor")
-        if start + size > len(self._bytes):
-            extent = f"{size} bytes from {start}"
-            raise PackageError(f"{where}: {extent} are outside the file of {len(self._bytes)} bytes")
-        stored = NAMES.get(number, f"type {number}")
-        if stored != type.scalar.name and (stored, type.scalar.name) != ("uint8", "bool"):
-            raise PackageError(f"{where}: holds {stored}, the program declares {type}")
+        require(mark == MARK, f"{where}: not a blob descriptor", PackageError)
+        outside = f"{size} bytes from {start} are outside the file of {file_size} bytes"
+        require(start + size <= file_size, f"{where}: {outside}", PackageError)
+        stored, declared = NAMES.get(number, f"type {number}"), type.scalar.name
+        require(
+            stored == declared or (stored, declared) == ("uint8", "bool"),
+            f"{where}: holds {stored}, the program declares {type}",
+            PackageError,
+        )
         if type.fixed is None:
             raise PackageError(f"{where}: the program declares no fixed shape")
         count, bits = prod(type.fixed), type.scalar.bits

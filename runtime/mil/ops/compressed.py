@@ -4,9 +4,8 @@ from math import prod
 
 import numpy as np
 
-from runtime.mil.errors import MilError, UnsupportedError
-from runtime.mil.ops.arguments import Arrays, Ints, Operation
-from runtime.mil.types import Array
+from runtime.mil.errors import MilError, UnsupportedError, require
+from runtime.mil.types import Array, Arrays, Ints, Operator
 from runtime.mil.weights import unpack_bits
 
 
@@ -35,10 +34,11 @@ def _blocks(values: Array, shape: tuple[int, ...]) -> list[tuple[int, int]]:
 
     Raises MilError if the number does not divide the size of the axis.
     """
-    if values.ndim != len(shape) or any(
-        not count or size % count for size, count in zip(shape, values.shape, strict=True)
-    ):
-        raise MilError(f"blocks of shape {list(values.shape)} over {list(shape)}")
+    require(
+        values.ndim == len(shape)
+        and all(count and size % count == 0 for size, count in zip(shape, values.shape, strict=True)),
+        f"blocks of shape {list(values.shape)} over {list(shape)}",
+    )
     return [(count, size // count) for size, count in zip(shape, values.shape, strict=True)]
 
 
@@ -47,10 +47,10 @@ def constexpr_affine_dequantize(quantized_data: Array, zero_point: Array, scale:
     return dequantize(quantized_data, scale, zero_point, axis)
 
 
-def _per_axis(values: Array, data: Array, axis: int | None) -> Array:
-    """`values` as float32, reshaped to broadcast along `axis` of `data`."""
-    if values.ndim == 0:
-        return values.astype(np.float32)
+def _per_axis(values: Array | None, data: Array, axis: int | None) -> Array:
+    """`values` as float32, reshaped to broadcast along `axis` of `data`; 0 for None."""
+    if values is None or values.ndim == 0:
+        return np.asarray(0 if values is None else values, np.float32)
     if axis is None:
         raise MilError("one value per index, but no axis")
     return values.astype(np.float32).reshape(
@@ -68,12 +68,14 @@ def constexpr_lut_to_dense(
     """
     if shape is not None:
         return _packed_lut(indices, lut, shape)
-    if lut.ndim != indices.ndim + 2:
-        raise MilError(f"a table of shape {list(lut.shape)} for indices of shape {list(indices.shape)}")
+    require(
+        lut.ndim == indices.ndim + 2,
+        f"a table of shape {list(lut.shape)} for indices of shape {list(indices.shape)}",
+    )
     table = _repeat_blocks(lut.reshape(*lut.shape[:-2], -1), (*indices.shape, lut.shape[-2] * lut.shape[-1]))
     table = np.broadcast_to(table, (*indices.shape, table.shape[-1])).reshape(*indices.shape, *lut.shape[-2:])
-    vectors = np.take_along_axis(table, indices.astype(np.int64)[..., None, None], axis=-2)
-    vectors = vectors[..., 0, :]  # [..., vector]
+    chosen = np.take_along_axis(table, indices.astype(np.int64)[..., None, None], axis=-2)
+    vectors = chosen[..., 0, :]  # [..., vector]
     if lut.shape[-1] == 1:
         return vectors[..., 0]
     if vector_axis is None:
@@ -83,12 +85,9 @@ def constexpr_lut_to_dense(
 
 
 def _packed_lut(indices: Array, lut: Array, shape: Ints) -> Array:
-    width = int(np.log2(lut.size))
-    if lut.size != 1 << width:
-        raise MilError(f"a table of {lut.size} values, expected a power of two")
-    count = prod(shape)
-    if 8 * indices.size < count * width:
-        raise MilError(f"{indices.size} bytes of indices for shape {shape}")
+    width, count = int(np.log2(lut.size)), prod(shape)
+    require(lut.size == 1 << width, f"a table of {lut.size} values, expected a power of two")
+    require(8 * indices.size >= count * width, f"{indices.size} bytes of indices for shape {shape}")
     return lut.reshape(-1)[unpack_bits(indices.tobytes(), count, width)].reshape(shape)
 
 
@@ -98,12 +97,11 @@ def constexpr_sparse_to_dense(nonzero_data: Array, mask: Array, shape: Ints | No
     iOS 16, with `shape`: the mask is packed into bytes, the lowest bits first.
     """
     if shape is not None:
-        if 8 * mask.size < prod(shape):
-            raise MilError(f"{mask.size} bytes of mask for shape {shape}")
+        require(8 * mask.size >= prod(shape), f"{mask.size} bytes of mask for shape {shape}")
         mask = unpack_bits(mask.tobytes(), prod(shape), 1).reshape(shape)
     selected = mask.astype(bool)
-    if int(selected.sum()) != nonzero_data.size:
-        raise MilError(f"{nonzero_data.size} values for a mask that selects {int(selected.sum())}")
+    count = int(selected.sum())
+    require(count == nonzero_data.size, f"{nonzero_data.size} values for a mask that selects {count}")
     dense = np.zeros(mask.shape, nonzero_data.dtype)
     dense[selected] = nonzero_data.reshape(-1)
     return dense
@@ -113,10 +111,9 @@ def constexpr_lut_to_sparse(
     indices_mask: Array, indices_nonzero_data: Array, lut: Array, vector_axis: int | None = None
 ) -> Arrays:
     """The mask and the table entries where the mask is 1. Implemented for scalar tables only."""
-    if lut.shape[-1] != 1:
-        raise UnsupportedError("constexpr_lut_to_sparse with a table of vectors")
-    dense = constexpr_lut_to_dense(constexpr_sparse_to_dense(indices_nonzero_data, indices_mask), lut)
-    return [indices_mask, dense[indices_mask.astype(bool)]]
+    require(lut.shape[-1] == 1, "constexpr_lut_to_sparse with a table of vectors", UnsupportedError)
+    indices = constexpr_sparse_to_dense(indices_nonzero_data, indices_mask)
+    return [indices_mask, constexpr_lut_to_dense(indices, lut)[indices_mask.astype(bool)]]
 
 
 def constexpr_sparse_blockwise_shift_scale(
@@ -128,8 +125,7 @@ def constexpr_sparse_blockwise_shift_scale(
 
 
 def constexpr_cast(source_val: Array, output_dtype: str) -> Array:
-    if output_dtype != "fp32":
-        raise UnsupportedError(f"constexpr_cast to {output_dtype!r}")
+    require(output_dtype == "fp32", f"constexpr_cast to {output_dtype!r}", UnsupportedError)
     return source_val.astype(np.float32)
 
 
@@ -137,21 +133,19 @@ def quantize(
     input: Array, scale: Array, output_dtype: str, zero_point: Array | None = None, axis: int | None = None
 ) -> Array:
     """round(input / scale) + zero_point, clipped to the range of the type."""
-    if output_dtype not in ("int8", "uint8"):
-        raise UnsupportedError(f"quantize to {output_dtype!r}")
-    limits = np.iinfo(np.int8 if output_dtype == "int8" else np.uint8)
-    offset = np.float32(0) if zero_point is None else _per_axis(zero_point, input, axis)
-    levels = np.rint(input / _per_axis(scale, input, axis)) + offset
+    require(output_dtype in ("int8", "uint8"), f"quantize to {output_dtype!r}", UnsupportedError)
+    limits = np.iinfo(output_dtype)
+    levels = np.rint(input / _per_axis(scale, input, axis)) + _per_axis(zero_point, input, axis)
     return np.asarray(np.clip(levels, limits.min, limits.max).astype(limits.dtype))
 
 
 def dequantize(input: Array, scale: Array, zero_point: Array | None = None, axis: int | None = None) -> Array:
     """scale * (input - zero_point)."""
-    offset = np.float32(0) if zero_point is None else _per_axis(zero_point, input, axis)
-    return np.asarray((input.astype(np.float32) - offset) * _per_axis(scale, input, axis))
+    centred = input.astype(np.float32) - _per_axis(zero_point, input, axis)
+    return np.asarray(centred * _per_axis(scale, input, axis))
 
 
-OPERATIONS: dict[str, Operation] = {
+OPERATIONS: dict[str, Operator] = {
     "constexpr_blockwise_shift_scale": constexpr_blockwise_shift_scale,
     "constexpr_affine_dequantize": constexpr_affine_dequantize,
     "constexpr_lut_to_dense": constexpr_lut_to_dense,

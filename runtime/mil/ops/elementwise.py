@@ -5,9 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from runtime.mil.errors import MilError, UnsupportedError
-from runtime.mil.ops.arguments import Operation
-from runtime.mil.types import BY_NAME, Array
+from runtime.mil.errors import MilError, UnsupportedError, require
+from runtime.mil.types import BY_NAME, Array, Operator
 
 _erf, _erfc = np.frompyfunc(math.erf, 1, 1), np.frompyfunc(math.erfc, 1, 1)
 
@@ -33,29 +32,15 @@ def mod(x: Array, y: Array) -> Array:
 
 
 def _quotient(x: Array, y: Array) -> Array:
-    if np.any(y == 0):
-        raise MilError("integer division by zero")
+    require(np.all(y != 0), "integer division by zero")
     return np.asarray(np.true_divide(x, y))
 
 
 def power(x: Array, y: Array) -> Array:
-    if x.dtype.kind != "f" and np.any(y < 0):
-        raise MilError("an integer with a negative power")
     if x.dtype.kind == "f":
         return np.asarray(np.power(x, y))
+    require(np.all(y >= 0), "an integer with a negative power")
     return np.asarray(np.power(x.astype(np.float64), y).astype(x.dtype))
-
-
-def inverse(x: Array, epsilon: float = 1e-4) -> Array:
-    return np.asarray(np.float32(1) / (x + np.float32(epsilon)))
-
-
-def log(x: Array, epsilon: float = 1e-45) -> Array:
-    return np.asarray(np.log(x + np.float32(epsilon)))
-
-
-def rsqrt(x: Array, epsilon: float = 1e-12) -> Array:
-    return np.asarray(np.float32(1) / np.sqrt(x + np.float32(epsilon)))
 
 
 def sigmoid(x: Array) -> Array:
@@ -107,8 +92,7 @@ def cast(x: Array, dtype: str) -> Array:
 
     Raises MilError for a number outside the range of an integer type.
     """
-    if dtype not in BY_NAME or dtype == "string":
-        raise UnsupportedError(f"cast to {dtype!r}")
+    require(dtype in BY_NAME and dtype != "string", f"cast to {dtype!r}", UnsupportedError)
     target = np.dtype(BY_NAME[dtype].dtype)
     if target == np.float16:
         return x.astype(np.float32)  # the executor rounds the result, like all results of type float16
@@ -124,21 +108,28 @@ def select(cond: Array, a: Array, b: Array) -> Array:
     return np.where(cond, a, b)
 
 
-def _unary(function: Callable[[Array], Array]) -> Operation:
+def _unary(function: Callable[[Array], Array]) -> Operator:
     def operation(x: Array) -> Array:
         return np.asarray(function(x)).astype(x.dtype)
 
     return operation
 
 
-def _binary(function: Callable[[Array, Array], Array]) -> Operation:
+def _with_epsilon(function: Callable[[Array], Array], default: float) -> Operator:
+    def operation(x: Array, epsilon: float = default) -> Array:
+        return np.asarray(function(x + np.float32(epsilon)))
+
+    return operation
+
+
+def _binary(function: Callable[[Array, Array], Array]) -> Operator:
     def operation(x: Array, y: Array) -> Array:
         return np.asarray(function(x, y))
 
     return operation
 
 
-OPERATIONS: dict[str, Operation] = {
+OPERATIONS: dict[str, Operator] = {
     "abs": _unary(np.abs),
     "acos": _unary(np.arccos),
     "asin": _unary(np.arcsin),
@@ -185,9 +176,9 @@ OPERATIONS: dict[str, Operation] = {
     "floor_div": floor_div,
     "mod": mod,
     "pow": power,
-    "inverse": inverse,
-    "log": log,
-    "rsqrt": rsqrt,
+    "inverse": _with_epsilon(lambda x: np.float32(1) / x, 1e-4),
+    "log": _with_epsilon(np.log, 1e-45),
+    "rsqrt": _with_epsilon(lambda x: np.float32(1) / np.sqrt(x), 1e-12),
     "gelu": gelu,
     "elu": elu,
     "leaky_relu": leaky_relu,

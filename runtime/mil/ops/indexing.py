@@ -9,11 +9,10 @@ from itertools import repeat
 
 import numpy as np
 
-from runtime.mil.errors import MilError, UnsupportedError
-from runtime.mil.ops.arguments import Ints, Operation
-from runtime.mil.types import Array
+from runtime.mil.errors import MilError, UnsupportedError, require
+from runtime.mil.types import Array, Ints, Operator
 
-UPDATES: dict[str, Operation] = {
+UPDATES: dict[str, Operator] = {
     "add": np.add.at,
     "sub": np.subtract.at,
     "mul": np.multiply.at,
@@ -30,8 +29,7 @@ Masks = tuple[Ints | None, Ints | None, Ints | None]  # begin, end, squeeze
 def _index(shape: tuple[int, ...], begin: Ints, end: Ints, stride: Ints | None, masks: Masks) -> Index:
     """The slice of each axis as NumPy defines it, or one index where the axis is squeezed."""
     rank = len(shape)
-    if {len(begin), len(end)} != {rank}:
-        raise MilError(f"slice from {begin} to {end} of {rank} axes")
+    require({len(begin), len(end)} == {rank}, f"slice from {begin} to {end} of {rank} axes")
     index: list[int | slice] = []
     axes = zip(
         begin,
@@ -44,8 +42,7 @@ def _index(shape: tuple[int, ...], begin: Ints, end: Ints, stride: Ints | None, 
     for start, stop, step, from_start, to_end, squeezed, size in axes:
         if squeezed:
             start = 0 if from_start else start
-            if not -size <= start < size:
-                raise MilError(f"index {start} into an axis of size {size}")
+            require(-size <= start < size, f"index {start} into an axis of size {size}")
             index.append(start)
         else:
             index.append(slice(None if from_start else start, None if to_end else stop, step))
@@ -80,8 +77,10 @@ def slice_update(
 ) -> Array:
     """A copy of x with the slice replaced by `update`. The slice is that of `slice_by_index`."""
     index = _index(x.shape, begin, end, stride, (begin_mask, end_mask, squeeze_mask))
-    if x[index].shape != update.shape:
-        raise MilError(f"update of shape {list(update.shape)} for a slice of shape {list(x[index].shape)}")
+    require(
+        x[index].shape == update.shape,
+        f"update of shape {list(update.shape)} for a slice of shape {list(x[index].shape)}",
+    )
     result = x.copy()
     result[index] = update
     return result
@@ -101,15 +100,16 @@ def gather(
     indices = _bounded(indices, x.shape[axis])
     if not batch_dims:
         return np.take(x, indices, axis=axis)
-    if batch_dims > axis or x.shape[:batch_dims] != indices.shape[:batch_dims]:
-        shapes = f"{list(x.shape)} and {list(indices.shape)}"
-        raise MilError(f"batch_dims {batch_dims} with axis {axis} and shapes {shapes}")
+    shapes = f"{list(x.shape)} and {list(indices.shape)}"
+    require(
+        batch_dims <= axis and x.shape[:batch_dims] == indices.shape[:batch_dims],
+        f"batch_dims {batch_dims} with axis {axis} and shapes {shapes}",
+    )
     rows = [np.take(*pair, axis=axis - batch_dims) for pair in _batches(x, indices, batch_dims)]
     return np.stack(rows).reshape(*x.shape[:batch_dims], *rows[0].shape)
 
 
 def _batches(x: Array, indices: Array, batch_dims: int) -> Iterator[tuple[Array, Array]]:
-    """Pairs of x and indices for each element of the batch axes."""
     return zip(
         x.reshape(-1, *x.shape[batch_dims:]), indices.reshape(-1, *indices.shape[batch_dims:]), strict=True
     )
@@ -185,7 +185,7 @@ def non_zero(x: Array) -> Array:
     return np.argwhere(x).astype(np.int32)
 
 
-OPERATIONS: dict[str, Operation] = {
+OPERATIONS: dict[str, Operator] = {
     "slice_by_index": slice_by_index,
     "slice_update": slice_update,
     "gather": gather,

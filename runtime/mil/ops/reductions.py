@@ -5,17 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from runtime.mil.errors import MilError, UnsupportedError
-from runtime.mil.ops.arguments import Arrays, Ints, Operation
-from runtime.mil.types import Array
+from runtime.mil.errors import UnsupportedError, require
+from runtime.mil.types import Array, Arrays, Ints, Operator
 
 INDEX_TYPES = ("int32", "uint16")
 
 
-def _reduction(function: Callable[..., Any]) -> Operation:
+def _reduction(function: Callable[..., Any]) -> Operator:
     def operation(x: Array, axes: Ints | None = None, keep_dims: bool = False) -> Array:
-        axis = None if axes is None else tuple(axes)
-        return np.asarray(function(x, axis=axis, keepdims=keep_dims)).astype(x.dtype)
+        return np.asarray(function(x, axis=None if axes is None else tuple(axes), keepdims=keep_dims)).astype(
+            x.dtype
+        )
 
     return operation
 
@@ -27,7 +27,7 @@ def _log_sum_exp(x: Array, axis: tuple[int, ...] | None, keepdims: bool) -> Arra
     return np.asarray(total if keepdims else np.squeeze(total, axis=axis))
 
 
-def _arg_reduction(function: Callable[..., Any]) -> Operation:
+def _arg_reduction(function: Callable[..., Any]) -> Operator:
     def operation(x: Array, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32") -> Array:
         return np.asarray(function(x, axis=axis, keepdims=keep_dims)).astype(_index_type(output_dtype))
 
@@ -35,8 +35,8 @@ def _arg_reduction(function: Callable[..., Any]) -> Operation:
 
 
 def _index_type(name: str) -> str:
-    if name not in INDEX_TYPES:
-        raise UnsupportedError(f"indices of type {name!r}; expected one of {', '.join(INDEX_TYPES)}")
+    expected = f"expected one of {', '.join(INDEX_TYPES)}"
+    require(name in INDEX_TYPES, f"indices of type {name!r}; {expected}", UnsupportedError)
     return name
 
 
@@ -61,13 +61,13 @@ def layer_norm(
 
 
 def _standardised(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
-    """x with mean 0 and variance 1 over the axes."""
+    # x with mean 0 and variance 1 over the axes.
     centred = x - np.mean(x, axis=axes, keepdims=True)
     return np.asarray(centred / np.sqrt(np.mean(np.square(centred), axis=axes, keepdims=True) + epsilon))
 
 
 def _channels(values: Array | None, x: Array, default: float) -> Array:
-    """values [C], reshaped to broadcast along the second axis of x."""
+    # values [C], reshaped to broadcast along the second axis of x.
     return np.full((), default, np.float32) if values is None else values.reshape(1, -1, *[1] * (x.ndim - 2))
 
 
@@ -94,13 +94,11 @@ def instance_norm(
 
 def l2_norm(x: Array, epsilon: float = 1e-6) -> Array:
     """Divides by the L2 norm over the last three axes."""
-    squares = np.sum(np.square(x), axis=(-3, -2, -1), keepdims=True)
-    return np.asarray(x / np.sqrt(squares + epsilon))
+    return np.asarray(x / np.sqrt(np.sum(np.square(x), axis=(-3, -2, -1), keepdims=True) + epsilon))
 
 
 def cumsum(x: Array, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Array:
-    values = np.flip(x, axis) if reverse else x
-    total = np.cumsum(values, axis=axis, dtype=x.dtype)
+    total = np.cumsum(np.flip(x, axis) if reverse else x, axis=axis, dtype=x.dtype)
     if exclusive:
         total = np.roll(total, 1, axis)
         total[(slice(None),) * (axis % x.ndim) + (0,)] = 0
@@ -109,13 +107,9 @@ def cumsum(x: Array, axis: int = 0, exclusive: bool = False, reverse: bool = Fal
 
 def argsort(x: Array, axis: int = -1, ascending: bool = False) -> Array:
     """The indices that sort x along an axis. The sort is stable."""
-    return _order(x, axis, ascending).astype(np.int32)
-
-
-def _order(x: Array, axis: int, ascending: bool) -> Array:
-    if x.dtype.kind == "f" and np.isnan(x).any():
-        raise MilError("sorting of NaN")
-    return np.argsort(x if ascending else -x.astype(np.float64), axis=axis, kind="stable")
+    require(x.dtype.kind != "f" or not np.isnan(x).any(), "sorting of NaN")
+    order = np.argsort(x if ascending else -x.astype(np.float64), axis=axis, kind="stable")
+    return order.astype(np.int32)
 
 
 def topk(
@@ -132,14 +126,14 @@ def topk(
     Equal values are in the order of their indices. Without `sort`, all values are.
     """
     count = x.shape[axis] if k == -1 else k
-    indices = np.take(_order(x, axis, ascending), np.arange(count), axis=axis)
+    indices = np.take(argsort(x, axis, ascending), np.arange(count), axis=axis)
     if not sort:
         indices = np.sort(indices, axis=axis)
     values = np.take_along_axis(x, indices, axis=axis)
     return [values, indices.astype(_index_type(output_indices_dtype))] if return_indices else [values]
 
 
-OPERATIONS: dict[str, Operation] = {
+OPERATIONS: dict[str, Operator] = {
     "reduce_sum": _reduction(np.sum),
     "reduce_mean": _reduction(np.mean),
     "reduce_max": _reduction(np.max),

@@ -4,9 +4,8 @@ from math import ceil, prod
 
 import numpy as np
 
-from runtime.mil.errors import MilError, UnsupportedError
-from runtime.mil.ops.arguments import Arrays, Ints, Operation
-from runtime.mil.types import Array
+from runtime.mil.errors import UnsupportedError, require
+from runtime.mil.types import Array, Arrays, Ints, Operator
 
 MAX_VALUES = 2**28  # of an array whose shape an operation computes: 1 GB of float32
 ZERO, OFF, ON = np.zeros((), np.float32), np.zeros((), np.int32), np.ones((), np.int32)
@@ -14,18 +13,17 @@ ZERO, OFF, ON = np.zeros((), np.float32), np.zeros((), np.int32), np.ones((), np
 
 def checked(shape: Ints) -> Ints:
     """Returns the shape. Raises MilError if a size is negative or the array would be too large."""
-    if min(shape, default=0) < 0 or prod(shape) > MAX_VALUES:
-        raise MilError(
-            f"an array of shape {shape}: expected at most {MAX_VALUES} values and no negative size"
-        )
+    expected = f"expected at most {MAX_VALUES} values and no negative size"
+    require(
+        min(shape, default=0) >= 0 and prod(shape) <= MAX_VALUES, f"an array of shape {shape}: {expected}"
+    )
     return shape
 
 
 def reshape(x: Array, shape: Ints) -> Array:
     """A size of -1 is inferred. A size of 0 copies the size of x, with axes aligned at the last one, or 1."""
     if x.size:
-        available = [1] * len(shape) + list(x.shape)
-        own = available[len(available) - len(shape) :]
+        own = ([1] * len(shape) + list(x.shape))[x.ndim :]
         shape = [size or kept for size, kept in zip(shape, own, strict=True)]
     return x.reshape(shape)
 
@@ -46,8 +44,7 @@ def concat(values: Arrays, axis: int, interleave: bool = False) -> Array:
     """Concatenates. With `interleave`, slices of the values alternate along the axis."""
     if not interleave:
         return np.concatenate([np.atleast_1d(value) for value in values], axis=axis)
-    if len({value.shape for value in values}) != 1:
-        raise MilError("interleaved values have different shapes")
+    require(len({value.shape for value in values}) == 1, "interleaved values have different shapes")
     axis %= values[0].ndim
     stacked = np.stack(values, axis=axis + 1)
     return stacked.reshape(*values[0].shape[:axis], -1, *values[0].shape[axis + 1 :])
@@ -63,11 +60,15 @@ def split(x: Array, axis: int, num_splits: int | None = None, split_sizes: Ints 
     if split_sizes is None:
         if num_splits is None:
             raise UnsupportedError("split without num_splits and split_sizes")
-        if num_splits < 1 or size % num_splits:
-            raise MilError(f"an axis of size {size} into {num_splits} equal parts")
+        require(
+            num_splits >= 1 and size % num_splits == 0,
+            f"an axis of size {size} into {num_splits} equal parts",
+        )
         split_sizes = [size // num_splits] * num_splits
-    if sum(split_sizes) != size or min(split_sizes) < 0:
-        raise MilError(f"split sizes {split_sizes} of an axis of size {size}")
+    require(
+        sum(split_sizes) == size and min(split_sizes) >= 0,
+        f"split sizes {split_sizes} of an axis of size {size}",
+    )
     return np.split(x, np.cumsum(split_sizes)[:-1], axis=axis)
 
 
@@ -77,15 +78,13 @@ def slice_by_size(x: Array, begin: Ints, size: Ints) -> Array:
     for start, count, length in zip(begin, size, x.shape, strict=True):
         first = start + length if start < 0 else start
         stop = length if count == -1 else first + count
-        if not 0 <= first <= stop <= length:
-            raise MilError(f"slice from {first} to {stop} of an axis of size {length}")
+        require(0 <= first <= stop <= length, f"slice from {first} to {stop} of an axis of size {length}")
         slices.append(slice(first, stop))
     return x[tuple(slices)]
 
 
 def tile(x: Array, reps: Ints) -> Array:
-    if len(reps) != x.ndim:
-        raise MilError(f"reps {reps} for {x.ndim} axes")
+    require(len(reps) == x.ndim, f"reps {reps} for {x.ndim} axes")
     checked([size * rep for size, rep in zip(x.shape, reps, strict=True)])
     return np.tile(x, reps)
 
@@ -96,16 +95,20 @@ def reverse(x: Array, axes: Ints | None = None) -> Array:
 
 def pad(x: Array, pad: Ints, mode: str = "constant", constant_val: Array = ZERO) -> Array:
     """`pad` is a flat list of pairs (before, after) for the last axes."""
-    if len(pad) % 2 or len(pad) > 2 * x.ndim or min(pad, default=0) < 0:
-        raise MilError(f"pad {pad} for {x.ndim} axes")
+    require(
+        len(pad) % 2 == 0 and len(pad) <= 2 * x.ndim and min(pad, default=0) >= 0,
+        f"pad {pad} for {x.ndim} axes",
+    )
     pairs = [(0, 0)] * (x.ndim - len(pad) // 2) + list(zip(pad[::2], pad[1::2], strict=True))
     checked([size + sum(pair) for size, pair in zip(x.shape, pairs, strict=True)])
     match mode:
         case "constant":
             return np.pad(x, pairs, constant_values=constant_val.astype(x.dtype))
         case "reflect":
-            if any(max(pair) >= size for pair, size in zip(pairs, x.shape, strict=True) if max(pair)):
-                raise MilError(f"reflection by {pairs} of shape {list(x.shape)}")
+            require(
+                all(max(pair) < max(size, 1) for pair, size in zip(pairs, x.shape, strict=True)),
+                f"reflection by {pairs} of shape {list(x.shape)}",
+            )
             return np.pad(x, pairs, mode="reflect")
         case "replicate":
             return np.pad(x, pairs, mode="edge")
@@ -118,8 +121,7 @@ def shape(x: Array) -> Array:
 
 def range_1d(end: Array, start: Array, step: Array) -> Array:
     """start, start + step, ... without `end`."""
-    if step == 0:
-        raise MilError("a range with step 0")
+    require(step != 0, "a range with step 0")
     count = max(0, ceil((float(end) - float(start)) / float(step)))
     checked([count])
     return np.asarray((start + np.arange(count) * step).astype(start.dtype))
@@ -152,21 +154,21 @@ def band_part(x: Array, lower: int = -1, upper: int = -1) -> Array:
 
 
 def pixel_shuffle(x: Array, upscale_factor: int) -> Array:
-    """[N, C * b * b, H, W] -> [N, C, H * b, W * b]."""
+    # [N, C * b * b, H, W] -> [N, C, H * b, W * b].
     n, c, h, w = x.shape
     b = upscale_factor
     return x.reshape(n, c // b**2, b, b, h, w).transpose(0, 1, 4, 2, 5, 3).reshape(n, c // b**2, h * b, w * b)
 
 
 def pixel_unshuffle(x: Array, downscale_factor: int) -> Array:
-    """[N, C, H * b, W * b] -> [N, C * b * b, H, W]."""
+    # [N, C, H * b, W * b] -> [N, C * b * b, H, W].
     n, c, h, w = x.shape
     b = downscale_factor
     blocks = x.reshape(n, c, h // b, b, w // b, b).transpose(0, 1, 3, 5, 2, 4)
     return blocks.reshape(n, c * b**2, h // b, w // b)
 
 
-OPERATIONS: dict[str, Operation] = {
+OPERATIONS: dict[str, Operator] = {
     "reshape": reshape,
     "transpose": transpose,
     "expand_dims": expand_dims,
