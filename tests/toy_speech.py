@@ -7,7 +7,7 @@ import numpy as np
 from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
 from runtime.engines.base import Engine, Stream
 from runtime.engines.states import Arrays
-from runtime.families.voxtral_tts.constants import Constants
+from runtime.families.voxtral_tts.decoder import Constants
 
 DIM, BOOKS, ACOUSTIC, ROWS, FRAME, VOCAB = 8, 4, 6, 24, 5, 40
 Fault = Callable[[str, Arrays], None]

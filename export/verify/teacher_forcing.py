@@ -21,7 +21,7 @@ def check_codes(
     The family decides about codes that have no logits. The effect of quantisation is reported.
     """
     steps, engines = context.extent.run_steps, context.engines
-    reference = workload.teacher_forced_run(engines.eager.stream(), constants, steps)
+    reference = workload.teacher_forced_run(engines.eager.stream(), constants, steps, None)
     found = workload.teacher_forced_run(engines.artifact.stream(), constants, steps, reference.codes).codes
     perturbed = None
     if any(context.is_integer(decoder.step) for decoder in context.plan.decoders):

@@ -22,13 +22,14 @@ def open_family(name: str) -> RuntimeFamily[Any]:  # Any: each family has consta
     return cast(RuntimeFamily[Any], import_module(FAMILIES[name]).FAMILY)
 
 
-def check_calls(job: ExportJob) -> None:
-    """Checks that a job has every component, input and output that its family calls.
+def read_constants(job: ExportJob) -> Any:  # Any: the type is that of the family
+    """The constants of a job that has every component, input and output that its family calls.
 
-    Raises IntegrityError.
+    Raises UnknownFamily or IntegrityError.
     """
+    family = open_family(job.family)
     signatures = {entry.name: entry.signature for entry in job.components}
-    for name, call in open_family(job.family).calls.items():
+    for name, call in family.calls.items():
         if name not in signatures:
             raise IntegrityError(f"manifest.json: components: {name} is missing; export the bundle again")
         signature = signatures[name]
@@ -36,14 +37,8 @@ def check_calls(job: ExportJob) -> None:
             ("input", call.inputs, signature.inputs),
             ("output", call.outputs, signature.outputs),
         ):
-            missing = needed - {spec.name for spec in found}
-            if missing:
+            if missing := needed - {spec.name for spec in found}:
                 raise IntegrityError(
                     f"manifest.json: component {name} has no {what} {min(missing)}; export the bundle again"
                 )
-
-
-def read_constants(job: ExportJob) -> Any:  # Any: the type is that of the family
-    """The constants of a job whose calls were checked. Raises UnknownFamily or IntegrityError."""
-    check_calls(job)
-    return open_family(job.family).parse_constants(job)
+    return family.parse_constants(job)

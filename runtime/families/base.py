@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
 
 import numpy as np
+from pydantic import Field, ValidationError
 
 from bundle.bundle import Bundle
+from bundle.errors import IntegrityError
 from bundle.manifest import ComponentEntry, ExportJob
+from bundle.record import Record, first_fault
 from runtime.engines.base import Engine, Stream
 from runtime.engines.states import Arrays
 from runtime.trace import ArraySpec
@@ -20,7 +23,9 @@ if TYPE_CHECKING:
     from runtime.text_to_speech import TextToSpeech
 
 Constants = TypeVar("Constants")  # the family's record of constants; opaque to callers
-ConstantsIn = TypeVar("ConstantsIn", contravariant=True)
+RecordType = TypeVar("RecordType", bound=Record)
+Count = Annotated[int, Field(gt=0, le=2**24)]  # types of constants
+Id = Annotated[int, Field(ge=0, lt=2**31)]
 Figures = dict[str, Any]  # a JSON object of the benchmark, whose keys the family chooses
 StartSteps = Callable[[Stream], Callable[[], None]]
 """`start(stream)` prepares a run on the stream and returns the function that computes its next step."""
@@ -77,41 +82,36 @@ class BenchSettings:
     counts: tuple[int, ...] = ()
 
 
-class TraceWorkload(Protocol[ConstantsIn]):
-    """Computes every intermediate value of one run from given inputs."""
+@dataclass(frozen=True)
+class TraceWorkload(Generic[Constants]):
+    """Computes every intermediate value of one run from given inputs.
 
-    def inputs(self, constants: ConstantsIn) -> dict[str, ArraySpec]:
-        """The arrays that `run` takes, by name."""
+    inputs(constants): the arrays that `run` takes, by name.
+    run(engine, constants, inputs, live): intermediate values by name. `live` runs in steps of 80 ms where the
+        family also has longer calls.
+    """
 
-    def run(self, engine: Engine, constants: ConstantsIn, inputs: Arrays, live: bool) -> Arrays:
-        """Intermediate values by name.
-
-        `live` runs in steps of 80 ms where the family also has longer calls.
-        """
+    inputs: Callable[[Constants], dict[str, ArraySpec]]
+    run: Callable[[Engine, Constants, Arrays, bool], Arrays]
 
 
-class VerificationWorkload(Protocol[ConstantsIn]):
-    """Fixed runs whose results verification compares between two streams."""
+@dataclass(frozen=True)
+class VerificationWorkload(Generic[Constants]):
+    """Fixed runs whose results verification compares between two streams.
 
-    def teacher_forced_run(
-        self, stream: Stream, constants: ConstantsIn, steps: int, forced: np.ndarray | None = None
-    ) -> ForcedRun:
-        """Runs `steps` steps from a fixed input. `forced` int64 [steps, K] replaces the fed-back codes.
+    teacher_forced_run(stream, constants, steps, forced): runs `steps` steps from a fixed input. `forced`
+        int64 [steps, K], if given, replaces the fed-back codes. Then each graph runs all its steps before the
+        next graph starts where the model allows it.
+    free_run(stream, constants, steps): the output of a free run of at most `steps` steps: samples or tokens.
+    compare(found, expected, constants): distances between two results of `free_run`.
+    codes_are_near(found, expected): compares the codes int64 [n, K] of two runs that have no logits; None
+        where the family has no such codes.
+    """
 
-        With `forced`, each graph runs all its steps before the next graph starts where the model allows it.
-        """
-
-    def free_run(self, stream: Stream, constants: ConstantsIn, steps: int) -> np.ndarray:
-        """The output of a free run of at most `steps` steps: samples or tokens."""
-
-    def compare(self, found: np.ndarray, expected: np.ndarray, constants: ConstantsIn) -> dict[str, float]:
-        """Distances between two results of `free_run`."""
-
-    def codes_are_near(self, found: np.ndarray, expected: np.ndarray) -> NearResult | None:
-        """Compares the codes int64 [n, K] of two runs that have no logits.
-
-        None where the family has no such codes.
-        """
+    teacher_forced_run: Callable[[Stream, Constants, int, np.ndarray | None], ForcedRun]
+    free_run: Callable[[Stream, Constants, int], np.ndarray]
+    compare: Callable[[np.ndarray, np.ndarray, Constants], dict[str, float]]
+    codes_are_near: Callable[[np.ndarray, np.ndarray], NearResult | None]
 
 
 class Workload(Protocol):
@@ -126,84 +126,64 @@ class Workload(Protocol):
     def step(self) -> None: ...
 
 
-class BenchWorkload(Protocol[ConstantsIn]):
-    """What the benchmark times. `first_output` is the JSON key of the seconds until the first output.
+@dataclass(frozen=True)
+class BenchWorkload(Generic[Constants]):
+    """Workloads that the benchmark times.
 
-    `options` are the names of the `bench` options that apply to the family.
+    first_output: JSON key of the seconds until the first output.
+    options: names of the `bench` options that apply to the family.
+    voice(bundle, constants): the voice to time, float32 [rows, dim]; no rows where the family or the bundle
+        has no voices.
+    rows_needed(settings, steps): rows of the decoder's cache for `steps` steps; 0 for a sliding window.
+    check_counts(components, counts): raises UsageError where the bundle cannot run one of the batch sizes.
+    start(stream, constants, settings, prepared): a workload on an empty stream. `prepared` is that of an
+        earlier workload, or None.
+    batched(engine, constants, settings, prepared, time): a row of figures for each batch size in
+        `settings.counts`, measured with `time`.
+    lines(result): text: the time to the first output, then a line for each row of `batched`.
     """
 
-    @property
-    def first_output(self) -> str: ...
-
-    @property
-    def options(self) -> tuple[str, ...]: ...
-
-    def voice(self, bundle: Bundle, constants: ConstantsIn) -> np.ndarray:
-        """The voice to time: float32 [rows, dim], without rows where the family or the bundle has no
-        voices.
-        """
-
-    def rows_needed(self, settings: BenchSettings, steps: int) -> int:
-        """Rows of the decoder's cache for `steps` steps; 0 where the cache is a sliding window."""
-
-    def check_counts(self, components: Mapping[str, ComponentEntry], counts: tuple[int, ...]) -> None:
-        """Raises UsageError where the bundle cannot run one of the batch sizes."""
-
-    def start(
-        self, stream: Stream, constants: ConstantsIn, settings: BenchSettings, prepared: Arrays | None
-    ) -> Workload:
-        """A workload on an empty stream. `prepared` is that of an earlier workload, or None."""
-
-    def batched(
-        self,
-        engine: Engine,
-        constants: ConstantsIn,
-        settings: BenchSettings,
-        prepared: Arrays | None,
-        time: TimeSteps,
-    ) -> list[Figures]:
-        """A row of figures for each batch size in `settings.counts`, measured with `time`."""
-
-    def lines(self, result: Figures) -> list[str]:
-        """Text: the time to the first output, then a line for each row of `batched`."""
+    first_output: str
+    options: tuple[str, ...]
+    voice: Callable[[Bundle, Constants], np.ndarray]
+    rows_needed: Callable[[BenchSettings, int], int]
+    check_counts: Callable[[Mapping[str, ComponentEntry], tuple[int, ...]], None]
+    start: Callable[[Stream, Constants, BenchSettings, Arrays | None], Workload]
+    batched: Callable[[Engine, Constants, BenchSettings, Arrays | None, TimeSteps], list[Figures]]
+    lines: Callable[[Figures], list[str]]
 
 
-class RuntimeFamily(Protocol[Constants]):
+@dataclass(frozen=True)
+class RuntimeFamily(Generic[Constants]):
     """A model family.
 
-    `calls` are the components that the runtime calls; they are checked when a bundle is opened.
+    name: key of the table of families.
+    task: the abstract task that `open` returns.
+    calls: the components that the runtime calls; they are checked when a bundle is opened.
+    parse_constants(job): the constants that the runtime needs; raises IntegrityError that names a wrong one.
+    open_tokenizer(paths): the tokenizer, from its files; raises IntegrityError that names the file.
+    voices(bundle): names of the bundle's voices, and the prompt rows of each; empty without voices.
+    open(bundle, engine, constants): the task on a bundle whose calls were checked (see `runtime.opening`);
+        raises UsageError where the bundle lacks tokenizer files that the task needs.
     """
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    task: type[TextToSpeech] | type[SpeechToText]
+    calls: Mapping[str, Call]
+    parse_constants: Callable[[ExportJob], Constants]
+    open_tokenizer: Callable[[Sequence[Path]], object]
+    voices: Callable[[Bundle], dict[str, int]]
+    open: Callable[[Bundle, Engine, Constants], TextToSpeech | SpeechToText]
+    trace: TraceWorkload[Constants]
+    verification: VerificationWorkload[Constants]
+    bench: BenchWorkload[Constants]
 
-    @property
-    def task(self) -> type[TextToSpeech] | type[SpeechToText]:
-        """The abstract task that `open` returns."""
 
-    @property
-    def calls(self) -> Mapping[str, Call]: ...
-
-    @property
-    def trace(self) -> TraceWorkload[Constants]: ...
-
-    @property
-    def verification(self) -> VerificationWorkload[Constants]: ...
-
-    @property
-    def bench(self) -> BenchWorkload[Constants]: ...
-
-    def parse_constants(self, job: ExportJob) -> Constants:
-        """The constants that the runtime needs. Raises IntegrityError that names a wrong constant."""
-
-    def open_tokenizer(self, paths: Sequence[Path]) -> object:
-        """The tokenizer, from its files. Raises IntegrityError that names the file."""
-
-    def voices(self, bundle: Bundle) -> dict[str, int]:
-        """Names of the bundle's voices, and the prompt rows of each; empty for a family without voices."""
-
-    def open(self, bundle: Bundle, engine: Engine, constants: Constants) -> TextToSpeech | SpeechToText:
-        """The task on a bundle whose calls were checked: see `runtime.opening`.
-
-        Raises UsageError where the bundle lacks tokenizer files that the task needs.
-        """
+def parse_record(kind: type[RecordType], values: Mapping[str, Any]) -> RecordType:
+    """The constants of a manifest as a record. Raises IntegrityError that names a wrong one."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise IntegrityError(
+            f"manifest.json: constants: {first_fault(error)}; export the bundle again"
+        ) from None

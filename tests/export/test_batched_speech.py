@@ -9,9 +9,9 @@ from support.faulty_engines import BatchedStreams, Engines, no_fault
 from bundle.manifest import MANIFEST
 from runtime.batching import BatchedDecoder
 from runtime.engines.base import Stream
-from runtime.families.voxtral_tts.batched import SpeechSlots
+from runtime.families.voxtral_tts.decoder import Prompt
 from runtime.families.voxtral_tts.prefix_cache import PrefixCache
-from runtime.families.voxtral_tts.prompt import Prompt
+from runtime.families.voxtral_tts.task import SpeechSlots
 from runtime.text_to_speech import SpeechRequest
 
 

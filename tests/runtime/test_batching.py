@@ -11,9 +11,9 @@ from toy_speech import CONSTANTS, DIM, ROWS, Fault, ToyEngine
 from bundle.errors import UsageError, VoxportError
 from bundle.manifest import MANIFEST
 from runtime.batching import BatchedDecoder, Status, Ticket
-from runtime.families.voxtral_tts.batched import SpeechSlots
+from runtime.families.voxtral_tts.decoder import Prompt
 from runtime.families.voxtral_tts.prefix_cache import PrefixCache
-from runtime.families.voxtral_tts.prompt import Prompt
+from runtime.families.voxtral_tts.task import SpeechSlots
 from runtime.text_to_speech import SpeechRequest
 
 

@@ -14,7 +14,7 @@ from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from tekken_fixture import MARKERS, MERGES, SPECIALS, VOICES, tekken, write_tekken
 
 from bundle.errors import IntegrityError, UsageError, VoxportError
-from runtime.families.voxtral_tts.tokenizer import MAX_TEXT, SpeechTokenizer
+from runtime.families.voxtral_tts.prompt import MAX_TEXT, SpeechTokenizer
 
 TEXTS = (
     "hello",

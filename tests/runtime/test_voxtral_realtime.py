@@ -32,9 +32,8 @@ from model.voxtral_realtime.decoder import embed_delay
 from model.voxtral_realtime.synthetic import SIZES
 from model.voxtral_realtime.weights import build_root
 from runtime.audio.mel import LogMel, MelSettings
-from runtime.families.voxtral_realtime.constants import Constants
-from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
-from runtime.families.voxtral_realtime.transcript import Transcript
+from runtime.families.voxtral_realtime.decoder import Constants, DecodeOptions, StreamingDecoder
+from runtime.families.voxtral_realtime.task import Transcript
 
 SETTINGS = MelSettings(16000, 128, 400, 160, -6.5)
 FULL = parse_config(SIZES["full"].params())

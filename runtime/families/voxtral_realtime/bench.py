@@ -1,19 +1,25 @@
 """Benchmark of a live stream, and of encoder calls with several chunks."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
-from bundle.bundle import Bundle
 from bundle.errors import UsageError
 from bundle.manifest import ComponentEntry
 from runtime.engines.base import Engine, Stream
 from runtime.engines.states import Arrays
-from runtime.families.base import BenchSettings, Figures, TimeSteps
-from runtime.families.voxtral_realtime.constants import Constants
-from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
-from runtime.families.voxtral_realtime.encoder import ENCODER, LIVE_ENCODER
+from runtime.families.base import BenchSettings, BenchWorkload, Figures, TimeSteps
+from runtime.families.voxtral_realtime.decoder import (
+    ENCODER,
+    LIVE_ENCODER,
+    Constants,
+    DecodeOptions,
+    StreamingDecoder,
+)
 from runtime.families.voxtral_realtime.verification import NOISE_LEVEL
+
+FIRST_OUTPUT = "first_token_s"
 
 
 class LiveStream:
@@ -25,8 +31,8 @@ class LiveStream:
         self._decoder = StreamingDecoder(stream, constants, DecodeOptions(chunk_tokens=chunk_tokens))
         self._rng = np.random.default_rng(1)
         self._samples = chunk_tokens * constants.samples_per_token
-        lookahead = constants.window_size // 2  # samples that the last mel frame needs
-        self._feed(constants.delays[0] * constants.samples_per_token + lookahead)
+        # Half a window follows the silence and the delay: samples that the last mel frame needs.
+        self._feed(constants.delays[0] * constants.samples_per_token + constants.window_size // 2)
 
     def _feed(self, count: int) -> None:
         for _ in self._decoder.feed(NOISE_LEVEL * self._rng.standard_normal(count, dtype=np.float32)):
@@ -36,60 +42,58 @@ class LiveStream:
         self._feed(self._samples)
 
 
-class Bench:
-    """See `BenchWorkload`."""
+def _check_counts(components: Mapping[str, ComponentEntry], counts: tuple[int, ...]) -> None:
+    """Raises UsageError if the bundle has no live encoder, or a call cannot encode so many chunks."""
+    if LIVE_ENCODER not in components:
+        raise UsageError("this bundle is for recordings; export it with the option streaming to time it")
+    limit = components[ENCODER].signature.dims["T"][1]
+    if not all(1 <= count <= limit for count in counts):
+        raise UsageError(
+            f"chunks {','.join(map(str, counts))}: one call encodes 1 to {limit} chunks of 80 ms",
+            field="chunks",
+        )
 
-    first_output = "first_token_s"
-    options = ("chunks",)
 
-    def voice(self, bundle: Bundle, constants: Constants) -> np.ndarray:
-        return np.zeros((0, constants.dim), np.float32)
+def _batched(
+    engine: Engine, constants: Constants, settings: BenchSettings, prepared: Arrays | None, time: TimeSteps
+) -> list[Figures]:
+    """Time per 80 ms with several chunks per encoder call, and the delay that they add."""
+    times = [
+        (count, *time(engine.stream(), partial(_start_chunks, constants, count))) for count in settings.counts
+    ]
+    return [
+        {
+            "chunks": count,
+            "step_ms": seconds * 1e3 / count,
+            "added_delay_ms": (count - 1) * constants.seconds_per_token * 1e3,
+            "median_ms": calls,
+        }
+        for count, seconds, calls in times
+    ]
 
-    def rows_needed(self, settings: BenchSettings, steps: int) -> int:
-        return 0
 
-    def check_counts(self, components: Mapping[str, ComponentEntry], counts: tuple[int, ...]) -> None:
-        """Raises UsageError if the bundle has no live encoder, or a call cannot encode so many chunks."""
-        if LIVE_ENCODER not in components:
-            raise UsageError("this bundle is for recordings; export it with the option streaming to time it")
-        limit = components[ENCODER].signature.dims["T"][1]
-        if not all(1 <= count <= limit for count in counts):
-            listed = ",".join(map(str, counts))
-            raise UsageError(
-                f"chunks {listed}: one call encodes 1 to {limit} chunks of 80 ms", field="chunks"
-            )
+def _start_chunks(constants: Constants, count: int, stream: Stream) -> Callable[[], None]:
+    return LiveStream(stream, constants, count).step
 
-    def start(
-        self, stream: Stream, constants: Constants, settings: BenchSettings, prepared: Arrays | None
-    ) -> LiveStream:
-        return LiveStream(stream, constants)
 
-    def batched(
-        self,
-        engine: Engine,
-        constants: Constants,
-        settings: BenchSettings,
-        prepared: Arrays | None,
-        time: TimeSteps,
-    ) -> list[Figures]:
-        """Time per 80 ms with several chunks per encoder call, and the delay that they add."""
-        rows = []
-        for count in settings.counts:
-
-            def start(stream: Stream, count: int = count) -> Callable[[], None]:
-                return LiveStream(stream, constants, count).step
-
-            seconds, calls = time(engine.stream(), start)
-            added = (count - 1) * constants.seconds_per_token
-            row = {"chunks": count, "step_ms": seconds * 1e3 / count, "added_delay_ms": added * 1e3}
-            rows.append({**row, "median_ms": calls})
-        return rows
-
-    def lines(self, result: Figures) -> list[str]:
-        rows = [
+def _lines(result: Figures) -> list[str]:
+    return [
+        f"first token {result[FIRST_OUTPUT]:.2f} s after the start of a stream, with its silence",
+        *(
             f"{row['chunks']} chunks per encoder call: {row['step_ms']:.1f} ms per 80 ms of audio, "
             f"{row['added_delay_ms']:.0f} ms more delay"
             for row in result["streams"]
-        ]
-        first = f"first token {result[self.first_output]:.2f} s after the start of a stream, with its silence"
-        return [first, *rows]
+        ),
+    ]
+
+
+BENCH = BenchWorkload[Constants](
+    first_output=FIRST_OUTPUT,
+    options=("chunks",),
+    voice=lambda bundle, constants: np.zeros((0, constants.dim), np.float32),
+    rows_needed=lambda settings, steps: 0,
+    check_counts=_check_counts,
+    start=lambda stream, constants, settings, prepared: LiveStream(stream, constants),
+    batched=_batched,
+    lines=_lines,
+)

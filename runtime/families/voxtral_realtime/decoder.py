@@ -1,14 +1,88 @@
-"""Audio samples to tokens, one per 80 ms, on the streams of any engine."""
+"""Audio samples to audio embeddings and to tokens, one per 80 ms, on the streams of any engine."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from pydantic import Field, model_validator
 
+from bundle.errors import UsageError, VoxportError
+from bundle.record import Record
+from runtime.audio.mel import LogMel, MelSettings
 from runtime.engines.base import Stream
 from runtime.engines.states import Arrays
-from runtime.families.voxtral_realtime.constants import Constants
-from runtime.families.voxtral_realtime.encoder import Observer, StreamingEncoder, ignore_values
+from runtime.families.base import Count, Id
+
+ENCODER, LIVE_ENCODER = "audio_encoder", "encode_chunk"  # the second one is in bundles for live streams
+Observer = Callable[[str, np.ndarray], None]
+
+
+class Constants(Record):
+    """`constants` of the manifest.
+
+    A token covers `samples_per_token` samples (80 ms). The prompt covers `left_pad_tokens` of silence and
+    the delay; `flush_tokens` of silence follow the audio. `delays` in tokens belong to `delays_ms`. Text
+    begins at `first_text_id`.
+    """
+
+    sample_rate: Count
+    samples_per_token: Count
+    n_mels: Count
+    hop_length: Count
+    window_size: Count
+    log_mel_least: float
+    dim: Count
+    vocab_size: Count
+    left_pad_tokens: Count
+    flush_tokens: Count
+    bos_id: Id
+    eos_id: Id
+    pad_id: Id
+    word_id: Id
+    first_text_id: Id
+    delays_ms: tuple[Count, ...] = Field(min_length=1)
+    delays: tuple[Count, ...]
+
+    @model_validator(mode="after")
+    def _check_consistency(self) -> "Constants":
+        if self.samples_per_token % self.hop_length:
+            raise ValueError(
+                f"samples_per_token {self.samples_per_token} is not a multiple of hop_length, "
+                f"{self.hop_length}"
+            )
+        if len(self.delays) != len(self.delays_ms):
+            raise ValueError(f"{len(self.delays)} delays in tokens, expected {len(self.delays_ms)} as in ms")
+        return self
+
+    @property
+    def mel(self) -> MelSettings:
+        return MelSettings(
+            self.sample_rate, self.n_mels, self.window_size, self.hop_length, self.log_mel_least
+        )
+
+    @property
+    def frames_per_token(self) -> int:
+        return self.samples_per_token // self.hop_length
+
+    @property
+    def seconds_per_token(self) -> float:
+        return self.samples_per_token / self.sample_rate
+
+    def prompt_length(self, delay: int) -> int:
+        """Positions of the prompt with delay number `delay`: BOS, the silence before the audio, and the
+        delay.
+        """
+        return 1 + self.left_pad_tokens + self.delays[delay]
+
+    def delay_index(self, delay_ms: int | None) -> int:
+        """Number of a delay in `delays_ms`; None is the first. Raises UsageError that lists them."""
+        if delay_ms is not None and delay_ms not in self.delays_ms:
+            raise UsageError(
+                f"delay_ms {delay_ms}: this bundle has delays of {', '.join(map(str, self.delays_ms))} ms; "
+                "export it with this delay",
+                field="delay_ms",
+            )
+        return 0 if delay_ms is None else self.delays_ms.index(delay_ms)
 
 
 @dataclass(frozen=True)
@@ -37,7 +111,7 @@ class StreamingDecoder:
         stream: Stream,
         constants: Constants,
         options: DecodeOptions = DecodeOptions(),
-        observe: Observer = ignore_values,
+        observe: Observer = lambda name, values: None,
     ):
         """`observe(name, values)` receives all values of `mel`, `audio_embeds` and `logits`.
 
@@ -60,8 +134,8 @@ class StreamingDecoder:
 
     def finish(self) -> Iterator[int]:
         """The remaining tokens after the end of the audio. Nothing can be fed after it."""
-        constants = self._constants
-        for embeddings in self._encoder.finish(constants.delays[self._delay] + 1 + constants.flush_tokens):
+        silence = self._constants.delays[self._delay] + 1 + self._constants.flush_tokens
+        for embeddings in self._encoder.finish(silence):
             yield from self._decode(embeddings)
 
     def _decode(self, embeddings: np.ndarray) -> Iterator[int]:
@@ -83,11 +157,10 @@ class StreamingDecoder:
         """audio embedding float32 [1, 1, dim] of the next position -> logits [1, vocab]; None within the
         prompt.
         """
-        length = self._constants.prompt_length(self._delay)
         if self.position:
             return self._run("decode_step", [self._token], embedding)["logits"]
         self._prompt.append(embedding)
-        if len(self._prompt) < length:
+        if len(self._prompt) < self._constants.prompt_length(self._delay):
             return None
         embeddings, self._prompt = np.concatenate(self._prompt, axis=1), []
         return self._prefill(embeddings)["logits"]
@@ -113,3 +186,99 @@ class StreamingDecoder:
         )
         self.position += len(ids)
         return outputs
+
+
+class StreamingEncoder:
+    """Audio embeddings of one recording or one live stream.
+
+    The audio follows `left_pad_tokens` of silence, which are encoded in calls of the largest size. Later
+    calls encode `chunk_tokens` each: one for live audio, or as many as a call takes.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        constants: Constants,
+        chunk_tokens: int | None = None,
+        observe: Observer = lambda name, values: None,
+    ):
+        """`chunk_tokens` None is the largest number. `observe` receives all `mel` frames and `audio_embeds`.
+
+        Raises UsageError if a call cannot encode `chunk_tokens`.
+        """
+        self._stream, self._constants, self._observe = stream, constants, observe
+        self._max_tokens = stream.signatures[ENCODER].dims["T"][1]
+        self.chunk_tokens = chunk_tokens or self._max_tokens
+        if self.chunk_tokens > self._max_tokens:
+            raise UsageError(
+                f"chunk_tokens {chunk_tokens}: one call encodes at most {self._max_tokens} tokens of 80 ms",
+                field="chunk_tokens",
+            )
+        self._mel = LogMel(constants.mel)
+        self._frames = np.zeros((0, constants.n_mels), np.float32)  # not encoded yet
+        self._samples = 0  # received so far
+        self.position = 0  # tokens encoded so far
+        self._add_silence(constants.left_pad_tokens * constants.samples_per_token)
+
+    def feed(self, samples: np.ndarray) -> Iterator[np.ndarray]:
+        """samples float32 [n] -> the embeddings float32 [1, T, dim] of the encoder calls that are possible.
+
+        Raises UsageError on any other array and on a sample that is not finite.
+        """
+        self._check(samples)
+        self._samples += len(samples)
+        self._add_frames(self._mel.feed(samples))
+        yield from self._encode(self.chunk_tokens)
+
+    def finish(self, silent_tokens: int) -> Iterator[np.ndarray]:
+        """Completes the last token with silence, adds `silent_tokens`, and encodes everything left."""
+        size = self._constants.samples_per_token
+        self._add_silence(-self._samples % size + silent_tokens * size)
+        self._add_frames(self._mel.finish())
+        yield from self._encode(self.chunk_tokens)
+        yield from self._encode(1)
+
+    def _add_silence(self, samples: int) -> None:
+        self._add_frames(self._mel.feed(np.zeros(samples, np.float32)))
+
+    def _add_frames(self, frames: np.ndarray) -> None:
+        if len(frames):
+            self._observe("mel", frames)
+            self._frames = np.concatenate((self._frames, frames))
+
+    def _encode(self, min_tokens: int) -> Iterator[np.ndarray]:
+        """Encodes complete tokens while there are at least `min_tokens`."""
+        size = self._constants.frames_per_token
+        while len(self._frames) >= min_tokens * size:
+            is_padding = self.position < self._constants.left_pad_tokens
+            limit = self._max_tokens if is_padding else self.chunk_tokens
+            yield self._encode_tokens(min(len(self._frames) // size, limit))
+
+    def _encode_tokens(self, count: int) -> np.ndarray:
+        """The next embeddings float32 [1, count, dim].
+
+        Raises VoxportError beyond the last position of a stream.
+        """
+        end, size = self._stream.capacity(ENCODER), self._constants.frames_per_token
+        if self.position + count > end:
+            hours = end * self._constants.seconds_per_token / 3600
+            raise VoxportError(f"a stream ends after {hours:.0f} hours of audio; start a new one")
+        mel, self._frames = self._frames[: count * size], self._frames[count * size :]
+        encoder = LIVE_ENCODER if count == 1 and LIVE_ENCODER in self._stream.signatures else ENCODER
+        inputs = {"mel": mel.reshape(1, count, size, -1), "position": np.array([self.position])}
+        embeddings = self._stream.run(encoder, inputs)["embeddings"]
+        self.position += count
+        self._observe("audio_embeds", embeddings[0])
+        return embeddings
+
+    def _check(self, samples: np.ndarray) -> None:
+        rate = self._constants.sample_rate
+        if not isinstance(samples, np.ndarray) or samples.ndim != 1 or samples.dtype.kind != "f":
+            is_array = isinstance(samples, np.ndarray | np.generic)
+            found = f"{samples.dtype} {list(samples.shape)}" if is_array else type(samples).__name__
+            raise UsageError(
+                f"audio: a block of {found}, expected a NumPy array of float32 [n] in [-1, 1] at {rate} Hz"
+            )
+        if not np.isfinite(samples).all():
+            at = (self._samples + int(np.argmin(np.isfinite(samples)))) / rate
+            raise UsageError(f"audio: the sample at {at:.3f} s is not a finite number; repair the recording")

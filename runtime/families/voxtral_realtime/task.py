@@ -1,17 +1,20 @@
 """Speech to text with a Voxtral-Realtime bundle."""
 
+import codecs
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 import numpy as np
 
 from bundle.errors import UsageError
+from runtime.audio.captions import Word
 from runtime.engines.base import Engine
-from runtime.families.voxtral_realtime.constants import Constants
-from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
-from runtime.families.voxtral_realtime.transcript import Transcript
+from runtime.families.voxtral_realtime.decoder import Constants, DecodeOptions, StreamingDecoder
 from runtime.speech_to_text import SpeechToText, TranscriptDelta
 
+MAX_PADS = 3  # in a row; then a word ends
+MAX_WORD_CHARACTERS = 80  # for scripts without spaces
 log = logging.getLogger(__name__)
 
 
@@ -47,13 +50,11 @@ class VoxtralSpeechToText(SpeechToText):
         live: bool = False,
         chunk_tokens: int = 1,
     ) -> Iterator[TranscriptDelta]:
-        delay = self._constants.delay_index(delay_ms)
+        options = DecodeOptions(self._constants.delay_index(delay_ms), chunk_tokens if live else None)
         if live:
             self.check_live()
-        options = DecodeOptions(delay, chunk_tokens if live else None)
-        return self._transcribe(
-            blocks, StreamingDecoder(self._engine.stream(), self._constants, options), live
-        )
+        decoder = StreamingDecoder(self._engine.stream(), self._constants, options)
+        return self._transcribe(blocks, decoder, live)
 
     def _transcribe(
         self, blocks: Iterable[np.ndarray], decoder: StreamingDecoder, live: bool
@@ -61,12 +62,10 @@ class VoxtralSpeechToText(SpeechToText):
         if live:
             self._warm_up()
         transcript = Transcript(self._constants, self._token_bytes)
-        yield from _deltas(decoder.feed(np.zeros(0, np.float32)), transcript)  # encodes the initial silence
-        for block in blocks:
-            yield from _deltas(decoder.feed(block), transcript)
-        yield from _deltas(decoder.finish(), transcript)
-        text = transcript.finish()
-        yield TranscriptDelta(text, transcript.take_words())
+        for block in chain([np.zeros(0, np.float32)], blocks):  # the first one encodes the initial silence
+            yield from transcript.deltas(decoder.feed(block))
+        yield from transcript.deltas(decoder.finish())
+        yield TranscriptDelta(transcript.finish(), transcript.take_words())
 
     def _warm_up(self) -> None:
         """Opens every graph before the first sample is taken.
@@ -83,9 +82,71 @@ class VoxtralSpeechToText(SpeechToText):
         log.info("ready for live audio")
 
 
-def _deltas(tokens: Iterable[int], transcript: Transcript) -> Iterator[TranscriptDelta]:
-    for token in tokens:
-        text = transcript.add(token)
-        words = transcript.take_words()
-        if text or words:
-            yield TranscriptDelta(text, words)
+class Transcript:
+    """The text and the words of one stream.
+
+    A character may take several tokens. A word begins at [STREAMING_WORD]. It ends at the next one, after
+    `MAX_PADS` of [STREAMING_PAD], or when it reaches `MAX_WORD_CHARACTERS`.
+
+    Token i belongs to the audio from i * 80 ms to (i + 1) * 80 ms. The times of a word are those of its
+    marker and of its last token. The tokens of a long word are due after the word was spoken, so its end may
+    be late.
+    """
+
+    def __init__(self, constants: Constants, token_bytes: Callable[[int], bytes]):
+        """`token_bytes(id)` returns the bytes of a token."""
+        self._constants, self._token_bytes = constants, token_bytes
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._tokens = self._pads = 0  # all tokens, and pads in a row
+        self._word: Word | None = None  # begun and not ended
+        self._words: list[Word] = []
+
+    def add(self, token: int) -> str:
+        """The text that the next token completes; often empty."""
+        constants, start = self._constants, self._seconds
+        self._tokens += 1
+        self._pads = self._pads + 1 if token == constants.pad_id else 0
+        if token >= constants.first_text_id:
+            return self._append(self._utf8.decode(self._token_bytes(token)), start)
+        if token == constants.word_id or self._pads == MAX_PADS:
+            self._end_word()
+        if token == constants.word_id:
+            self._word = Word("", start, start)
+        return ""
+
+    def deltas(self, tokens: Iterable[int]) -> Iterator[TranscriptDelta]:
+        """Yields the text and the words that the next tokens complete."""
+        for token in tokens:
+            delta = TranscriptDelta(self.add(token), self.take_words())
+            if delta.text or delta.words:
+                yield delta
+
+    def finish(self) -> str:
+        """A replacement character if the last character is incomplete, else nothing. Ends the last word."""
+        text = self._append(self._utf8.decode(b"", final=True), self._seconds)
+        self._end_word()
+        return text
+
+    def take_words(self) -> list[Word]:
+        """The words that ended since the last call."""
+        words, self._words = self._words, []
+        return words
+
+    @property
+    def _seconds(self) -> float:
+        """Start of the next token."""
+        return self._tokens * self._constants.seconds_per_token
+
+    def _append(self, text: str, start: float) -> str:
+        """Adds the text of a token that starts at `start` to the current word, and returns it."""
+        if text:
+            word = self._word or Word("", start, start)
+            self._word = Word(word.text + text, word.start, start + self._constants.seconds_per_token)
+            if len(self._word.text) >= MAX_WORD_CHARACTERS:
+                self._end_word()
+        return text
+
+    def _end_word(self) -> None:
+        if self._word and self._word.text.strip():
+            self._words.append(Word(self._word.text.strip(), self._word.start, self._word.end))
+        self._word = None

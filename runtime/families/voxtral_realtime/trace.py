@@ -4,38 +4,39 @@ import numpy as np
 
 from runtime.engines.base import Engine
 from runtime.engines.states import Arrays
-from runtime.families.voxtral_realtime.constants import Constants
-from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
+from runtime.families.base import TraceWorkload
+from runtime.families.voxtral_realtime.decoder import Constants, DecodeOptions, StreamingDecoder
 from runtime.trace import ArraySpec
 
 
-class Trace:
-    """See `TraceWorkload`."""
+def _inputs(constants: Constants) -> dict[str, ArraySpec]:
+    """`audio` float32 [n] at `sample_rate`."""
+    return {"audio": ArraySpec((None,))}
 
-    def inputs(self, constants: Constants) -> dict[str, ArraySpec]:
-        """`audio` float32 [n] at `sample_rate`."""
-        return {"audio": ArraySpec((None,))}
 
-    def run(self, engine: Engine, constants: Constants, inputs: Arrays, live: bool) -> Arrays:
-        """All values at the first delay of the bundle. `live` feeds and encodes 80 ms at a time."""
-        values: dict[str, list[np.ndarray]] = {"mel": [], "audio_embeds": [], "logits": []}
-        decoder = StreamingDecoder(
-            engine.stream(),
-            constants,
-            DecodeOptions(chunk_tokens=1 if live else None),
-            lambda name, array: values[name].append(array),
-        )
-        samples = inputs["audio"]
-        size = constants.samples_per_token if live else max(1, len(samples))
-        blocks = (samples[start : start + size] for start in range(0, len(samples), size))
-        tokens = [token for block in blocks for token in decoder.feed(block)]
-        tokens += decoder.finish()
-        embeddings = np.concatenate(values["audio_embeds"])
-        return {
-            "mel": np.concatenate(values["mel"]).T,
-            "audio_embeds": embeddings,
-            "prompt_len": np.array(constants.prompt_length(0)),
-            "n_audio": np.array(len(embeddings)),
-            "prefill_logits": values["logits"][0][0],
-            "tokens": np.array(tokens),
-        }
+def _run(engine: Engine, constants: Constants, inputs: Arrays, live: bool) -> Arrays:
+    """All values at the first delay of the bundle. `live` feeds and encodes 80 ms at a time."""
+    values: dict[str, list[np.ndarray]] = {"mel": [], "audio_embeds": [], "logits": []}
+    decoder = StreamingDecoder(
+        engine.stream(),
+        constants,
+        DecodeOptions(chunk_tokens=1 if live else None),
+        lambda name, array: values[name].append(array),
+    )
+    samples = inputs["audio"]
+    size = constants.samples_per_token if live else max(1, len(samples))
+    blocks = (samples[start : start + size] for start in range(0, len(samples), size))
+    tokens = [token for block in blocks for token in decoder.feed(block)]
+    tokens += decoder.finish()
+    embeddings = np.concatenate(values["audio_embeds"])
+    return {
+        "mel": np.concatenate(values["mel"]).T,
+        "audio_embeds": embeddings,
+        "prompt_len": np.array(constants.prompt_length(0)),
+        "n_audio": np.array(len(embeddings)),
+        "prefill_logits": values["logits"][0][0],
+        "tokens": np.array(tokens),
+    }
+
+
+TRACE = TraceWorkload[Constants](_inputs, _run)

@@ -5,48 +5,47 @@ from itertools import chain, islice
 import numpy as np
 
 from runtime.engines.base import Stream
-from runtime.families.base import ForcedRun, NearResult
-from runtime.families.voxtral_realtime.constants import Constants
-from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
+from runtime.families.base import ForcedRun, VerificationWorkload
+from runtime.families.voxtral_realtime.decoder import Constants, DecodeOptions, StreamingDecoder
 
 NOISE_LEVEL = 0.1  # standard deviation
 
 
-class Verification:
-    """See `VerificationWorkload`."""
+def teacher_forced_run(
+    stream: Stream, constants: Constants, steps: int, forced: np.ndarray | None = None
+) -> ForcedRun:
+    """The first `steps` tokens of noise.
 
-    def teacher_forced_run(
-        self, stream: Stream, constants: Constants, steps: int, forced: np.ndarray | None = None
-    ) -> ForcedRun:
-        """The first `steps` tokens of noise.
+    `forced` tokens int64 [steps, 1] are fed back instead of the chosen ones.
+    """
+    logits: list[np.ndarray] = []
 
-        `forced` tokens int64 [steps, 1] are fed back instead of the chosen ones.
-        """
-        logits: list[np.ndarray] = []
+    def observe(name: str, values: np.ndarray) -> None:
+        if name == "logits":
+            logits.append(values)
 
-        def observe(name: str, values: np.ndarray) -> None:
-            if name == "logits":
-                logits.append(values)
-
-        options = DecodeOptions(forced=None if forced is None else forced[:, 0])
-        decoder = StreamingDecoder(stream, constants, options, observe)
-        samples = NOISE_LEVEL * _noise(steps * constants.samples_per_token)
-        tokens = list(islice(chain(decoder.feed(samples), decoder.finish()), steps))
-        found = np.concatenate(logits)[:steps]
-        return ForcedRun(logits=found, codes=np.array(tokens)[:, None], hidden=found)
-
-    def free_run(self, stream: Stream, constants: Constants, steps: int) -> np.ndarray:
-        """The tokens of a free run: int64 [steps]."""
-        return self.teacher_forced_run(stream, constants, steps).codes[:, 0]
-
-    def compare(self, found: np.ndarray, expected: np.ndarray, constants: Constants) -> dict[str, float]:
-        """The number of tokens, and the fraction of equal ones."""
-        return {"tokens": float(len(found)), "tokens_equal": float((found == expected).mean())}
-
-    def codes_are_near(self, found: np.ndarray, expected: np.ndarray) -> NearResult | None:
-        """None: every token has logits."""
-        return None
+    options = DecodeOptions(forced=None if forced is None else forced[:, 0])
+    decoder = StreamingDecoder(stream, constants, options, observe)
+    size = steps * constants.samples_per_token
+    samples = NOISE_LEVEL * np.random.default_rng(5).standard_normal(size, dtype=np.float32)
+    tokens = list(islice(chain(decoder.feed(samples), decoder.finish()), steps))
+    found = np.concatenate(logits)[:steps]
+    return ForcedRun(logits=found, codes=np.array(tokens)[:, None], hidden=found)
 
 
-def _noise(count: int) -> np.ndarray:
-    return np.random.default_rng(5).standard_normal(count, dtype=np.float32)
+def free_run(stream: Stream, constants: Constants, steps: int) -> np.ndarray:
+    """The tokens of a free run: int64 [steps]."""
+    return teacher_forced_run(stream, constants, steps).codes[:, 0]
+
+
+def compare(found: np.ndarray, expected: np.ndarray, constants: Constants) -> dict[str, float]:
+    """The number of tokens, and the fraction of equal ones."""
+    return {"tokens": float(len(found)), "tokens_equal": float((found == expected).mean())}
+
+
+VERIFICATION = VerificationWorkload[Constants](
+    teacher_forced_run,
+    free_run,
+    compare,
+    codes_are_near=lambda found, expected: None,  # every token has logits
+)

@@ -1,8 +1,7 @@
-"""What the benchmark times for Voxtral-TTS: frames of one utterance, and of several utterances in one
-batch.
-"""
+"""Benchmark of the frames of one utterance, and of several utterances in one batch."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -11,13 +10,19 @@ from bundle.errors import UsageError
 from bundle.manifest import ComponentEntry
 from runtime.engines.base import Engine, Stream
 from runtime.engines.states import Arrays
-from runtime.families.base import BenchSettings, Figures, TimeSteps
-from runtime.families.voxtral_tts.batched import BATCHED, batched_frame, batched_step
-from runtime.families.voxtral_tts.constants import FIRST_CODE, Constants
-from runtime.families.voxtral_tts.decoder import SpeechDecoder
-from runtime.families.voxtral_tts.prompt import Prompt
-from runtime.families.voxtral_tts.voices import choose_voice
+from runtime.families.base import BenchSettings, BenchWorkload, Figures, TimeSteps
+from runtime.families.voxtral_tts.decoder import (
+    BATCHED,
+    FIRST_CODE,
+    Constants,
+    Prompt,
+    SpeechDecoder,
+    batched_frame,
+    batched_step,
+)
+from runtime.families.voxtral_tts.prompt import choose_voice
 
+FIRST_OUTPUT = "first_sound_s"
 MARKERS = 6  # rows of a prompt besides voice and text
 
 
@@ -55,73 +60,45 @@ def _prompt(constants: Constants, settings: BenchSettings) -> Prompt:
     )
 
 
-class SpeechBench:
-    """Implements `BenchWorkload`."""
-
-    first_output = "first_sound_s"
-    options = ("streams", "prompt_tokens")
-
-    def voice(self, bundle: Bundle, constants: Constants) -> np.ndarray:
-        """The default voice float32 [rows, dim]; no rows where the bundle has no voice."""
-        if not bundle.manifest.voices:
-            return np.zeros((0, constants.dim), np.float32)
+def _voice(bundle: Bundle, constants: Constants) -> np.ndarray:
+    if bundle.manifest.voices:
         return choose_voice(bundle, None, constants.dim)
-
-    def rows_needed(self, settings: BenchSettings, steps: int) -> int:
-        return len(settings.voice) + settings.prompt_tokens + steps + MARKERS
-
-    def check_counts(self, components: Mapping[str, ComponentEntry], counts: tuple[int, ...]) -> None:
-        limit = min(components[name].max_batch for name in BATCHED)
-        if not all(1 <= count <= limit for count in counts):
-            listed = ",".join(map(str, counts))
-            raise UsageError(
-                f"streams {listed}: one call of this bundle serves 1 to {limit} streams", field="streams"
-            )
-
-    def start(
-        self, stream: Stream, constants: Constants, settings: BenchSettings, prepared: Arrays | None
-    ) -> SpeechWorkload:
-        return SpeechWorkload(stream, constants, settings, prepared)
-
-    def batched(
-        self,
-        engine: Engine,
-        constants: Constants,
-        settings: BenchSettings,
-        prepared: Arrays | None,
-        time: TimeSteps,
-    ) -> list[Figures]:
-        """Frames per second of all slots together.
-
-        One pass runs one frame of each slot; the codec runs slot by slot.
-        """
-
-        def start(stream: Stream) -> Callable[[], None]:
-            return _batched_step(stream, constants, settings, prepared)
-
-        rows: list[Figures] = []
-        for count in settings.counts:
-            seconds, calls = time(engine.batched(count), start)
-            figures = {"frames_per_s": count / seconds, "pass_ms": seconds * 1e3, "median_ms": calls}
-            rows.append({"streams": count, **figures})
-        return rows
-
-    def lines(self, result: Figures) -> list[str]:
-        first = result[self.first_output]
-        return [
-            f"first sound {first:.2f} s after {result['prompt_tokens']} ids, with the voice's prefix cached",
-            *(
-                f"{row['streams']} streams: {row['frames_per_s']:.1f} frames/s, "
-                f"{row['pass_ms']:.0f} ms for a frame of each"
-                for row in result["streams"]
-            ),
-        ]
+    return np.zeros((0, constants.dim), np.float32)
 
 
-def _batched_step(
-    stream: Stream, constants: Constants, settings: BenchSettings, prepared: Arrays | None
+def check_counts(components: Mapping[str, ComponentEntry], counts: tuple[int, ...]) -> None:
+    """Raises UsageError where one call of the bundle cannot serve so many streams."""
+    limit = min(components[name].max_batch for name in BATCHED)
+    if not all(1 <= count <= limit for count in counts):
+        raise UsageError(
+            f"streams {','.join(map(str, counts))}: one call of this bundle serves 1 to {limit} streams",
+            field="streams",
+        )
+
+
+def _batched(
+    engine: Engine, constants: Constants, settings: BenchSettings, prepared: Arrays | None, time: TimeSteps
+) -> list[Figures]:
+    """Frames per second of all slots together.
+
+    One pass runs one frame of each slot; the codec runs slot by slot.
+    """
+    start = partial(_start_batch, constants, settings, prepared)
+    times = [(count, *time(engine.batched(count), start)) for count in settings.counts]
+    return [
+        {
+            "streams": count,
+            "frames_per_s": count / seconds,
+            "pass_ms": seconds * 1e3,
+            "median_ms": calls,
+        }
+        for count, seconds, calls in times
+    ]
+
+
+def _start_batch(
+    constants: Constants, settings: BenchSettings, prepared: Arrays | None, stream: Stream
 ) -> Callable[[], None]:
-    """The function that computes one frame for each slot of the stream."""
     workloads = [
         SpeechWorkload(stream.slot(slot), constants, settings, prepared) for slot in range(stream.batch)
     ]
@@ -136,3 +113,27 @@ def _batched_step(
         batched_step(stream, decoders, codes)
 
     return step
+
+
+def _lines(result: Figures) -> list[str]:
+    return [
+        f"first sound {result[FIRST_OUTPUT]:.2f} s after {result['prompt_tokens']} ids, "
+        "with the voice's prefix cached",
+        *(
+            f"{row['streams']} streams: {row['frames_per_s']:.1f} frames/s, "
+            f"{row['pass_ms']:.0f} ms for a frame of each"
+            for row in result["streams"]
+        ),
+    ]
+
+
+BENCH = BenchWorkload[Constants](
+    first_output=FIRST_OUTPUT,
+    options=("streams", "prompt_tokens"),
+    voice=_voice,
+    rows_needed=lambda settings, steps: len(settings.voice) + settings.prompt_tokens + steps + MARKERS,
+    check_counts=check_counts,
+    start=SpeechWorkload,
+    batched=_batched,
+    lines=_lines,
+)

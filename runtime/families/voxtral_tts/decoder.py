@@ -1,17 +1,78 @@
-"""`SpeechDecoder`: one utterance on one stream, from prompt to codes and samples.
+"""Utterances from prompt to codes and samples: one per stream, or one per slot of a batched stream.
 
 Works on the streams of any engine.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
+from bundle.errors import UsageError
+from bundle.manifest import ExportJob
+from bundle.record import Record
 from runtime.engines.base import Stream
 from runtime.engines.states import Arrays
-from runtime.families.voxtral_tts.constants import EMPTY_AUDIO, FIRST_CODE, Constants
-from runtime.families.voxtral_tts.prompt import Prompt, check_room
+from runtime.families.base import Count, Id, parse_record
 from runtime.sampler import sample
+
+EMPTY_AUDIO, END_AUDIO, FIRST_CODE = 0, 1, 2  # the first two rows of every codebook are special codes
+VOICE_START = 2  # position of the first voice row: behind [BOS] and [BEGIN_AUDIO]
+BATCHED = ("embed_codes", "decode_step", "acoustic_step")  # components that one call runs for all slots
+
+
+class Constants(Record):
+    """`constants` of the manifest, and the family options that change the frame loop."""
+
+    sample_rate: Count
+    samples_per_frame: Count
+    dim: Count
+    vocab_size: Count
+    n_codebooks: Annotated[int, Field(ge=2, le=2**12)]
+    semantic_codes: Count
+    acoustic_levels: Annotated[int, Field(ge=2, le=2**16)]
+    euler_steps: Count
+    bos_id: Id
+    audio_id: Id
+    begin_audio_id: Id
+    first_frame: Literal["audio_token", "prefill"]
+
+    @property
+    def extra_ids(self) -> list[int]:
+        """Ids behind the prompt. Frame 0 follows the [AUDIO] token, or the prompt itself."""
+        return [self.audio_id] if self.first_frame == "audio_token" else []
+
+
+def parse_constants(job: ExportJob) -> Constants:
+    """Raises IntegrityError that names the constant."""
+    return parse_record(Constants, {**job.constants, "first_frame": job.options.get("first_frame")})
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """`prefix` int64 [V] has an [AUDIO] id for each row of `voice` float32 [N, dim]; `text` int64 [T] follows
+    it.
+    """
+
+    prefix: np.ndarray
+    voice: np.ndarray
+    text: np.ndarray
+
+    @cached_property
+    def voice_positions(self) -> np.ndarray:
+        """Positions in `prefix` whose embeddings are the rows of `voice`: int64 [N]."""
+        return np.arange(VOICE_START, VOICE_START + len(self.voice))
+
+
+def check_room(rows: int, capacity: int) -> None:
+    """Raises UsageError where a prompt of `rows` rows leaves no room for a frame in the cache."""
+    if rows >= capacity:
+        raise UsageError(
+            f"text: its prompt of {rows} rows leaves no room in a cache of {capacity}; "
+            "shorten the text or export with a larger cache length"
+        )
 
 
 @dataclass(frozen=True)
@@ -78,9 +139,8 @@ class SpeechDecoder:
         END_AUDIO.
         """
         output = output or self.output
-        semantic = semantic_codes(output.semantic_logits, self.constants)
         acoustic = acoustic_codes(self.stream, self.constants, noise, output.condition)
-        return np.concatenate((semantic, acoustic), axis=1)
+        return np.concatenate((semantic_codes(output.semantic_logits, self.constants), acoustic), axis=1)
 
     def embed(self, codes: np.ndarray) -> np.ndarray:
         """codes int64 [1, K] of a frame -> float32 [1, 1, dim], the next input of the backbone."""
@@ -106,22 +166,52 @@ class SpeechDecoder:
         velocity.
         """
         inputs = {"x": x, "step": np.array([step]), "condition": condition}
-        velocities: np.ndarray = self.stream.run("acoustic_step", inputs)["velocity"][0]
-        return velocities
+        return np.asarray(self.stream.run("acoustic_step", inputs)["velocity"][0])
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
         """codes int64 [T, K] of the next frames -> samples float32 [T * samples_per_frame]."""
         max_frames = self.stream.signatures["codec_step"].dims.get("T", (1, 1))[1]
-        pieces = []
+        pieces = [np.zeros(0, np.float32)]
         for start in range(0, len(codes), max_frames):
             part = codes[None, start : start + max_frames]
             inputs = {"codes": part, "position": np.array([self._decoded])}
             pieces.append(self.stream.run("codec_step", inputs)["audio"][0])
             self._decoded += part.shape[1]
-        return np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
+        return np.concatenate(pieces)
 
     def _keep(self, outputs: Arrays) -> None:
         self.output = StepOutput(outputs["hidden"][0, -1], outputs["semantic_logits"], outputs["condition"])
+
+
+def batched_frame(
+    stream: Stream, constants: Constants, decoders: dict[int, SpeechDecoder], noise: np.ndarray
+) -> np.ndarray:
+    """noise float32 [slots, K - 1] -> codes int64 [slots, K]. `decoders` are those of the occupied slots, one
+    at least.
+
+    A free slot repeats the condition of an occupied one; its codes mean nothing.
+    """
+    any_decoder = next(iter(decoders.values()))
+    outputs = [decoders.get(slot, any_decoder).output for slot in range(stream.batch)]
+    conditions = np.concatenate([output.condition for output in outputs])
+    semantic = np.full((stream.batch, 1), EMPTY_AUDIO, np.int64)
+    for slot, decoder in decoders.items():
+        semantic[slot] = semantic_codes(decoder.output.semantic_logits, constants)[0]
+    return np.concatenate((semantic, acoustic_codes(stream, constants, noise, conditions)), axis=1)
+
+
+def batched_step(stream: Stream, decoders: dict[int, SpeechDecoder], codes: np.ndarray) -> None:
+    """Runs one decode step on codes int64 [slots, K].
+
+    A free slot writes to its row 0, which the next prompt overwrites.
+    """
+    embeddings = stream.run("embed_codes", {"codes": codes})["embeddings"]
+    positions = np.zeros(stream.batch, np.int64)
+    for slot, decoder in decoders.items():
+        positions[slot] = decoder.position
+    outputs = stream.run("decode_step", {"embeddings": embeddings, "position": positions})
+    for slot, decoder in decoders.items():
+        decoder.advance({name: array[slot : slot + 1] for name, array in outputs.items()})
 
 
 def semantic_codes(logits: np.ndarray, constants: Constants) -> np.ndarray:

@@ -18,7 +18,7 @@ from bundle.errors import VoxportError
 from bundle.files import write_whole
 from bundle.manifest import MANIFEST
 from runtime.engines.states import Arrays
-from runtime.families.voxtral_tts.prompt import Prompt
+from runtime.families.voxtral_tts.decoder import Prompt
 
 SUFFIX = ".prefixes"
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class PrefixCache:
                 rows = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
         except (OSError, SafetensorError, ValueError):
             return None
-        if {name: _digest(array) for name, array in rows.items()} != expected:
+        if _digests(rows) != expected:
             log.warning("%s: damaged; the rows of the voice are computed again", path)
             return None
         self._last = path, rows
@@ -62,10 +62,9 @@ class PrefixCache:
         path = self._path(prompt)
         rows = {name: np.ascontiguousarray(array) for name, array in rows.items()}
         self._last = path, rows
-        digests = json.dumps({name: _digest(array) for name, array in rows.items()})
         try:
             self._folder.mkdir(exist_ok=True)
-            write_whole(path, save(rows, metadata={"sha256": digests}))
+            write_whole(path, save(rows, metadata={"sha256": json.dumps(_digests(rows))}))
         except (OSError, VoxportError) as error:
             log.info("%s: not stored: %s", path, error)
 
@@ -74,5 +73,5 @@ class PrefixCache:
         return self._folder / f"{key}.safetensors"
 
 
-def _digest(array: np.ndarray) -> str:
-    return hashlib.sha256(array.tobytes()).hexdigest()
+def _digests(rows: Arrays) -> dict[str, str]:
+    return {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in rows.items()}

@@ -1,35 +1,116 @@
-"""The prompt of an utterance: a voice's prefix, which all its prompts share, and the text."""
+"""The prompt of an utterance: the rows of a voice, a prefix that all its prompts share, and the text.
 
-from dataclasses import dataclass
-from functools import cached_property
+The rows of a voice are input embeddings that replace the [AUDIO] ids of the prefix.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from bundle.bundle import Bundle
-from bundle.errors import UsageError
-from runtime.families.voxtral_tts.constants import Constants
-from runtime.families.voxtral_tts.tokenizer import SpeechTokenizer
-from runtime.families.voxtral_tts.voices import choose_voice
+from bundle.errors import IntegrityError, UsageError, VoxportError
+from bundle.manifest import VOICE_KEY
+from runtime.families.voxtral_tts.decoder import Constants, Prompt, check_room
 from runtime.text.cleanup import check_text, clean_text
+from runtime.text.tokenizer import load_tekken, special_id, tekken_path
 from runtime.text_to_speech import SpeechRequest
 
-VOICE_START = 2  # position of the first voice row: behind [BOS] and [BEGIN_AUDIO]
+DEFAULT_VOICE = "neutral_female"
+AUDIO = {".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus", ".aac", ".pcm"}
+# Characters, far above any context. The splitting pattern overflows on a million blanks in a row.
+MAX_TEXT = 500_000
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """`prefix` int64 [V] has an [AUDIO] id for each row of `voice` float32 [N, dim]; `text` int64 [T] follows
-    it.
+def choose_voice(bundle: Bundle, asked: str | None, dim: int) -> np.ndarray:
+    """Rows float32 [N, dim] of a voice by name or file. Raises UsageError that lists the voices."""
+    names = list(bundle.manifest.voices)
+    if asked is None:
+        if not names:
+            raise UsageError(
+                f"voice: {bundle.folder} has none; give a voice FILE.safetensors with key {VOICE_KEY!r}",
+                field="voice",
+            )
+        asked = DEFAULT_VOICE if DEFAULT_VOICE in names else names[0]
+    if asked in names:
+        return _read(bundle.folder / bundle.manifest.voices[asked], dim)
+    path = Path(asked)
+    if path.suffix.lower() in AUDIO:
+        raise UsageError(
+            f"voice {asked}: a voice cannot be cloned from audio, because the published checkpoint has no "
+            f"codec encoder; give one of {', '.join(names)}",
+            field="voice",
+        )
+    if path.suffix == ".safetensors":
+        try:
+            return _read(path, dim)
+        except IntegrityError as error:
+            raise UsageError(f"voice {error}", field="voice") from None
+    listed = ", ".join(names) or "none in this bundle"
+    raise UsageError(f"voice {asked}: unknown voice; there are {listed}", field="voice")
+
+
+def count_rows(bundle: Bundle, dim: int) -> dict[str, int]:
+    """Rows of each of the bundle's own voices. Raises IntegrityError."""
+    return {name: len(_read(bundle.folder / path, dim)) for name, path in bundle.manifest.voices.items()}
+
+
+def _read(path: Path, dim: int) -> np.ndarray:
+    try:
+        rows = load_file(path).get(VOICE_KEY)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise IntegrityError(f"{path}: not a readable safetensors file ({error})") from None
+    if rows is None or rows.ndim != 2 or rows.shape[1] != dim or rows.dtype != np.float32 or not len(rows):
+        found = "no such key" if rows is None else f"{rows.dtype} {list(rows.shape)}"
+        raise IntegrityError(f"{path}: key {VOICE_KEY!r}: {found}; expected float32 [N, {dim}]")
+    if not np.isfinite(rows).all():
+        raise IntegrityError(f"{path}: key {VOICE_KEY!r} holds values that are not finite")
+    return rows
+
+
+class SpeechTokenizer:
+    """The byte-pair tokenizer of a tekken.json and its speech markers.
+
+    `voice_prefix` + `encode` equal mistral_common's `encode_speech_request`, except that the number of
+    [AUDIO] placeholders is the number of voice rows, not the number that tekken.json lists for the voice.
     """
 
-    prefix: np.ndarray
-    voice: np.ndarray
-    text: np.ndarray
+    def __init__(self, path: Path):
+        """Raises IntegrityError on a missing or broken file, the older bare-array form, or a missing speech
+        marker.
+        """
+        self._tekken = load_tekken(path)
+        self._begin, self._audio, self._begin_audio, self._before_text, self._after_text = (
+            special_id(self._tekken, marker, path)
+            for marker in ("<s>", "[AUDIO]", "[BEGIN_AUDIO]", "[NEXT_AUDIO_TEXT]", "[REPEAT_AUDIO_TEXT]")
+        )
 
-    @cached_property
-    def voice_positions(self) -> np.ndarray:
-        """Positions in `prefix` whose embeddings are the rows of `voice`: int64 [N]."""
-        return np.arange(VOICE_START, VOICE_START + len(self.voice))
+    def voice_prefix(self, rows: int) -> list[int]:
+        """[BOS] [BEGIN_AUDIO], an [AUDIO] for each voice row, [NEXT_AUDIO_TEXT].
+
+        Raises VoxportError without a row.
+        """
+        if rows < 1:
+            raise VoxportError(
+                f"a voice of {rows} rows cannot start a prompt; expected at least 1 row, name another voice"
+            )
+        return [self._begin, self._begin_audio, *[self._audio] * rows, self._before_text]
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of the text, [REPEAT_AUDIO_TEXT] [BEGIN_AUDIO]. Markers in `text` are read as text.
+
+        Raises UsageError on a text that is too long to tokenize.
+        """
+        if len(text) > MAX_TEXT:
+            raise UsageError(f"the text has {len(text)} characters, expected at most {MAX_TEXT}; split it")
+        return [*self._tekken.encode(text, bos=False, eos=False), self._after_text, self._begin_audio]
+
+
+def open_tokenizer(paths: Sequence[Path]) -> SpeechTokenizer:
+    """Raises IntegrityError."""
+    return SpeechTokenizer(tekken_path(paths))
 
 
 class PromptBuilder:
@@ -52,12 +133,3 @@ class PromptBuilder:
             )
         check_room(len(prefix) + len(ids) + len(self._constants.extra_ids), self._capacity)
         return Prompt(np.array(prefix, np.int64), voice, np.array(ids, np.int64))
-
-
-def check_room(rows: int, capacity: int) -> None:
-    """Raises UsageError where a prompt of `rows` rows leaves no room for a frame in the cache."""
-    if rows >= capacity:
-        raise UsageError(
-            f"text: its prompt of {rows} rows leaves no room in a cache of {capacity}; "
-            "shorten the text or export with a larger cache length"
-        )

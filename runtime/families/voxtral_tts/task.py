@@ -1,16 +1,28 @@
 """`VoxtralTextToSpeech`: the text-to-speech task on a Voxtral-TTS bundle."""
 
+import logging
+from functools import partial
+
+import numpy as np
+
 from bundle.bundle import Bundle
-from runtime.batching import BatchedDecoder
-from runtime.engines.base import Engine
-from runtime.families.voxtral_tts.batched import BATCHED, SpeechSlots
-from runtime.families.voxtral_tts.constants import Constants
+from runtime.batching import BatchedDecoder, Fill, SlotOutput, Status
+from runtime.engines.base import Engine, Stream
+from runtime.families.voxtral_tts.decoder import (
+    BATCHED,
+    END_AUDIO,
+    Constants,
+    Prompt,
+    SpeechDecoder,
+    batched_frame,
+    batched_step,
+)
 from runtime.families.voxtral_tts.prefix_cache import PrefixCache
-from runtime.families.voxtral_tts.prompt import PromptBuilder
-from runtime.families.voxtral_tts.tokenizer import open_tokenizer
-from runtime.families.voxtral_tts.voices import count_rows
+from runtime.families.voxtral_tts.prompt import PromptBuilder, count_rows, open_tokenizer
 from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import SpeechRequest, TextToSpeech
+
+log = logging.getLogger(__name__)
 
 
 class VoxtralTextToSpeech(TextToSpeech):
@@ -36,3 +48,84 @@ class VoxtralTextToSpeech(TextToSpeech):
     def batched(self, slots: int) -> BatchedDecoder[SpeechRequest]:
         stream = self.engine.batched(slots)
         return BatchedDecoder(SpeechSlots(stream, self._constants, self._prompts, self._prefixes))
+
+
+class SpeechSlots:
+    """The operations of `runtime.batching.SlotDecoder`: utterances in the slots of one batched stream.
+
+    The backbone and the acoustic head read weights once for all.
+    """
+
+    def __init__(self, stream: Stream, constants: Constants, prompts: PromptBuilder, prefixes: PrefixCache):
+        self._stream, self._constants, self._prompts, self._prefixes = stream, constants, prompts, prefixes
+        self._utterances: dict[int, Utterance] = {}
+        self._codes = np.zeros((stream.batch, constants.n_codebooks), np.int64)
+        self.slots = stream.batch
+
+    def prepare(self, request: SpeechRequest) -> Fill:
+        """Builds the prompt. Raises UsageError."""
+        return partial(self._fill, request, self._prompts.build(request))
+
+    def _fill(self, request: SpeechRequest, prompt: Prompt, slot: int) -> None:
+        decoder = SpeechDecoder(self._stream.slot(slot), self._constants)
+        rows = self._prefixes.load(prompt)
+        computed = decoder.start(prompt, rows)
+        if rows is None:
+            self._prefixes.save(prompt, computed)
+        self._utterances[slot] = Utterance(decoder, request)
+
+    def feed(self) -> None:
+        batched_step(self._stream, self._decoders(), self._codes)
+
+    def decode(self) -> None:
+        noise = np.zeros((self.slots, self._constants.n_codebooks - 1), np.float32)
+        for slot, utterance in self._utterances.items():
+            noise[slot] = utterance.noise()
+        self._codes = batched_frame(self._stream, self._constants, self._decoders(), noise)
+
+    def take(self, slot: int) -> SlotOutput:
+        return self._utterances[slot].push(self._codes[slot])
+
+    def free(self, slot: int) -> None:
+        del self._utterances[slot]
+
+    def _decoders(self) -> dict[int, SpeechDecoder]:
+        return {slot: utterance.decoder for slot, utterance in self._utterances.items()}
+
+
+class Utterance:
+    """A request that is being spoken: its decoder, noise, waiting codes and stop rule."""
+
+    def __init__(self, decoder: SpeechDecoder, request: SpeechRequest):
+        """`decoder` has read the prompt of the request."""
+        self.decoder, self._request = decoder, request
+        self._generator = np.random.default_rng(request.seed)
+        self._waiting: list[np.ndarray] = []
+        self._frames = 0
+
+    def noise(self) -> np.ndarray:
+        """Noise of the next frame: float32 [1, K - 1]."""
+        codebooks = self.decoder.constants.n_codebooks
+        return self._generator.standard_normal((1, codebooks - 1), dtype=np.float32)
+
+    def push(self, codes: np.ndarray) -> SlotOutput:
+        """Takes the codes int64 [K] of a frame. Gives samples where a chunk is full or the speech ends."""
+        final: Status | None = Status.ENDED
+        if codes[0] != END_AUDIO:
+            self._waiting.append(codes)
+            self._frames += 1
+            final = Status.CUT_OFF if self._must_stop() else None
+        samples = None
+        if self._waiting and (final or len(self._waiting) == self._request.chunk_frames):
+            samples, self._waiting = self.decoder.decode(np.stack(self._waiting)), []
+        return SlotOutput(samples, final)
+
+    def _must_stop(self) -> bool:
+        constants = self.decoder.constants
+        if not self.decoder.has_room:
+            rows = self.decoder.stream.capacity("decode_step")
+            log.warning("stopped after %d frames: the cache of %d rows is full", self._frames, rows)
+        elif self._frames == self._request.max_frames:
+            seconds = self._frames * constants.samples_per_frame / constants.sample_rate
+            log.warning("stopped at the limit of %d frames (%.1f s)", self._frames, seconds)
+        return not self.decoder.has_room or self._frames == self._request.max_frames

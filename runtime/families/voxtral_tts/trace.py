@@ -5,56 +5,53 @@ import numpy as np
 from bundle.errors import UsageError
 from runtime.engines.base import Engine
 from runtime.engines.states import Arrays
-from runtime.families.voxtral_tts.constants import FIRST_CODE, Constants
-from runtime.families.voxtral_tts.decoder import SpeechDecoder
+from runtime.families.base import TraceWorkload
+from runtime.families.voxtral_tts.decoder import FIRST_CODE, Constants, SpeechDecoder
 from runtime.trace import ArraySpec
 
 TRACED_FRAME = 3  # the frame whose condition is used for the traced velocities
 
 
-class SpeechTrace:
-    """Implements `TraceWorkload`."""
+def _inputs(constants: Constants) -> dict[str, ArraySpec]:
+    """A prompt and noise; optionally codes to feed back, codes for the codec alone, the point of the
+    velocities.
+    """
+    books = constants.n_codebooks
+    acoustic = constants.acoustic_levels + FIRST_CODE
+    limits = (constants.semantic_codes + FIRST_CODE, *[acoustic] * (books - 1))
+    return {
+        "ids": ArraySpec((None,), (constants.vocab_size,)),
+        "voice": ArraySpec((None, constants.dim)),
+        "noise": ArraySpec(("frames", books - 1)),
+        "codes": ArraySpec(("frames", books), limits, is_optional=True),
+        "codec_codes": ArraySpec((1, None, books), limits, is_optional=True),
+        "vel_x": ArraySpec((1, books - 1), is_optional=True),
+    }
 
-    def inputs(self, constants: Constants) -> dict[str, ArraySpec]:
-        """A prompt and noise; optionally codes to feed back, codes for the codec alone, the point of the
-        velocities.
-        """
-        books = constants.n_codebooks
-        acoustic = constants.acoustic_levels + FIRST_CODE
-        limits = (constants.semantic_codes + FIRST_CODE, *[acoustic] * (books - 1))
-        return {
-            "ids": ArraySpec((None,), (constants.vocab_size,)),
-            "voice": ArraySpec((None, constants.dim)),
-            "noise": ArraySpec(("frames", books - 1)),
-            "codes": ArraySpec(("frames", books), limits, is_optional=True),
-            "codec_codes": ArraySpec((1, None, books), limits, is_optional=True),
-            "vel_x": ArraySpec((1, books - 1), is_optional=True),
-        }
 
-    def run(self, engine: Engine, constants: Constants, inputs: Arrays, live: bool) -> Arrays:
-        """Given `codes` replace the fed-back codes (teacher forcing).
+def _run(engine: Engine, constants: Constants, inputs: Arrays, live: bool) -> Arrays:
+    """Given `codes` replace the fed-back codes (teacher forcing).
 
-        `live` has no effect: a frame is always one step.
-        """
-        decoder = SpeechDecoder(engine.stream(), constants)
-        places = np.flatnonzero(inputs["ids"] == constants.audio_id)
-        rows = len(inputs["voice"])
-        if len(places) != rows:
-            raise UsageError(
-                f"prompt: {len(places)} [AUDIO] ids for a voice of {rows} rows; expected equal numbers"
-            )
-        results = {"prefill_hidden": decoder.prefill(inputs["ids"], inputs["voice"], places)}
-        results |= _frames(decoder, inputs["noise"], inputs.get("codes"))
-        traced = min(TRACED_FRAME, len(inputs["noise"]) - 1)
-        condition = results.pop("condition")[traced]
-        results["vel_x"] = inputs.get("vel_x", inputs["noise"][traced : traced + 1])
-        for step in range(constants.euler_steps):
-            velocity = decoder.velocity(results["vel_x"], step, condition)
-            results[f"velocity_{step / constants.euler_steps:.4f}"] = velocity
-        if "codec_codes" in inputs:
-            codec = SpeechDecoder(engine.stream(), constants)
-            results["audio"] = codec.decode(inputs["codec_codes"][0])[None]
-        return results
+    `live` has no effect: a frame is always one step.
+    """
+    decoder = SpeechDecoder(engine.stream(), constants)
+    places = np.flatnonzero(inputs["ids"] == constants.audio_id)
+    if len(places) != len(inputs["voice"]):
+        raise UsageError(
+            f"prompt: {len(places)} [AUDIO] ids for a voice of {len(inputs['voice'])} rows; "
+            "expected equal numbers"
+        )
+    results = {"prefill_hidden": decoder.prefill(inputs["ids"], inputs["voice"], places)}
+    results |= _frames(decoder, inputs["noise"], inputs.get("codes"))
+    traced = min(TRACED_FRAME, len(inputs["noise"]) - 1)
+    condition = results.pop("condition")[traced]
+    results["vel_x"] = inputs.get("vel_x", inputs["noise"][traced : traced + 1])
+    for step in range(constants.euler_steps):
+        velocity = decoder.velocity(results["vel_x"], step, condition)
+        results[f"velocity_{step / constants.euler_steps:.4f}"] = velocity
+    if "codec_codes" in inputs:
+        results["audio"] = SpeechDecoder(engine.stream(), constants).decode(inputs["codec_codes"][0])[None]
+    return results
 
 
 def _frames(decoder: SpeechDecoder, noise: np.ndarray, forced: np.ndarray | None) -> Arrays:
@@ -71,3 +68,6 @@ def _frames(decoder: SpeechDecoder, noise: np.ndarray, forced: np.ndarray | None
         "codes": np.concatenate(chosen),
         "condition": np.stack([output.condition for output in outputs]),
     }
+
+
+TRACE = TraceWorkload[Constants](_inputs, _run)

@@ -3,70 +3,71 @@
 import numpy as np
 
 from runtime.engines.base import Stream
-from runtime.families.base import ForcedRun, NearResult
-from runtime.families.voxtral_tts.constants import EMPTY_AUDIO, END_AUDIO, FIRST_CODE, Constants
-from runtime.families.voxtral_tts.decoder import SpeechDecoder
+from runtime.families.base import ForcedRun, NearResult, VerificationWorkload
+from runtime.families.voxtral_tts.decoder import EMPTY_AUDIO, END_AUDIO, FIRST_CODE, Constants, SpeechDecoder
 
 PROMPT_IDS = 16
 MEL_BINS, MEL_WINDOW, MEL_HOP = 80, 1024, 256
 
 
-class SpeechVerification:
-    """Implements `VerificationWorkload`."""
+def teacher_forced_run(
+    stream: Stream, constants: Constants, steps: int, forced: np.ndarray | None = None
+) -> ForcedRun:
+    """Frames of a fixed prompt.
 
-    def teacher_forced_run(
-        self, stream: Stream, constants: Constants, steps: int, forced: np.ndarray | None = None
-    ) -> ForcedRun:
-        """Frames of a fixed prompt.
+    With `forced` codes int64 [steps, K] each graph runs all steps before the next one.
+    """
+    embed = SpeechDecoder(stream, constants).embed
+    embedded = [] if forced is None else [embed(row[None]) for row in forced]
+    decoder, noise = _start(stream, constants, steps)
+    outputs, codes = [decoder.output], []
+    for index in range(steps - 1):
+        if forced is None:
+            codes.append(decoder.frame(noise[index]))
+        decoder.step(decoder.embed(codes[-1]) if forced is None else embedded[index])
+        outputs.append(decoder.output)
+    codes += [decoder.frame(noise[index], outputs[index]) for index in range(len(codes), steps)]
+    allowed = slice(EMPTY_AUDIO + 1, FIRST_CODE + constants.semantic_codes)
+    return ForcedRun(
+        np.concatenate(codes),
+        np.concatenate([output.semantic_logits[:, allowed] for output in outputs]),
+        np.stack([output.hidden for output in outputs]),
+        first=EMPTY_AUDIO + 1,
+    )
 
-        With `forced` codes int64 [steps, K] each graph runs all steps before the next one.
-        """
-        embedder = SpeechDecoder(stream, constants)
-        embedded = [] if forced is None else [embedder.embed(row[None]) for row in forced]
-        decoder, noise = _start(stream, constants, steps)
-        outputs, codes = [decoder.output], []
-        for index in range(steps - 1):
-            if forced is None:
-                codes.append(decoder.frame(noise[index]))
-            decoder.step(decoder.embed(codes[-1]) if forced is None else embedded[index])
-            outputs.append(decoder.output)
-        codes += [decoder.frame(noise[index], outputs[index]) for index in range(len(codes), steps)]
-        allowed = slice(EMPTY_AUDIO + 1, FIRST_CODE + constants.semantic_codes)
-        return ForcedRun(
-            np.concatenate(codes),
-            np.concatenate([output.semantic_logits[:, allowed] for output in outputs]),
-            np.stack([output.hidden for output in outputs]),
-            first=EMPTY_AUDIO + 1,
-        )
 
-    def free_run(self, stream: Stream, constants: Constants, steps: int) -> np.ndarray:
-        """Samples float32 [n] of the same prompt, up to END_AUDIO or `steps` frames."""
-        decoder, noise = _start(stream, constants, steps)
-        codes: list[np.ndarray] = []
-        for index in range(steps):
-            frame = decoder.frame(noise[index])
-            if frame[0, 0] == END_AUDIO:
-                break
-            codes.append(frame[0])
-            decoder.step(decoder.embed(frame))
-        return decoder.decode(np.array(codes, dtype=np.int64).reshape(-1, constants.n_codebooks))
+def free_run(stream: Stream, constants: Constants, steps: int) -> np.ndarray:
+    """Samples float32 [n] of the same prompt, up to END_AUDIO or `steps` frames."""
+    decoder, noise = _start(stream, constants, steps)
+    codes: list[np.ndarray] = []
+    for index in range(steps):
+        frame = decoder.frame(noise[index])
+        if frame[0, 0] == END_AUDIO:
+            break
+        codes.append(frame[0])
+        decoder.step(decoder.embed(frame))
+    return decoder.decode(np.array(codes, dtype=np.int64).reshape(-1, constants.n_codebooks))
 
-    def compare(self, found: np.ndarray, expected: np.ndarray, constants: Constants) -> dict[str, float]:
-        """Seconds of both, and the log-mel distance in dB of the part that both have."""
-        shared, rate = min(len(found), len(expected)), constants.sample_rate
-        seconds = {"seconds": len(found) / rate, "seconds_expected": len(expected) / rate}
-        if shared < MEL_WINDOW:
-            return seconds
-        difference = _log_mel(found[:shared], rate) - _log_mel(expected[:shared], rate)
-        return seconds | {"log_mel_distance_db": float(np.sqrt(np.square(difference).mean(axis=0)).mean())}
 
-    def codes_are_near(self, found: np.ndarray, expected: np.ndarray) -> NearResult:
-        """The acoustic codes of FSQ are rounded values, so a code is near where it differs by at most one
-        level.
-        """
-        levels = np.abs(found[:, 1:] - expected[:, 1:])
-        detail = f"{(levels == 0).mean():.2%} equal, largest difference {levels.max()} level"
-        return NearResult(bool(levels.max() <= 1), detail)
+def compare(found: np.ndarray, expected: np.ndarray, constants: Constants) -> dict[str, float]:
+    """Seconds of both, and the log-mel distance in dB of the part that both have."""
+    shared, rate = min(len(found), len(expected)), constants.sample_rate
+    seconds = {"seconds": len(found) / rate, "seconds_expected": len(expected) / rate}
+    if shared < MEL_WINDOW:
+        return seconds
+    difference = _log_mel(found[:shared], rate) - _log_mel(expected[:shared], rate)
+    return seconds | {"log_mel_distance_db": float(np.sqrt(np.square(difference).mean(axis=0)).mean())}
+
+
+def codes_are_near(found: np.ndarray, expected: np.ndarray) -> NearResult:
+    """The acoustic codes of FSQ are rounded values, so a code is near where it differs by at most one
+    level.
+    """
+    levels = np.abs(found[:, 1:] - expected[:, 1:])
+    return NearResult(
+        bool(levels.max() <= 1),
+        f"{(levels == 0).mean():.2%} equal, largest difference {levels.max()} level",
+    )
 
 
 def _start(stream: Stream, constants: Constants, frames: int) -> tuple[SpeechDecoder, np.ndarray]:
@@ -89,3 +90,6 @@ def _log_mel(samples: np.ndarray, rate: int) -> np.ndarray:
     power = np.square(np.abs(np.fft.rfft(windows * np.hanning(MEL_WINDOW), axis=-1)))
     decibels: np.ndarray = 10 * np.log10(np.maximum(power @ filters, 1e-10))
     return decibels.T
+
+
+VERIFICATION = VerificationWorkload[Constants](teacher_forced_run, free_run, compare, codes_are_near)

@@ -2,93 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from exercises.toy_runtime.decoder import Constants, LetterDecoder
 
-from bundle.bundle import Bundle
-from bundle.manifest import ComponentEntry
 from runtime.engines.base import Engine, Stream
 from runtime.engines.states import Arrays
-from runtime.families.base import BenchSettings, Figures, ForcedRun, NearResult, TimeSteps
+from runtime.families.base import BenchSettings, BenchWorkload, ForcedRun, TraceWorkload, VerificationWorkload
 from runtime.trace import ArraySpec
 
 PROMPT = (3, 1, 4, 1, 5)
 
 
-class ToyVerification:
-    def teacher_forced_run(
-        self, stream: Stream, constants: Constants, steps: int, forced: np.ndarray | None = None
-    ) -> ForcedRun:
-        decoder, logits = LetterDecoder(stream, constants), []
-        decoder.read(PROMPT)
-        for index in range(steps):
-            logits.append(decoder.logits)
-            decoder.feed(int(logits[-1].argmax() if forced is None else forced[index, 0]))
-        found = np.stack(logits)
-        return ForcedRun(codes=found.argmax(axis=1)[:, None], logits=found, hidden=found)
-
-    def free_run(self, stream: Stream, constants: Constants, steps: int) -> np.ndarray:
-        """Samples float32 [steps * dim]."""
-        return constants.gain * self.teacher_forced_run(stream, constants, steps).logits.flatten()
-
-    def compare(self, found: np.ndarray, expected: np.ndarray, constants: Constants) -> dict[str, float]:
-        return {"largest_difference": float(np.abs(found - expected).max())}
-
-    def codes_are_near(self, found: np.ndarray, expected: np.ndarray) -> NearResult | None:
-        """None: every letter has logits."""
-        return None
+def teacher_forced_run(
+    stream: Stream, constants: Constants, steps: int, forced: np.ndarray | None = None
+) -> ForcedRun:
+    decoder, logits = LetterDecoder(stream, constants), []
+    decoder.read(PROMPT)
+    for index in range(steps):
+        logits.append(decoder.logits)
+        decoder.feed(int(logits[-1].argmax() if forced is None else forced[index, 0]))
+    found = np.stack(logits)
+    return ForcedRun(codes=found.argmax(axis=1)[:, None], logits=found, hidden=found)
 
 
-class ToyTrace:
-    def inputs(self, constants: Constants) -> dict[str, ArraySpec]:
-        return {"ids": ArraySpec(("n",), limits=(constants.dim,))}
-
-    def run(self, engine: Engine, constants: Constants, inputs: Arrays, live: bool) -> Arrays:
-        decoder = LetterDecoder(engine.stream(), constants)
-        decoder.read(inputs["ids"].tolist())
-        return {"logits": decoder.logits}
+def free_run(stream: Stream, constants: Constants, steps: int) -> np.ndarray:
+    """Samples float32 [steps * dim]."""
+    return constants.gain * teacher_forced_run(stream, constants, steps).logits.flatten()
 
 
-class ToyBench:
-    first_output = "first_sound_s"
-    options = ("prompt_tokens",)
-
-    def voice(self, bundle: Bundle, constants: Constants) -> np.ndarray:
-        return np.zeros((0, constants.dim), np.float32)
-
-    def rows_needed(self, settings: BenchSettings, steps: int) -> int:
-        return settings.prompt_tokens + steps
-
-    def check_counts(self, components: Mapping[str, ComponentEntry], counts: tuple[int, ...]) -> None:
-        """No option of the family gives counts."""
-
-    def start(
-        self, stream: Stream, constants: Constants, settings: BenchSettings, prepared: Arrays | None
-    ) -> ToyWorkload:
-        return ToyWorkload(LetterDecoder(stream, constants), settings)
-
-    def batched(
-        self,
-        engine: Engine,
-        constants: Constants,
-        settings: BenchSettings,
-        prepared: Arrays | None,
-        time: TimeSteps,
-    ) -> list[Figures]:
-        return []
-
-    def lines(self, result: Figures) -> list[str]:
-        return [f"first sound {result[self.first_output]:.3f} s"]
+def compare(found: np.ndarray, expected: np.ndarray, constants: Constants) -> dict[str, float]:
+    return {"largest_difference": float(np.abs(found - expected).max())}
 
 
 class ToyWorkload:
     prepared = None
 
-    def __init__(self, decoder: LetterDecoder, settings: BenchSettings):
-        self._decoder = decoder
-        decoder.read([1] * settings.prompt_tokens)
+    def __init__(
+        self, stream: Stream, constants: Constants, settings: BenchSettings, prepared: Arrays | None
+    ):
+        self._decoder = LetterDecoder(stream, constants)
+        self._decoder.read([1] * settings.prompt_tokens)
 
     def step(self) -> None:
         self._decoder.feed(int(self._decoder.logits.argmax()))
+
+
+def _trace(engine: Engine, constants: Constants, inputs: Arrays, live: bool) -> Arrays:
+    decoder = LetterDecoder(engine.stream(), constants)
+    decoder.read(inputs["ids"].tolist())
+    return {"logits": decoder.logits}
+
+
+VERIFICATION = VerificationWorkload[Constants](
+    teacher_forced_run,
+    free_run,
+    compare,
+    codes_are_near=lambda found, expected: None,  # every letter has logits
+)
+TRACE = TraceWorkload[Constants](
+    inputs=lambda constants: {"ids": ArraySpec(("n",), limits=(constants.dim,))}, run=_trace
+)
+BENCH = BenchWorkload[Constants](
+    first_output="first_sound_s",
+    options=("prompt_tokens",),
+    voice=lambda bundle, constants: np.zeros((0, constants.dim), np.float32),
+    rows_needed=lambda settings, steps: settings.prompt_tokens + steps,
+    check_counts=lambda components, counts: None,  # no option of the family gives counts
+    start=ToyWorkload,
+    batched=lambda engine, constants, settings, prepared, time: [],
+    lines=lambda result: [f"first sound {result['first_sound_s']:.3f} s"],
+)
