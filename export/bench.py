@@ -12,8 +12,7 @@ from export.source import Source
 from export.verify.eager import EagerEngine
 from model.checkpoint import is_below, materialize
 from runtime.bench import BenchTarget, measure
-from runtime.engines.base import Stream
-from runtime.engines.states import Arrays, unique_states
+from runtime.engines.base import Arrays, Stream, unique_states
 from runtime.families import open_family
 from runtime.families.base import BenchSettings, Figures
 from runtime.machine import describe_machine

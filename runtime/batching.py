@@ -133,9 +133,9 @@ class BatchedDecoder(Generic[Request]):
 
         Returns an event for each request that has new samples or has ended.
         """
-        for slot, ticket in list(self._running.items()):
+        for ticket in list(self._running.values()):
             if ticket.is_cancelled:
-                self._finish(slot, Status.CANCELLED)
+                self._end(ticket, Status.CANCELLED)
         self._call_for_all(self._slots.feed)
         self._drop_cancelled()
         self._fill_slot()
@@ -187,35 +187,20 @@ class BatchedDecoder(Generic[Request]):
         try:
             call()
         except Exception as error:  # the state of every running request is unknown now
-            for slot in list(self._running):
-                self._finish(slot, Status.FAILED, error)
+            for ticket in list(self._running.values()):
+                self._end(ticket, Status.FAILED, error)
 
     def _take(self, slot: int) -> None:
+        ticket = self._running[slot]
         try:
             samples, final = self._slots.take(slot)
         except Exception as error:  # belongs to this request, whatever it is
-            self._finish(slot, Status.FAILED, error)
+            self._end(ticket, Status.FAILED, error)
             return
         if final:
-            self._finish(slot, final, samples=samples)
+            self._end(ticket, final, samples=samples)
         elif samples is not None:
-            self._events.append(StepEvent(self._running[slot], samples))
-
-    def _finish(
-        self,
-        slot: int,
-        status: Status,
-        error: Exception | None = None,
-        samples: np.ndarray | None = None,
-    ) -> None:
-        """Ends a running request and frees its slot. An error of `free` is an error of this request."""
-        with self._changed:
-            ticket = self._running.pop(slot)
-            try:
-                self._slots.free(slot)
-            except Exception as raised:  # belongs to this request, whatever it is
-                status, error = Status.FAILED, error or raised
-            self._end(ticket, status, error, samples)
+            self._events.append(StepEvent(ticket, samples))
 
     def _end(
         self,
@@ -224,5 +209,13 @@ class BatchedDecoder(Generic[Request]):
         error: Exception | None = None,
         samples: np.ndarray | None = None,
     ) -> None:
-        ticket.error, ticket.status = error, status  # in this order: other threads read both
-        self._events.append(StepEvent(ticket, samples))
+        """Ends a queued or running request and frees its slot. An error of `free` is one of this request."""
+        with self._changed:
+            for slot in [slot for slot, running in self._running.items() if running is ticket]:
+                del self._running[slot]
+                try:
+                    self._slots.free(slot)
+                except Exception as raised:  # belongs to this request, whatever it is
+                    status, error = Status.FAILED, error or raised
+            ticket.error, ticket.status = error, status  # in this order: other threads read both
+            self._events.append(StepEvent(ticket, samples))

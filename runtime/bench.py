@@ -8,23 +8,23 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from bundle.bundle import Bundle
 from bundle.errors import UsageError
 from runtime.engines import ENGINES, open_engine
-from runtime.engines.base import Engine, EngineOptions, Stream
-from runtime.engines.states import Arrays
+from runtime.engines.base import Arrays, Engine, EngineOptions, Stream
 from runtime.families import open_family, read_constants
-from runtime.families.base import BenchSettings, Figures, RuntimeFamily, StartSteps
+from runtime.families.base import BenchSettings, Figures, RuntimeFamily, StartSteps, Workload
 from runtime.machine import describe_machine, measure_bandwidth, resident_bytes
 
 FRAME_MS = 80.0
 WARM_UP_STEPS = 3  # not counted
 MEMORY_SAMPLES = 10  # readings of resident memory while steps are timed
 FIRST_OUTPUT_RUNS = 3
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,7 @@ def bench(
     do not fit the cache, or where the bundle cannot run a batch size.
     """
     bundle = Bundle(folder)
-    job, family = bundle.job, open_family(bundle.job.family)
-    constants = read_constants(job)
+    job, family, constants = bundle.job, open_family(bundle.job.family), read_constants(bundle.job)
     family.bench.check_counts({entry.name: entry for entry in bundle.components}, counts)
     target = BenchTarget(
         family,
@@ -81,14 +80,17 @@ def measure(target: BenchTarget, threads: int | None, frames: int) -> Figures:
 
     Raises UsageError.
     """
-    _check_room(target, frames)
+    rows = target.family.bench.rows_needed(target.settings, frames + WARM_UP_STEPS)
+    if rows > target.cache_length:
+        raise UsageError(
+            f"bench: a voice, {target.settings.prompt_tokens} ids and {frames} frames need {rows} rows, "
+            f"the cache has {target.cache_length}; time fewer frames"
+        )
     bandwidth = measure_bandwidth(threads)
     engine, prepared, load = _open(target)
-    workloads = target.family.bench
-    first_output = _first_output(engine, target, prepared)
+    runs = [_timed(lambda: _start(engine.stream(), target, prepared, 1))[1] for _ in range(FIRST_OUTPUT_RUNS)]
     stream = TimedStream(engine.stream())
-    workload = workloads.start(stream, target.constants, target.settings, prepared)
-    times = _time_steps(stream, workload.step, frames)
+    times = _time_steps(stream, _start(stream, target, prepared, 0).step, frames)
     components = {
         name: _component(seconds, target.weight_bytes[name], name not in times.before)
         for name, seconds in stream.seconds.items()
@@ -97,7 +99,7 @@ def measure(target: BenchTarget, threads: int | None, frames: int) -> Figures:
     def time_batch(batch: Stream, start: StartSteps) -> tuple[float, dict[str, float]]:
         timed = TimedStream(batch)
         steps = _time_steps(timed, start(timed), frames).steps
-        return _median_ms(steps) / 1e3, {name: _median_ms(calls) for name, calls in timed.seconds.items()}
+        return _ms(steps) / 1e3, {name: _ms(calls) for name, calls in timed.seconds.items()}
 
     return {
         "bandwidth_gb_s": bandwidth / 1e9,
@@ -106,9 +108,11 @@ def measure(target: BenchTarget, threads: int | None, frames: int) -> Figures:
         "resident_over_time": times.resident,
         "components": components,
         "frame": _frame(times, components, bandwidth),
-        "rtf": _median_ms(times.steps) / FRAME_MS,
-        workloads.first_output: first_output,
-        "streams": workloads.batched(engine, target.constants, target.settings, prepared, time_batch),
+        "rtf": _ms(times.steps) / FRAME_MS,
+        target.family.bench.first_output: float(np.median(runs)),
+        "streams": target.family.bench.batched(
+            engine, target.constants, target.settings, prepared, time_batch
+        ),
         "prompt_tokens": target.settings.prompt_tokens,
         "voice_rows": len(target.settings.voice),
     }
@@ -127,9 +131,7 @@ class TimedStream(Stream):
         self.total = 0.0
 
     def run(self, component: str, inputs: Arrays) -> Arrays:
-        started = time.perf_counter()
-        outputs = self._run(component, inputs)
-        seconds = time.perf_counter() - started
+        outputs, seconds = _timed(lambda: self._run(component, inputs))
         self.seconds.setdefault(component, array("d")).append(seconds)
         self.total += seconds
         return outputs
@@ -149,56 +151,31 @@ class TimedStream(Stream):
     def restore(self, states: Arrays) -> None:
         self._stream.restore(states)
 
-    def save_rows(self, count: int) -> Arrays:
-        return self._stream.save_rows(count)
 
-    def load_rows(self, rows: Arrays) -> None:
-        self._stream.load_rows(rows)
-
-
-def _check_room(target: BenchTarget, frames: int) -> None:
-    rows = target.family.bench.rows_needed(target.settings, frames + WARM_UP_STEPS)
-    if rows > target.cache_length:
-        raise UsageError(
-            f"bench: a voice, {target.settings.prompt_tokens} ids and {frames} frames need {rows} rows, "
-            f"the cache has {target.cache_length}; time fewer frames"
-        )
+def _timed(call: Callable[[], Result]) -> tuple[Result, float]:
+    started = time.perf_counter()
+    result = call()
+    return result, time.perf_counter() - started
 
 
 def _open(target: BenchTarget) -> tuple[Engine, Arrays | None, float]:
     """An engine whose components were all called, the values that later workloads reuse, and seconds of
-    loading.
-
-    Loading is the time that the first calls take beyond the same calls later.
+    loading: the time that the first calls take beyond the same calls later.
     """
-    started = time.perf_counter()
-    engine = target.open()
-    prepared = _first_calls(engine, target)
-    first = time.perf_counter() - started
-    started = time.perf_counter()
-    _first_calls(engine, target)
-    return engine, prepared, first - (time.perf_counter() - started)
+    engine, opening = _timed(target.open)
+    prepared, first = _timed(lambda: _start(engine.stream(), target, None, 2).prepared)
+    later = _timed(lambda: _start(engine.stream(), target, None, 2))[1]
+    return engine, prepared, opening + first - later
 
 
-def _first_calls(engine: Engine, target: BenchTarget) -> Arrays | None:
-    workload = target.family.bench.start(engine.stream(), target.constants, target.settings, None)
-    workload.step()
-    workload.step()
-    return workload.prepared
+def _start(stream: Stream, target: BenchTarget, prepared: Arrays | None, steps: int) -> Workload:
+    workload = target.family.bench.start(stream, target.constants, target.settings, prepared)
+    for _ in range(steps):
+        workload.step()
+    return workload
 
 
-def _first_output(engine: Engine, target: BenchTarget, prepared: Arrays | None) -> float:
-    """Median seconds until a new stream gives its first output."""
-    seconds = []
-    for _ in range(FIRST_OUTPUT_RUNS):
-        started = time.perf_counter()
-        target.family.bench.start(engine.stream(), target.constants, target.settings, prepared).step()
-        seconds.append(time.perf_counter() - started)
-    return float(np.median(seconds))
-
-
-@dataclass(frozen=True)
-class StepTimes:
+class StepTimes(NamedTuple):
     """Seconds of each step, and of each step outside the calls; resident bytes from the first step to the
     last.
 
@@ -235,36 +212,76 @@ def _time_steps(stream: TimedStream, step: Callable[[], None], count: int) -> St
 
 def _frame(times: StepTimes, components: dict[str, Figures], bandwidth: float) -> Figures:
     """Figures of a step. `read_ms` is the time to read its weights at `bandwidth` in bytes per second."""
-    frames, frame = len(times.steps), _median_ms(times.steps)
-    rows = [row for row in components.values() if row["per_frame"]]
+    frames, rows = len(times.steps), [row for row in components.values() if row["per_frame"]]
     weight_bytes = sum(row["weight_bytes"] * row["calls"] for row in rows) // frames
     read = weight_bytes / bandwidth * 1e3
     return {
         "frames": frames,
-        "median_ms": frame,
-        "p90_ms": _percentile_ms(times.steps, 90),
-        "outside_ms": _median_ms(times.outside),
+        "median_ms": _ms(times.steps),
+        "p90_ms": _ms(times.steps, 90),
+        "outside_ms": _ms(times.outside),
         "weight_bytes": weight_bytes,
         "read_ms": read,
-        "mbu": read / frame,
+        "mbu": read / _ms(times.steps),
     }
 
 
 def _component(seconds: "array[float]", weight_bytes: int, per_frame: bool) -> Figures:
-    median = _median_ms(seconds)
     return {
         "calls": len(seconds),
-        "median_ms": median,
-        "p90_ms": _percentile_ms(seconds, 90),
+        "median_ms": _ms(seconds),
+        "p90_ms": _ms(seconds, 90),
         "weight_bytes": weight_bytes,
-        "gb_s": weight_bytes / median / 1e6,
+        "gb_s": weight_bytes / _ms(seconds) / 1e6,
         "per_frame": per_frame,
     }
 
 
-def _median_ms(seconds: "array[float]") -> float:
-    return _percentile_ms(seconds, 50)
+def _ms(seconds: "array[float]", percentile: int = 50) -> float:
+    return float(np.percentile(seconds, percentile)) * 1e3
 
 
-def _percentile_ms(seconds: "array[float]", percent: int) -> float:
-    return float(np.percentile(seconds, percent)) * 1e3
+def bench_text(result: Figures) -> str:
+    """Tables of the result of `bench`, and of eager where it was timed too."""
+    if "eager" not in result:
+        return _table(result)
+    ratio = result["frame"]["median_ms"] / result["eager"]["frame"]["median_ms"]
+    return "\n\n".join(
+        (_table(result), _table(result["eager"]), f"the bundle takes {ratio:.0%} of eager's time")
+    )
+
+
+def _table(result: Figures) -> str:
+    bundle, machine, frame = result["bundle"], result["machine"], result["frame"]
+    first, *batches = open_family(bundle["family"]).bench.lines(result)
+    return "\n".join(
+        (
+            f"{bundle['name']} for {bundle['target']}, {bundle['recipe']}, {_size(bundle['bytes'])}; "
+            f"{machine['processor']}, {machine['threads']} threads, {result['bandwidth_gb_s']:.0f} GB/s",
+            f"{'component':<16} {'calls':>6} {'median':>10} {'90 %':>10} {'weights':>10} {'rate':>10}",
+            *(_component_line(name, row) for name, row in result["components"].items()),
+            *batches,
+            f"frame {frame['median_ms']:.1f} ms (90 %: {frame['p90_ms']:.1f}), "
+            f"outside the graphs {frame['outside_ms']:.2f} ms, RTF {result['rtf']:.2f}",
+            f"model bandwidth utilisation (MBU) {frame['mbu']:.0%}: "
+            f"{_size(frame['weight_bytes'])} of weights take {frame['read_ms']:.1f} ms to read",
+            f"{first}; loaded in {result['load_s']:.1f} s{_resident_text(result['resident_over_time'])}",
+        )
+    )
+
+
+def _component_line(name: str, row: Figures) -> str:
+    rate = f"{row['gb_s']:.1f} GB/s" if row["weight_bytes"] else "-"
+    return (
+        f"{name:<16} {row['calls']:>6} {row['median_ms']:>7.2f} ms {row['p90_ms']:>7.2f} ms "
+        f"{row['weight_bytes'] / 1e6:>7.0f} MB {rate:>10}"
+    )
+
+
+def _resident_text(sizes: list[int | None]) -> str:
+    texts = [_size(size) for size in sizes if size is not None]
+    return f", resident {texts[0]} before the first timed frame, {texts[-1]} after the last" if texts else ""
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from bundle.bundle import Bundle
 from bundle.errors import UsageError
@@ -28,7 +28,7 @@ def open_bundle(
     `check_hashes` reads every file once and compares its hash: 0.6 s per GB. Raises UsageError, or
     IntegrityError that names the damaged file.
     """
-    return _open(Bundle(path), options, check_hashes)
+    return cast("TextToSpeech | SpeechToText", open_task(object, path, options, check_hashes))
 
 
 def open_task(
@@ -45,19 +45,12 @@ def open_task(
             f"{bundle.folder}: family {family.name} is {_words(family.task)}, "
             f"expected a bundle for {_words(task)}"
         )
-    opened = _open(bundle, options, check_hashes)
-    assert isinstance(opened, task)
-    return opened
-
-
-def _open(bundle: Bundle, options: EngineOptions, check_hashes: bool) -> TextToSpeech | SpeechToText:
-    family = open_family(bundle.job.family)
     constants = read_constants(bundle.job)  # raises before the hashes are computed, which takes seconds
     if check_hashes:
         bundle.check_hashes()
     if not bundle.is_verified:
         log.warning("%s: this bundle is %s", bundle.folder, bundle.manifest.verification.status)
-    return family.open(bundle, open_engine(bundle, options), constants)
+    return cast(Task, family.open(bundle, open_engine(bundle, options), constants))
 
 
 def _words(task: type[object]) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from bundle.errors import UsageError, first_line
 from bundle.files import write_whole
-from runtime.engines.states import Arrays
+from runtime.engines.base import Arrays
 
 log = logging.getLogger(__name__)
 
@@ -39,33 +39,27 @@ def read_inputs(path: Path, specs: Mapping[str, ArraySpec]) -> Arrays:
 
     Raises UsageError that names the array.
     """
-    arrays = _load(path)
-    optional = [name for name, spec in specs.items() if spec.is_optional]
-    listed = ", ".join(name for name in specs if name not in optional)
-    listed += f", optionally {', '.join(optional)}" if optional else ""
-    missing = next((name for name in specs if name not in arrays and name not in optional), None)
-    if missing:
-        raise UsageError(f"{path}: array {missing} is missing; expected {listed}")
-    unknown = sorted(arrays.keys() - specs.keys())
-    if unknown:
-        log.warning("%s: not used: %s; expected %s", path, ", ".join(unknown), listed)
-    checked, sizes = {}, dict[str, tuple[int, str]]()
-    for name, spec in specs.items():
-        if name in arrays:
-            what = f"{path}: array {name}"
-            _check_shape(what, arrays[name], spec, sizes)
-            checked[name] = _checked_values(what, arrays[name], spec)
-    return checked
-
-
-def _load(path: Path) -> Arrays:
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UsageError(f"{path}: not a readable .npz of arrays ({first_line(error)})") from None
     except (TypeError, AttributeError) as error:  # np.load of an .npy returns an array
         raise UsageError(f"{path}: not an .npz of arrays ({first_line(error)})") from None
+    optional = [name for name, spec in specs.items() if spec.is_optional]
+    required = [name for name in specs if name not in optional]
+    listed = ", ".join(required) + (f", optionally {', '.join(optional)}" if optional else "")
+    for name in required:
+        if name not in arrays:
+            raise UsageError(f"{path}: array {name} is missing; expected {listed}")
+    if unknown := sorted(arrays.keys() - specs.keys()):
+        log.warning("%s: not used: %s; expected %s", path, ", ".join(unknown), listed)
+    checked, sizes = {}, dict[str, tuple[int, str]]()
+    for name, spec in specs.items():
+        if name in arrays:
+            _check_shape(f"{path}: array {name}", arrays[name], spec, sizes)
+            checked[name] = _checked_values(f"{path}: array {name}", arrays[name], spec)
+    return checked
 
 
 def _check_shape(what: str, array: np.ndarray, spec: ArraySpec, sizes: dict[str, tuple[int, str]]) -> None:

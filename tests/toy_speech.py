@@ -5,8 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
-from runtime.engines.base import Engine, Stream
-from runtime.engines.states import Arrays
+from runtime.engines.base import Arrays, Engine, Stream
 from runtime.families.voxtral_tts.decoder import Constants
 
 DIM, BOOKS, ACOUSTIC, ROWS, FRAME, VOCAB = 8, 4, 6, 24, 5, 40

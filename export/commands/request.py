@@ -11,7 +11,7 @@ from bundle.errors import UsageError
 from export.commands.family_options import add_family_options, given_options, option_models
 from model.families import DEFAULT, FAMILIES, find_family, public_name
 from quantize.recipe import RECIPES, find_recipe
-from runtime.commands.engine_arguments import COMPUTE_PRECISIONS
+from runtime.commands import COMPUTE_PRECISIONS
 
 if TYPE_CHECKING:
     from bundle.manifest import ExportRequest

@@ -10,7 +10,7 @@ from bundle.command import integer
 from bundle.errors import UsageError, VerificationError, VoxportError
 from bundle.files import write_whole
 from export.commands.request import add_checkpoint_argument, open_source
-from runtime.commands.engine_arguments import COMPUTE_PRECISIONS, add_compute_units
+from runtime.commands import COMPUTE_PRECISIONS, add_compute_units
 
 log = logging.getLogger(__name__)
 

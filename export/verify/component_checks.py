@@ -10,8 +10,7 @@ from export.verify.comparison import Check, Comparison, relative_distance
 from export.verify.context import Context, has_cache, has_window
 from export.verify.start_states import MAX_ROWS, at_position, full_states
 from model.component import Component
-from runtime.engines.base import Stream
-from runtime.engines.states import Arrays
+from runtime.engines.base import Arrays, Stream
 
 
 def check_components(context: Context) -> Iterable[Comparison | Check]:

@@ -11,8 +11,7 @@ from bundle.spec import Signature
 from model.component import Component
 from model.layers.attention import ReferenceAttention, attention_kernel
 from quantize.linear import LinearKernel, QuantizedLinear, float_activations, linear_kernel
-from runtime.engines.base import Engine, Stream
-from runtime.engines.states import Arrays, check_states, copy_states, empty_states
+from runtime.engines.base import Arrays, Engine, Stream, check_states, copy_states, empty_states
 
 
 class EagerEngine(Engine):

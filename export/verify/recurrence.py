@@ -10,8 +10,7 @@ from export.verify.context import Context, has_window
 from export.verify.start_states import MAX_ROWS, at_position, full_states, largest_example
 from model.component import Component
 from model.verification_plan import Decoder
-from runtime.engines.base import Stream
-from runtime.engines.states import Arrays
+from runtime.engines.base import Arrays, Stream
 
 log = logging.getLogger(__name__)
 LOG_INTERVAL = 200  # steps of a long run between two lines of progress

@@ -5,8 +5,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from model.component import Component
-from runtime.engines.base import Engine
-from runtime.engines.states import Arrays
+from runtime.engines.base import Arrays, Engine
 
 MAX_ROWS = 24  # of the longest call
 NOISE_STEP = 997  # values between the starts of two states' noise; a prime, so that no two rows are equal

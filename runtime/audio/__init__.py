@@ -1,1 +1,1 @@
-"""Audio in and out: files, recordings, live input, resampling, log-mel frames, captions."""
+"""Audio in and out: files, recordings, live sources, log-mel frames, captions."""

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from html import escape
 
 from pydantic import JsonValue
 
@@ -39,14 +40,13 @@ def cues(words: Iterable[Word]) -> Iterator[Word]:
 
 
 def _joined(cue: list[Word]) -> Word:
-    words = " ".join(word.text for word in cue).split()  # a blank line would end a cue
-    return Word(" ".join(words), cue[0].start, cue[-1].end)
+    text = " ".join(" ".join(word.text for word in cue).split())  # a blank line would end a cue
+    return Word(text, cue[0].start, cue[-1].end)
 
 
 def clock(seconds: float, decimal_mark: str = ".") -> str:
     """`00:01:02.345`."""
-    milliseconds = round(seconds * 1000)
-    minutes, rest = divmod(milliseconds, 60_000)
+    minutes, rest = divmod(round(seconds * 1000), 60_000)
     return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{decimal_mark}{rest % 1000:03}"
 
 
@@ -66,12 +66,8 @@ def as_srt(words: Iterable[Word]) -> str:
 def as_vtt(words: Iterable[Word]) -> str:
     """WebVTT subtitles."""
     return "WEBVTT\n\n" + "\n".join(
-        f"{clock(cue.start)} --> {clock(cue.end)}\n{_escaped(cue.text)}\n" for cue in cues(words)
+        f"{clock(cue.start)} --> {clock(cue.end)}\n{escape(cue.text, quote=False)}\n" for cue in cues(words)
     )
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def as_json(text: str, words: Iterable[Word] | None, **fields: JsonValue) -> str:

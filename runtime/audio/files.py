@@ -8,7 +8,6 @@ import numpy as np
 
 from bundle.errors import UsageError, VoxportError
 from bundle.files import check_writable, write_whole
-from runtime.audio.resampling import resample
 
 FULL_SCALE = 32767
 
@@ -75,9 +74,7 @@ def write_audio(path: Path, samples: np.ndarray, rate: int) -> None:
         raise VoxportError(
             f"{path}: cannot write samples of shape {list(samples.shape)}; expected samples [n], n at least 1"
         )
-    clipped = _clipped(samples)
-    is_raw = audio_format is RAW
-    write_whole(path, _integers(clipped).tobytes() if is_raw else _encoded(clipped, rate, audio_format, path))
+    write_whole(path, pcm16(samples) if audio_format is RAW else _encoded(samples, rate, audio_format, path))
 
 
 def _clipped(samples: np.ndarray) -> np.ndarray:
@@ -96,19 +93,20 @@ def _integers(clipped: np.ndarray) -> np.ndarray:
     return np.rint(clipped.astype(np.float64) * FULL_SCALE).astype("<i2")
 
 
-def _encoded(clipped: np.ndarray, rate: int, audio_format: Format, path: Path) -> bytes:
+def _encoded(samples: np.ndarray, rate: int, audio_format: Format, path: Path) -> bytes:
     """The content of the file. It is encoded in memory because libsndfile does not report a full disk."""
     import soundfile
+    import soxr
 
-    file_rate = audio_format.nearest_rate(rate)
-    samples = resample(clipped, rate, file_rate)
-    buffer = io.BytesIO()
+    values, buffer, file_rate = _clipped(samples), io.BytesIO(), audio_format.nearest_rate(rate)
+    if file_rate != rate:
+        values = np.clip(soxr.resample(values, rate, file_rate), -1.0, 1.0)  # the filter overshoots
     try:
-        values = _integers(samples) if audio_format.encoding == "PCM_16" else samples
+        values = _integers(values) if audio_format.encoding == "PCM_16" else values
         soundfile.write(buffer, values, file_rate, audio_format.encoding, format=audio_format.container)
     except (soundfile.LibsndfileError, ValueError) as error:
         reason = getattr(error, "error_string", error)  # without the address of the buffer
         raise VoxportError(
-            f"{path}: cannot encode {len(samples)} samples at {file_rate} Hz: {reason}; try .wav"
+            f"{path}: cannot encode {len(values)} samples at {file_rate} Hz: {reason}; try .wav"
         ) from None
     return buffer.getvalue()

@@ -44,9 +44,7 @@ class LogMel:
 
     def feed(self, samples: np.ndarray) -> np.ndarray:
         """samples float32 [n] in [-1, 1] -> the frames that they complete, float32 [frames, n_mels]."""
-        if len(samples) <= BLOCK_SAMPLES:
-            return self._feed_block(samples)
-        starts = range(0, len(samples), BLOCK_SAMPLES)
+        starts = range(0, max(1, len(samples)), BLOCK_SAMPLES)
         return np.concatenate([self._feed_block(samples[start : start + BLOCK_SAMPLES]) for start in starts])
 
     def _feed_block(self, samples: np.ndarray) -> np.ndarray:

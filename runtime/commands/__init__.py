@@ -1,6 +1,10 @@
-"""The commands of `python -m runtime`."""
+"""The commands of `python -m runtime`, and the arguments of every command that opens an engine."""
 
-from bundle.command import Command
+import argparse
+from pathlib import Path
+
+import runtime
+from bundle.command import Command, integer
 
 COMMANDS = (
     Command("say", "speak a text", "runtime.commands.say"),
@@ -11,3 +15,43 @@ COMMANDS = (
     Command("trace", "write all intermediate values of a bundle's run", "runtime.commands.trace"),
     Command("mil", "show the contents of a Core ML package", "runtime.commands.mil"),
 )
+COMPUTE_PRECISIONS = ("float16", "float32")
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--threads",
+        type=integer(1),
+        metavar="N",
+        help="number of threads the engine uses (default: all cores)",
+    )
+    parser.add_argument(
+        "--compute-precision",
+        choices=COMPUTE_PRECISIONS,
+        help="Core ML bundles: rounding of the reference executor; float16 rounds where the program says, "
+        "float32 never (default: float16; on macOS, Core ML runs instead)",
+    )
+    add_compute_units(parser)
+
+
+def add_compute_units(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--compute-units",
+        choices=("all", "cpu", "cpu_and_gpu", "cpu_and_ne"),
+        help="Core ML bundles on macOS: processors to use (default: all)",
+    )
+
+
+def engine_options(arguments: argparse.Namespace) -> "runtime.EngineOptions":
+    return runtime.EngineOptions(arguments.threads, arguments.compute_precision, arguments.compute_units)
+
+
+def add_task_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the commands that run a task from a bundle."""
+    parser.add_argument("--bundle", type=Path, required=True, metavar="DIR", help="folder of the bundle")
+    parser.add_argument(
+        "--no-check",
+        action="store_true",
+        help="skip the comparison of the bundle's files with their hashes, which takes 0.6 s per GB",
+    )
+    add_engine_arguments(parser)

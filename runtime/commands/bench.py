@@ -3,27 +3,47 @@
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 from bundle.bundle import Bundle
 from bundle.command import integer
 from bundle.errors import UsageError
-from runtime.commands.engine_arguments import add_engine_arguments, engine_options
+from runtime.bench import bench, bench_text
+from runtime.commands import add_engine_arguments, engine_options
+from runtime.families import open_family
+from runtime.families.base import Figures
 
 PROMPT_TOKENS = 20
-FAMILY_OPTIONS = ("streams", "chunks", "prompt_tokens")  # each is for some families
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", type=Path, help="folder of the bundle")
-    frames = "number of frames of 80 ms to time (default: 50)"
-    parser.add_argument("--frames", type=integer(1), default=50, metavar="N", help=frames)
-    prompt = f"text to speech: number of text tokens in the prompt (default: {PROMPT_TOKENS})"
-    parser.add_argument("--prompt-tokens", type=integer(1), metavar="N", help=prompt)
-    streams = "text to speech: also time N utterances in one batch (ONNX, up to 4)"
-    parser.add_argument("--streams", type=_counts, default=(), metavar="N,...", help=streams)
-    chunks = "speech to text: also time encoder calls of N steps of 80 ms"
-    parser.add_argument("--chunks", type=_counts, default=(), metavar="N,...", help=chunks)
+    parser.add_argument(
+        "--frames",
+        type=integer(1),
+        default=50,
+        metavar="N",
+        help="number of frames of 80 ms to time (default: 50)",
+    )
+    parser.add_argument(
+        "--prompt-tokens",
+        type=integer(1),
+        metavar="N",
+        help=f"text to speech: number of text tokens in the prompt (default: {PROMPT_TOKENS})",
+    )
+    parser.add_argument(
+        "--streams",
+        type=_counts,
+        default=(),
+        metavar="N,...",
+        help="text to speech: also time N utterances in one batch (ONNX, up to 4)",
+    )
+    parser.add_argument(
+        "--chunks",
+        type=_counts,
+        default=(),
+        metavar="N,...",
+        help="speech to text: also time encoder calls of N steps of 80 ms",
+    )
     add_engine_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print all figures as JSON on stdout")
 
@@ -40,13 +60,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def measure_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure_bundle(arguments: argparse.Namespace) -> Figures:
     """The figures of the bundle. Raises UsageError on an option that its family does not have."""
-    from runtime.bench import bench
-    from runtime.families import open_family
-
     family = Bundle(arguments.bundle).job.family
-    for name in FAMILY_OPTIONS:
+    for name in ("streams", "chunks", "prompt_tokens"):  # each is for some families
         if getattr(arguments, name) and name not in open_family(family).bench.options:
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"bench: {flag} does not apply to a bundle of {family}; leave it out")
@@ -59,7 +76,5 @@ def measure_bundle(arguments: argparse.Namespace) -> dict[str, Any]:
     )
 
 
-def print_result(result: dict[str, Any], as_json: bool) -> None:
-    from runtime.bench_text import bench_text
-
+def print_result(result: Figures, as_json: bool) -> None:
     print(json.dumps(result, indent=1) if as_json else bench_text(result))

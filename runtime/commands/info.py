@@ -13,17 +13,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     bundle = Bundle(arguments.bundle)
-    print(bundle.manifest.model_dump_json(indent=1) if arguments.json else "\n".join(_lines(bundle)))
+    print(bundle.manifest.model_dump_json(indent=1) if arguments.json else _text(bundle))
     return 0
 
 
-def _lines(bundle: Bundle) -> list[str]:
+def _text(bundle: Bundle) -> str:
     manifest, job = bundle.manifest, bundle.job
     options = ", ".join(f"{name} {value}" for name, value in job.options.items())
     voices, tokenizer = ", ".join(manifest.voices) or "none", ", ".join(manifest.tokenizer) or "none"
-    size = f"{bundle.size / 1e6:.1f} MB"
-    return [
-        f"{job.source.name} ({job.family}) for {job.target}, recipe {job.request.quant}, {size}",
+    lines = [
+        f"{job.source.name} ({job.family}) for {job.target}, recipe {job.request.quant}, "
+        f"{bundle.size / 1e6:.1f} MB",
         f"verification: {manifest.verification.status}, executed by: {manifest.executed_by}",
         f"compute precision: {job.compute_precision}",
         f"options: {options}; cache length {job.cache_length}",
@@ -34,3 +34,4 @@ def _lines(bundle: Bundle) -> list[str]:
             for entry in bundle.components
         ),
     ]
+    return "\n".join(lines)

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from bundle.errors import IntegrityError, UsageError
+from runtime.engines import check_installed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,8 +15,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from runtime.engines import check_installed
-
     check_installed("coreml", str(arguments.package))
     from runtime.mil import CallError, MilError, Package, describe, describe_text
 

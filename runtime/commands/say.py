@@ -7,19 +7,19 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from bundle.command import integer
 from bundle.errors import UsageError, VoxportError
 from bundle.progress import Progress
-from runtime.commands.engine_arguments import add_task_arguments, engine_options
+from runtime.commands import add_task_arguments, engine_options
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
     import numpy as np
 
-FORMATS = ".wav .flac .mp3 .ogg .pcm"
 STREAM_FRAMES = 5  # frames per piece, 0.4 s: short, because somebody listens
 FILE_FRAMES = 125  # 10 s: fewer calls, because a file is written at the end
 log = logging.getLogger(__name__)
@@ -27,23 +27,46 @@ log = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("text", help="text to speak; - reads it from stdin")
-    voice = (
-        "name of a voice, or a .safetensors file with key `embedding` "
-        "(default: neutral_female, else the first voice)"
+    parser.add_argument(
+        "--voice",
+        help="name of a voice, or a .safetensors file with key `embedding` "
+        "(default: neutral_female, else the first voice)",
     )
-    parser.add_argument("--voice", help=voice)
-    seed = "seed of the start noise, which is the same on every target (default: 0)"
-    parser.add_argument("--seed", type=integer(0), default=0, metavar="N", help=seed)
-    output = f"file to write, one of {FORMATS}"
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=output)
-    stream = "write raw 16-bit mono PCM to stdout while it is generated"
-    parser.add_argument("--stream", action="store_true", help=stream)
-    chunk = f"with --stream: frames of 80 ms per piece (default: {STREAM_FRAMES})"
-    parser.add_argument("--chunk-frames", type=integer(1), metavar="N", help=chunk)
-    longest = "maximum number of frames (default: 2048)"
-    parser.add_argument("--max-frames", type=integer(1), default=2048, metavar="N", help=longest)
-    clean = "remove markup and replace symbols and numbers by words (English)"
-    parser.add_argument("--clean-text", action="store_true", help=clean)
+    parser.add_argument(
+        "--seed",
+        type=integer(0),
+        default=0,
+        metavar="N",
+        help="seed of the start noise, which is the same on every target (default: 0)",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="file to write, one of .wav .flac .mp3 .ogg .pcm",
+    )
+    parser.add_argument(
+        "--stream", action="store_true", help="write raw 16-bit mono PCM to stdout while it is generated"
+    )
+    parser.add_argument(
+        "--chunk-frames",
+        type=integer(1),
+        metavar="N",
+        help=f"with --stream: frames of 80 ms per piece (default: {STREAM_FRAMES})",
+    )
+    parser.add_argument(
+        "--max-frames",
+        type=integer(1),
+        default=2048,
+        metavar="N",
+        help="maximum number of frames (default: 2048)",
+    )
+    parser.add_argument(
+        "--clean-text",
+        action="store_true",
+        help="remove markup and replace symbols and numbers by words (English)",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     add_task_arguments(parser)
 
@@ -57,24 +80,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output:
         check_format(arguments.output)
     task = open_task(TextToSpeech, arguments.bundle, engine_options(arguments), not arguments.no_check)
-    text = sys.stdin.read() if arguments.text == "-" else arguments.text
-    chunk = (arguments.chunk_frames or STREAM_FRAMES) if arguments.stream else FILE_FRAMES
-    pieces = _Pieces(
-        task.speak(
-            text,
-            voice=arguments.voice,
-            seed=arguments.seed,
-            max_frames=arguments.max_frames,
-            chunk_frames=chunk,
-            clean_text=arguments.clean_text,
-        )
+    pieces = task.speak(
+        sys.stdin.read() if arguments.text == "-" else arguments.text,
+        voice=arguments.voice,
+        seed=arguments.seed,
+        max_frames=arguments.max_frames,
+        chunk_frames=(arguments.chunk_frames or STREAM_FRAMES) if arguments.stream else FILE_FRAMES,
+        clean_text=arguments.clean_text,
     )
     _write(pieces, task.sample_rate, arguments)
     return 0
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raises UsageError on options that contradict each other."""
     if not arguments.stream and arguments.output is None:
         raise UsageError("say: no output; give -o FILE or --stream")
     if arguments.stream and arguments.json:
@@ -83,25 +101,20 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("say: --chunk-frames needs --stream; give both or none")
 
 
-class _Pieces:
-    """Iterates over pieces of samples. Afterwards `ended` is whether the model ended the speech itself."""
-
-    def __init__(self, pieces: Iterator[np.ndarray]):
-        self._pieces, self.ended = cast("Generator[np.ndarray, None, bool]", pieces), False
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        self.ended = yield from self._pieces
-
-
-def _write(pieces: _Pieces, rate: int, arguments: argparse.Namespace) -> None:
+def _write(pieces: Generator[np.ndarray, None, bool], rate: int, arguments: argparse.Namespace) -> None:
     import numpy as np
 
     from runtime.audio.files import pcm16, write_audio
 
-    started, first, seconds = time.perf_counter(), 0.0, 0.0
+    started, first, seconds, ended = time.perf_counter(), 0.0, 0.0, False
     kept: list[np.ndarray] = []
+
+    def spoken() -> Iterator[np.ndarray]:
+        nonlocal ended  # whether the model ended the speech itself
+        ended = yield from pieces
+
     with Progress() as progress:
-        for piece in pieces:
+        for piece in spoken():
             first = first or time.perf_counter() - started
             seconds += len(piece) / rate
             if arguments.stream:
@@ -118,8 +131,8 @@ def _write(pieces: _Pieces, rate: int, arguments: argparse.Namespace) -> None:
         write_audio(arguments.output, np.concatenate(kept), rate)
     after = f", first sound after {first:.2f} s" if arguments.stream else ""
     log.info("%.2f s of speech in %.2f s%s", seconds, elapsed, after)
-    result = {"output": str(arguments.output), "seconds": seconds, "sample_rate": rate, "elapsed": elapsed}
     if arguments.json:
-        print(json.dumps(result | {"ended": pieces.ended}))
+        result = {"output": str(arguments.output), "seconds": seconds, "sample_rate": rate}
+        print(json.dumps(result | {"elapsed": elapsed, "ended": ended}))
     elif not arguments.stream:
         print(arguments.output)

@@ -6,7 +6,10 @@ from pathlib import Path
 
 from bundle.bundle import Bundle
 from bundle.files import check_writable
-from runtime.commands.engine_arguments import add_engine_arguments, engine_options
+from runtime.commands import add_engine_arguments, engine_options
+from runtime.engines import open_engine
+from runtime.families import open_family, read_constants
+from runtime.trace import read_inputs, write_outputs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,29 +20,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments that the trace of a bundle and of eager PyTorch have in common."""
-    inputs = "arrays to read; docs/runtime.md lists their names"
-    parser.add_argument("--inputs", type=Path, required=True, metavar="IN.npz", help=inputs)
-    outputs = "file for the intermediate values"
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="OUT.npz", help=outputs)
-    live = "speech to text: run in steps of 80 ms, as for live audio"
-    parser.add_argument("--live", action="store_true", help=live)
-    shapes = "print the shapes of the written arrays as JSON on stdout"
-    parser.add_argument("--json", action="store_true", help=shapes)
+    parser.add_argument(
+        "--inputs",
+        type=Path,
+        required=True,
+        metavar="IN.npz",
+        help="arrays to read; docs/runtime.md lists their names",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        metavar="OUT.npz",
+        help="file for the intermediate values",
+    )
+    parser.add_argument(
+        "--live", action="store_true", help="speech to text: run in steps of 80 ms, as for live audio"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the shapes of the written arrays as JSON on stdout"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from runtime.engines import open_engine
-    from runtime.families import open_family, read_constants
-    from runtime.trace import read_inputs, write_outputs
-
     bundle = Bundle(arguments.bundle)
     bundle.check_hashes()
-    constants = read_constants(bundle.job)
-    trace = open_family(bundle.job.family).trace
+    constants, trace = read_constants(bundle.job), open_family(bundle.job.family).trace
     inputs = read_inputs(arguments.inputs, trace.inputs(constants))
     check_writable(arguments.output)
-    engine = open_engine(bundle, engine_options(arguments))
-    outputs = trace.run(engine, constants, inputs, arguments.live)
+    outputs = trace.run(open_engine(bundle, engine_options(arguments)), constants, inputs, arguments.live)
     write_outputs(arguments.output, outputs)
     shapes = {name: array.shape for name, array in outputs.items()}
     print(json.dumps(shapes) if arguments.json else arguments.output)

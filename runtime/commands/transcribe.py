@@ -1,23 +1,25 @@
 """Transcribe a recording, or live audio from stdin."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import logging
+import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bundle.command import integer
 from bundle.errors import UsageError
+from bundle.files import check_writable, write_whole
 from bundle.progress import Progress
-from runtime.commands.engine_arguments import add_task_arguments, engine_options
-
-if TYPE_CHECKING:
-    from runtime.audio.captions import Word
-    from runtime.speech_to_text import SpeechToText
+from runtime.audio.captions import Word, as_json, as_lines, as_srt, as_vtt, as_word_line
+from runtime.audio.sources import LiveSource, Recording, raw_stdin
+from runtime.commands import add_task_arguments, engine_options
+from runtime.opening import open_task
+from runtime.speech_to_text import SpeechToText
 
 FORMATS = ("text", "srt", "vtt", "json")
 LIVE_ONLY = {"rate": 16000, "channels": 1, "chunk": 1, "late": "wait"}  # and their defaults
@@ -26,34 +28,58 @@ log = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("audio", type=Path, help="audio file of any rate and number of channels; - is stdin")
-    formats = "output format (default: by the extension of FILE, else text)"
-    parser.add_argument("--format", choices=FORMATS, help=formats)
-    stamps = "add times: before each line of text, or of each word in json"
-    parser.add_argument("--timestamps", action="store_true", help=stamps)
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write (default: stdout)")
-    delay = "delay of text behind sound, one of the bundle's delays (default: its first)"
-    parser.add_argument("--delay-ms", type=int, metavar="MS", help=delay)
-    live = "read raw 16-bit little-endian samples from stdin and print words while they are spoken"
-    parser.add_argument("--live", action="store_true", help=live)
-    rate = f"with --live: sample rate (default: {LIVE_ONLY['rate']})"
-    parser.add_argument("--rate", type=integer(1, 768_000), metavar="HZ", help=rate)
-    channels = f"with --live: number of channels, which are mixed (default: {LIVE_ONLY['channels']})"
-    parser.add_argument("--channels", type=integer(1, 64), metavar="N", help=channels)
-    chunk = (
-        "with --live: number of 80 ms steps per encoder call; N costs less per step "
-        f"and adds (N - 1) * 80 ms of delay (default: {LIVE_ONLY['chunk']})"
+    parser.add_argument(
+        "--format", choices=FORMATS, help="output format (default: by the extension of FILE, else text)"
     )
-    parser.add_argument("--chunk", type=integer(1, 32), metavar="N", help=chunk)
-    late = "with --live: what happens to sound that arrives faster than it is transcribed (default: wait)"
-    parser.add_argument("--late", choices=("wait", "drop"), help=late)
+    parser.add_argument(
+        "--timestamps",
+        action="store_true",
+        help="add times: before each line of text, or of each word in json",
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write (default: stdout)")
+    parser.add_argument(
+        "--delay-ms",
+        type=int,
+        metavar="MS",
+        help="delay of text behind sound, one of the bundle's delays (default: its first)",
+    )
+    _add_live_arguments(parser)
     add_task_arguments(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from bundle.files import check_writable
-    from runtime.opening import open_task
-    from runtime.speech_to_text import SpeechToText
+def _add_live_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="read raw 16-bit little-endian samples from stdin and print words while they are spoken",
+    )
+    parser.add_argument(
+        "--rate",
+        type=integer(1, 768_000),
+        metavar="HZ",
+        help=f"with --live: sample rate (default: {LIVE_ONLY['rate']})",
+    )
+    parser.add_argument(
+        "--channels",
+        type=integer(1, 64),
+        metavar="N",
+        help=f"with --live: number of channels, which are mixed (default: {LIVE_ONLY['channels']})",
+    )
+    parser.add_argument(
+        "--chunk",
+        type=integer(1, 32),
+        metavar="N",
+        help="with --live: number of 80 ms steps per encoder call; N costs less per step "
+        f"and adds (N - 1) * 80 ms of delay (default: {LIVE_ONLY['chunk']})",
+    )
+    parser.add_argument(
+        "--late",
+        choices=("wait", "drop"),
+        help="with --live: what happens to sound that arrives faster than it is transcribed (default: wait)",
+    )
 
+
+def run(arguments: argparse.Namespace) -> int:
     ending = arguments.output.suffix[1:].lower() if arguments.output else ""
     arguments.format = arguments.format or (ending if ending in FORMATS else "text")
     _check(arguments)
@@ -62,25 +88,18 @@ def run(arguments: argparse.Namespace) -> int:
     task = open_task(SpeechToText, arguments.bundle, engine_options(arguments), not arguments.no_check)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # on every terminal, file and pipe
-    if arguments.live:
-        from runtime.commands.live import transcribe_live
-
-        transcribe_live(task, arguments)
-    else:
-        _transcribe_file(task, arguments)
+    (_transcribe_live if arguments.live else _transcribe_file)(task, arguments)
     return 0
 
 
 def _check(arguments: argparse.Namespace) -> None:
     """Raises UsageError on options that contradict each other. Sets the defaults of LIVE_ONLY."""
-    if arguments.live:
-        if str(arguments.audio) != "-":
-            found = arguments.audio
-            raise UsageError(
-                f"transcribe: --live reads stdin; give - in place of {found}, or leave --live out"
-            )
-        if arguments.format in ("srt", "vtt") or arguments.output:
-            raise UsageError("transcribe: --live writes text or json to stdout; leave -o, srt and vtt out")
+    if arguments.live and str(arguments.audio) != "-":
+        raise UsageError(
+            f"transcribe: --live reads stdin; give - in place of {arguments.audio}, or leave --live out"
+        )
+    if arguments.live and (arguments.format in ("srt", "vtt") or arguments.output):
+        raise UsageError("transcribe: --live writes text or json to stdout; leave -o, srt and vtt out")
     if arguments.timestamps and arguments.format in ("srt", "vtt"):
         raise UsageError(
             f"transcribe: --timestamps is for text and json; {arguments.format} always has times"
@@ -93,9 +112,6 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
-    from bundle.files import write_whole
-    from runtime.audio.recordings import Recording
-
     source, started = Recording(arguments.audio, task.sample_rate), time.perf_counter()
     text = ""
     words: list[Word] = []
@@ -110,22 +126,58 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
                 progress.update(source.seconds, f"{source.seconds:.0f} s of sound so far, {len(words)} words")
     elapsed = time.perf_counter() - started
     log.info("%.1f s of sound in %.1f s, %d words", source.seconds, elapsed, len(words))
-    if prints_at_once:
-        print()
-        return
-    content = _formatted(text, words, source.seconds, arguments)
+    content = "\n" if prints_at_once else _formatted(text, words, source.seconds, arguments)
     if arguments.output:
         write_whole(arguments.output, content.encode())
-        print(arguments.output)
-    else:
-        sys.stdout.write(content)
+        content = f"{arguments.output}\n"
+    sys.stdout.write(content)
 
 
 def _formatted(text: str, words: list[Word], seconds: float, arguments: argparse.Namespace) -> str:
-    from runtime.audio.captions import as_json, as_lines, as_srt, as_vtt
-
     if arguments.format == "json":
         return as_json(text.strip(), words if arguments.timestamps else None, seconds=seconds)
     if arguments.format == "text":
         return as_lines(words) if arguments.timestamps else f"{text.lstrip()}\n"
     return (as_srt if arguments.format == "srt" else as_vtt)(words)
+
+
+def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
+    """Transcribes stdin, and prints words as soon as they are known.
+
+    The first interruption ends the sound, and the remaining text is printed. The second one stops.
+    """
+    task.check_live()
+    source = LiveSource(
+        raw_stdin(), arguments.rate, arguments.channels, task.sample_rate, drops=arguments.late == "drop"
+    )
+    prints_text = arguments.format == "text" and not arguments.timestamps
+    with _first_interruption(source.end):
+        for delta in task.transcribe(
+            source.blocks(), delay_ms=arguments.delay_ms, live=True, chunk_tokens=arguments.chunk
+        ):
+            if prints_text:
+                print(delta.text, end="", flush=True)
+                continue
+            for word in delta.words:  # with times of the source: sound that was dropped before counts
+                start, end = (at + source.lost_before(at) for at in (word.start, word.end))
+                line = as_word_line(replace(word, start=start, end=end), arguments.format == "json")
+                print(line, flush=True)
+    if prints_text:
+        print(flush=True)
+
+
+@contextmanager
+def _first_interruption(end: Callable[[], None]) -> Iterator[None]:
+    """Calls `end` on the first SIGINT or SIGTERM; another one raises KeyboardInterrupt."""
+
+    def handle(number: int, frame: object) -> None:
+        end()
+        for each in before:
+            signal.signal(each, signal.default_int_handler)
+
+    before = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

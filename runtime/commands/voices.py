@@ -4,6 +4,9 @@ import argparse
 import json
 from pathlib import Path
 
+from bundle.bundle import Bundle
+from runtime.families import open_family
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", type=Path, help="folder of the bundle")
@@ -11,9 +14,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bundle.bundle import Bundle
-    from runtime.families import open_family
-
     bundle = Bundle(arguments.bundle)
     rows = open_family(bundle.job.family).voices(bundle)
     lines = "\n".join(f"{name:<16} {count} rows" for name, count in rows.items())

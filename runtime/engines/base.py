@@ -1,14 +1,21 @@
-"""`Engine` opens a bundle's components; `Stream` holds the states of one caller."""
+"""`Engine` opens a bundle's components; `Stream` holds the states of one caller. Also helpers for states."""
 
+import math
+import mmap
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import RLock
 
+import numpy as np
+
+from bundle.cache import MAX_ROW_POSITION
 from bundle.errors import UsageError
-from bundle.spec import Signature
-from runtime.engines.inputs import check_inputs
-from runtime.engines.states import Arrays, put_rows, unique_caches
+from bundle.spec import Dimension, Signature, StateSpec
+
+Arrays = dict[str, np.ndarray]
+PAGE_VALUES = 1024  # float32 values of a memory page
 
 
 @dataclass(frozen=True)
@@ -103,13 +110,13 @@ class Stream(ABC):
 
     def save_rows(self, count: int) -> Arrays:
         """Copies of the first `count` rows of every cache by name; of all rows where a cache has fewer."""
-        rows = {}
         with self.lock:
             states = self._current_states()
-            for name, state in unique_caches(self.signatures.values()).items():
-                axis = state.cache.row_axis if state.cache else 0
-                rows[name] = states[name][(slice(None),) * axis + (slice(count),)].copy()
-        return rows
+            caches = unique_caches(self.signatures.values())
+            return {
+                name: states[name][(slice(None),) * _row_axis(cache) + (slice(count),)].copy()
+                for name, cache in caches.items()
+            }
 
     def _current_states(self) -> Arrays:
         """All states by name, to be read before the next call. An engine may return them without a copy.
@@ -123,3 +130,133 @@ class Stream(ABC):
         states = self.snapshot()
         put_rows(states, unique_caches(self.signatures.values()), rows, self.batch)
         self.restore(states)
+
+
+def check_inputs(name: str, signature: Signature, inputs: Arrays, batch: int = 1) -> None:
+    """Checks names, dtypes, shapes, bounds and positions of the inputs of component `name`.
+
+    Engines check less than this, and one of them aborts on a negative position. Raises UsageError.
+    """
+    if inputs.keys() != {spec.name for spec in signature.inputs}:
+        expected = ", ".join(spec.name for spec in signature.inputs)
+        raise UsageError(f"{name}: inputs {', '.join(sorted(inputs))}; expected {expected}")
+    sizes: dict[Dimension, int] = {}  # of named dimensions, which all inputs share
+    for spec in signature.inputs:
+        array, what = inputs[spec.name], f"{name}: input {spec.name}"
+        if array.dtype != spec.dtype:
+            raise UsageError(f"{what} is {array.dtype}, expected {spec.dtype}")
+        shape = (batch, *spec.shape[1:]) if batch > 1 else spec.shape
+        fits = array.ndim == len(shape)
+        for size, dim in zip(array.shape, shape, strict=False):
+            low, high = signature.dims[dim] if isinstance(dim, str) else (dim, dim)
+            fits = fits and low <= size <= high and sizes.setdefault(dim, size) == size
+        if not fits:
+            bounds = ", ".join(f"{dim} from {low} to {high}" for dim, (low, high) in signature.dims.items())
+            raise UsageError(
+                f"{what} has shape {list(array.shape)}, expected {list(shape)} {bounds}".rstrip()
+            )
+    for position in inputs["position"].tolist() if "position" in inputs else ():
+        _check_position(name, signature, position, inputs[signature.inputs[0].name].shape[1])
+
+
+def _check_position(name: str, signature: Signature, position: int, rows: int) -> None:
+    """A call beyond the window of a sliding-window cache takes at most `max_call_rows` rows."""
+    state = signature.cache
+    if state is None or state.cache is None:
+        if position < 0:
+            raise UsageError(f"{name}: position {position}, expected 0 or more")
+        return
+    cache, limit = state.cache, state.rows
+    if cache.window is not None:
+        one_call = rows * cache.rows_per_position <= cache.max_call_rows
+        limit = MAX_ROW_POSITION if one_call else cache.window
+    positions = limit // cache.rows_per_position
+    if position < 0 or position + rows > positions:
+        raise UsageError(
+            f"{name}: position {position} with {rows} rows lies outside the cache of {positions}"
+        )
+
+
+def unique_states(signatures: Iterable[Signature]) -> dict[str, StateSpec]:
+    """The states of several components by name; components of one graph share them."""
+    return {state.name: state for signature in signatures for state in signature.states}
+
+
+def unique_caches(signatures: Iterable[Signature]) -> dict[str, StateSpec]:
+    return {name: state for name, state in unique_states(signatures).items() if state.cache}
+
+
+def batched_shape(state: StateSpec, batch: int) -> tuple[int, ...]:
+    return (batch, *state.shape[1:])
+
+
+def empty_states(signatures: Iterable[Signature], batch: int = 1) -> Arrays:
+    """Zeros for every state. A page of a cache uses no memory before a row is written to it."""
+    states = unique_states(signatures)
+    return {name: _lazy_zeros(batched_shape(state, batch), state.dtype) for name, state in states.items()}
+
+
+def copy_states(states: Arrays) -> Arrays:
+    """Copies of all states. Pages of zeros, such as the unused rows of a cache, use no memory."""
+    copies = {}
+    for name, array in states.items():
+        copies[name] = _lazy_zeros(array.shape, array.dtype.name)
+        target, source = copies[name].reshape(-1), np.ascontiguousarray(array).reshape(-1)
+        paged = source.size - source.size % PAGE_VALUES  # the last page may be partial
+        pages = source[:paged].reshape(-1, PAGE_VALUES)
+        np.copyto(target[:paged].reshape(pages.shape), pages, where=pages.any(axis=1, keepdims=True))
+        target[paged:] = source[paged:]
+    return copies
+
+
+def _lazy_zeros(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Zeros mapped from the system.
+
+    NumPy may clear heap memory or use huge pages: 0.4 GB for the published caches.
+    """
+    count = math.prod(shape)
+    size = max(1, count * np.dtype(dtype).itemsize)
+    flags = {}
+    if hasattr(mmap, "MAP_PRIVATE"):  # shared pages would use memory when they are read
+        flags["flags"] = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    pages = mmap.mmap(-1, size, **flags)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with suppress(OSError):  # a kernel without huge pages
+            pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(pages, dtype, count).reshape(shape)
+
+
+def check_states(signatures: Iterable[Signature], states: Arrays, batch: int = 1) -> None:
+    """Checks that a snapshot has the states of these components.
+
+    Raises UsageError that names the first difference.
+    """
+    specs = unique_states(signatures)
+    expected = {name: (batched_shape(state, batch), state.dtype) for name, state in specs.items()}
+    found = {name: (array.shape, array.dtype.name) for name, array in states.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if found.get(name) != expected.get(name):
+            raise UsageError(
+                f"snapshot: state {name} is {found.get(name)}, this bundle has {expected.get(name)}"
+            )
+
+
+def put_rows(states: Arrays, caches: dict[str, StateSpec], rows: Arrays, batch: int = 1) -> None:
+    """Writes `rows` to the beginning of the caches in `states`.
+
+    Raises UsageError on rows of another bundle.
+    """
+    for name in sorted(caches.keys() | rows.keys()):
+        state, found = caches.get(name), rows.get(name, np.empty(0))
+        shape, axis = list(batched_shape(state, batch)) if state else [], _row_axis(state)
+        if not shape or found.ndim != len(shape) or _without(found.shape, axis) != _without(shape, axis):
+            raise UsageError(f"rows: cache {name} has shape {list(found.shape)}, this bundle has {shape}")
+        states[name][(slice(None),) * axis + (slice(found.shape[axis]),)] = found
+
+
+def _row_axis(state: StateSpec | None) -> int:
+    return state.cache.row_axis if state and state.cache else 0
+
+
+def _without(shape: Iterable[int], axis: int) -> list[int]:
+    return [size for index, size in enumerate(shape) if index != axis]

@@ -1,23 +1,31 @@
-"""Core ML bundles: through Core ML on macOS, through the MIL reference executor elsewhere."""
+"""Core ML bundles: through Core ML on macOS, through the MIL reference executor elsewhere.
+
+A package holds a function per component. The functions of one package share its states, which are named
+`GRAPH_name`. Core ML has no 64-bit integers, and its states are float16.
+"""
 
 import logging
 import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bundle.bundle import Bundle
-from bundle.errors import UsageError, VoxportError, first_line
+from bundle.cache import coreml_state_name
+from bundle.errors import IntegrityError, UsageError, VoxportError, first_line
 from bundle.manifest import ComponentEntry
-from runtime.engines.base import Engine, EngineOptions, Stream
-from runtime.engines.mil import ReferenceEngine, int32_inputs, package_states
-from runtime.engines.states import Arrays, check_states
+from bundle.spec import StateSpec, TensorSpec
+from runtime.engines.base import Arrays, Engine, EngineOptions, Stream, check_states
+from runtime.mil import PRECISIONS, Executor, MilError, Package, PackageError
+from runtime.mil.program import Function
 
 log = logging.getLogger(__name__)
 UNIT_NAMES = {"all": "ALL", "cpu": "CPU_ONLY", "cpu_and_gpu": "CPU_AND_GPU", "cpu_and_ne": "CPU_AND_NE"}
+MIL_DTYPES = {"float32": "fp32", "int64": "int32"}
 
 
 def open_coreml(bundle: Bundle, options: EngineOptions) -> Engine:
@@ -46,6 +54,53 @@ def open_coreml(bundle: Bundle, options: EngineOptions) -> Engine:
     return ReferenceEngine(bundle, precision or "float16")
 
 
+class PackageStream(Stream):
+    """States by graph, in an object of the engine. Those of a graph are zeros until the graph is called."""
+
+    def __init__(self, engine: "CoreMLEngine | ReferenceEngine"):
+        super().__init__({entry.name: entry.signature for entry in engine.bundle.components}, engine.lock)
+        self._engine = engine
+        self._states: dict[str, Any] = {}  # MLState or Arrays; coremltools has no types
+
+    def reset(self) -> None:
+        self._states = {}
+
+    def _graph_states(self, entry: ComponentEntry) -> Any:
+        if entry.graph not in self._states:
+            self._states[entry.graph] = self._engine.new_states(entry)
+        return self._states[entry.graph]
+
+    def _carriers(self) -> list[tuple[StateSpec, ComponentEntry]]:
+        """Every state, with a component that carries it."""
+        entries = self._engine.bundle.components
+        found = {state.name: (state, entry) for entry in entries for state in entry.signature.states}
+        return list(found.values())
+
+    def snapshot(self) -> Arrays:
+        states = {}
+        with self.lock:
+            for state, entry in self._carriers():
+                array = self._engine.read_state(entry, self._graph_states(entry), state.name)
+                states[state.name] = np.array(array, state.dtype)
+        return states
+
+    def restore(self, states: Arrays) -> None:
+        check_states(self.signatures.values(), states)
+        with self.lock:
+            for state, entry in self._carriers():
+                self._engine.write_state(entry, self._graph_states(entry), state.name, states[state.name])
+
+    def _run(self, component: str, inputs: Arrays) -> Arrays:
+        entry = self._engine.bundle.component(component)
+        arrays = {
+            name: array.astype(np.int32) if array.dtype == np.int64 else array
+            for name, array in inputs.items()
+        }
+        states = self._graph_states(entry) if entry.signature.states else None
+        outputs = self._engine.call(entry, arrays, states)
+        return {spec.name: outputs[spec.name] for spec in entry.signature.outputs}
+
+
 @contextmanager
 def _core_ml_errors(what: str) -> Iterator[None]:
     """Turns errors of Core ML into VoxportError. Their types have no common base below Exception."""
@@ -58,7 +113,10 @@ def _core_ml_errors(what: str) -> Iterator[None]:
 
 
 class CoreMLEngine(Engine):
-    """Core ML on macOS 15 or newer. Models load and are compiled for this machine on first use."""
+    """Core ML on macOS 15 or newer. Models load and are compiled for this machine on first use.
+
+    The states of a graph are an `MLState`.
+    """
 
     def __init__(self, bundle: Bundle, compute_units: str):
         super().__init__()
@@ -69,55 +127,121 @@ class CoreMLEngine(Engine):
         self._units = coremltools.ComputeUnit[UNIT_NAMES[compute_units]]
         self._models: dict[tuple[str, str], Any] = {}  # MLModel; coremltools has no types
 
-    def model(self, entry: ComponentEntry) -> Any:
-        """The `MLModel` of a component. Raises VoxportError if Core ML cannot open it."""
-        key = (entry.file, entry.entry_point)
+    def _model(self, entry: ComponentEntry) -> Any:
+        key, path = (entry.file, entry.entry_point), str(self.bundle.folder / entry.file)
         if key not in self._models:
-            path = str(self.bundle.folder / entry.file)
             with _core_ml_errors(path):
                 self._models[key] = self._coremltools.models.MLModel(
                     path, compute_units=self._units, function_name=entry.entry_point
                 )
         return self._models[key]
 
-    def stream(self) -> "CoreMLStream":
-        return CoreMLStream(self)
+    def stream(self) -> PackageStream:
+        return PackageStream(self)
 
-
-class CoreMLStream(Stream):
-    """One `MLState` per graph, which all functions of its package use."""
-
-    def __init__(self, engine: CoreMLEngine):
-        self._entries = {entry.name: entry for entry in engine.bundle.components}
-        super().__init__({name: entry.signature for name, entry in self._entries.items()}, engine.lock)
-        self._engine = engine
-        self._states: dict[str, Any] = {}  # MLState; coremltools has no types
-
-    def reset(self) -> None:
-        self._states = {}
-
-    def _graph_state(self, entry: ComponentEntry) -> Any:
-        if entry.graph not in self._states:
-            with _core_ml_errors(entry.name):
-                self._states[entry.graph] = self._engine.model(entry).make_state()
-        return self._states[entry.graph]
-
-    def snapshot(self) -> Arrays:
-        states = {}
-        for name, state in package_states(self._entries.values()).items():
-            with _core_ml_errors(state.entry.name):
-                states[name] = np.array(self._graph_state(state.entry).read_state(state.name), state.dtype)
-        return states
-
-    def restore(self, states: Arrays) -> None:
-        check_states(self.signatures.values(), states)
-        for name, state in package_states(self._entries.values()).items():
-            with _core_ml_errors(state.entry.name):  # float32: coremltools passes no float16 array to Core ML
-                self._graph_state(state.entry).write_state(state.name, states[name])
-
-    def _run(self, component: str, inputs: Arrays) -> Arrays:
-        entry = self._entries[component]
-        arguments = [int32_inputs(inputs)] + ([self._graph_state(entry)] if entry.signature.states else [])
+    def new_states(self, entry: ComponentEntry) -> Any:
         with _core_ml_errors(entry.name):
-            outputs = self._engine.model(entry).predict(*arguments)
-        return {spec.name: outputs[spec.name] for spec in entry.signature.outputs}
+            return self._model(entry).make_state()
+
+    def read_state(self, entry: ComponentEntry, states: Any, name: str) -> np.ndarray:
+        with _core_ml_errors(entry.name):
+            return np.asarray(states.read_state(coreml_state_name(entry.graph, name)))
+
+    def write_state(self, entry: ComponentEntry, states: Any, name: str, array: np.ndarray) -> None:
+        with _core_ml_errors(entry.name):  # float32: coremltools passes no float16 array to Core ML
+            states.write_state(coreml_state_name(entry.graph, name), array)
+
+    def call(self, entry: ComponentEntry, inputs: Arrays, states: Any) -> Arrays:
+        with _core_ml_errors(entry.name):
+            outputs: Arrays = self._model(entry).predict(inputs, *([] if states is None else [states]))
+        return outputs
+
+
+class ReferenceEngine(Engine):
+    """The MIL reference executor. A function is read on first use; all streams share its weights.
+
+    The states of a graph are arrays, under their names in the package.
+    """
+
+    def __init__(self, bundle: Bundle, precision: str = "float16"):
+        """Raises UsageError on a precision that the executor does not have."""
+        super().__init__()
+        if precision not in PRECISIONS:
+            raise UsageError(
+                f"compute_precision {precision!r}: expected one of {', '.join(PRECISIONS)}",
+                field="compute_precision",
+            )
+        self.bundle, self._precision, self.identity = bundle, precision, f"executor, {precision}"
+        self._packages: dict[str, Package] = {}
+        self._executors: dict[tuple[str, str], Executor] = {}
+
+    def _executor(self, entry: ComponentEntry) -> Executor:
+        """The executor of a component. Raises IntegrityError if the package is damaged."""
+        key, path = (entry.file, entry.entry_point), self.bundle.folder / entry.file
+        if key not in self._executors:
+            try:
+                if entry.file not in self._packages:
+                    self._packages[entry.file] = Package(path)
+                function = self._packages[entry.file].function(entry.entry_point)
+                _check_interface(function, entry, path)
+                self._executors[key] = Executor(function, self._precision)
+            except MilError as error:
+                raise IntegrityError(str(error)) from None
+        return self._executors[key]
+
+    def stream(self) -> PackageStream:
+        return PackageStream(self)
+
+    @contextmanager
+    def _mil_errors(self, entry: ComponentEntry) -> Iterator[None]:
+        try:
+            yield
+        except PackageError as error:
+            raise IntegrityError(f"{self.bundle.folder / entry.file}: {error}") from None
+        except MilError as error:
+            raise VoxportError(f"{entry.name}: {error}") from None
+
+    def new_states(self, entry: ComponentEntry) -> Arrays:
+        with self._mil_errors(entry):
+            return self._executor(entry).new_states()
+
+    def read_state(self, entry: ComponentEntry, states: Arrays, name: str) -> np.ndarray:
+        return states[coreml_state_name(entry.graph, name)]
+
+    def write_state(self, entry: ComponentEntry, states: Arrays, name: str, array: np.ndarray) -> None:
+        key = coreml_state_name(entry.graph, name)
+        states[key] = array.astype(states[key].dtype)
+
+    def call(self, entry: ComponentEntry, inputs: Arrays, states: Arrays | None) -> Arrays:
+        with self._mil_errors(entry):
+            return self._executor(entry).run(inputs, states)
+
+
+def _check_interface(function: Function, entry: ComponentEntry, path: Path) -> None:
+    """Compares a function with the signature of its component.
+
+    Raises IntegrityError that names the first difference.
+    """
+    signature = entry.signature
+    states = {
+        coreml_state_name(entry.graph, state.name): f"fp16[{', '.join(map(str, state.shape))}]"
+        for state in signature.states
+    }
+    for kind, found, expected in (
+        ("input", function.inputs, {spec.name: _mil_type(spec) for spec in signature.inputs}),
+        ("output", function.outputs, {spec.name: _mil_type(spec) for spec in signature.outputs}),
+        ("state", function.states, states),
+    ):
+        types = {name: str(found_type) for name, found_type in found.items()}
+        for name in sorted(types.keys() | expected.keys()):
+            if types.get(name) != expected.get(name):
+                raise IntegrityError(
+                    f"{path}: function {function.name}: {kind} {name}: found {types.get(name, 'none')}, "
+                    f"the manifest has {expected.get(name, 'none')}; export the bundle again"
+                )
+
+
+def _mil_type(spec: TensorSpec) -> str:
+    """The type as a MIL program prints it. A dimension with bounds prints as `?`."""
+    sizes = ", ".join("?" if isinstance(size, str) else str(size) for size in spec.shape)
+    return f"{MIL_DTYPES.get(spec.dtype)}[{sizes}]"

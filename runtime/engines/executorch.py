@@ -8,7 +8,7 @@ those of the caller (`GRAPH.write`). Only the written rows of a cache are moved.
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
@@ -21,8 +21,17 @@ from bundle.cache import read_method, write_method
 from bundle.errors import VoxportError, first_line
 from bundle.manifest import ComponentEntry
 from bundle.spec import StateSpec
-from runtime.engines.base import Engine, EngineOptions, Stream
-from runtime.engines.states import Arrays, check_states, empty_states, put_rows, unique_caches
+from runtime.engines.base import (
+    Arrays,
+    Engine,
+    EngineOptions,
+    Stream,
+    check_states,
+    empty_states,
+    put_rows,
+    unique_caches,
+    unique_states,
+)
 
 
 @contextmanager
@@ -54,7 +63,7 @@ class ExecuTorchEngine(Engine):
     def __init__(self, bundle: Bundle, options: EngineOptions):
         """Raises VoxportError on a bundle whose methods read and write whole caches."""
         super().__init__()
-        if any(_cache_rows(entry) and not entry.state_rows_per_call for entry in bundle.components):
+        if any(entry.signature.cache and not entry.state_rows_per_call for entry in bundle.components):
             raise VoxportError(
                 f"{bundle.folder}: its programs read and write whole caches, expected blocks of rows; "
                 "export the bundle again"
@@ -75,45 +84,31 @@ class ExecuTorchEngine(Engine):
 
     def execute(self, file: str, method: str, inputs: list[np.ndarray]) -> list[np.ndarray]:
         """Calls a method of a program file. The outputs are copies. Raises VoxportError."""
-        loaded = self._methods.get(method) or self._load(file, method)
+        loaded, threads = self._methods.get(method) or self._load(file, method), self._torch.get_num_threads()
+        # Small float products run in torch's own pool, whose threads compete with ExecuTorch's: three times
+        # slower.
+        self._torch.set_num_threads(1)
         try:
             tensors = [self._torch.from_numpy(np.ascontiguousarray(array)) for array in inputs]
-            with self._single_torch_thread():
-                return [tensor.numpy() for tensor in loaded.execute(tensors)]
+            return [tensor.numpy() for tensor in loaded.execute(tensors)]
         except (RuntimeError, KeyError) as error:
-            raise self._method_error(file, method, error, []) from None
+            path, reason = self.bundle.folder / file, _error_text(error, [])
+            raise VoxportError(f"{path}: method {method}: ExecuTorch failed: {reason}") from None
+        finally:
+            self._torch.set_num_threads(threads)
 
     def _load(self, file: str, method: str) -> Any:
-        path = self.bundle.folder / file
         log: list[str] = []
+        step = "ExecuTorch cannot open it"
         try:
             with _captured_stderr() as log:
                 if file not in self._programs:
-                    self._programs[file] = self._runtime.load_program(path)
-        except RuntimeError as error:
-            raise VoxportError(f"{path}: ExecuTorch cannot open it: {_error_text(error, log)}") from None
-        try:
-            with _captured_stderr() as log:
+                    self._programs[file] = self._runtime.load_program(self.bundle.folder / file)
+                step = f"method {method}: ExecuTorch failed"
                 self._methods[method] = self._programs[file].load_method(method)
         except (RuntimeError, KeyError) as error:
-            raise self._method_error(file, method, error, log) from None
+            raise VoxportError(f"{self.bundle.folder / file}: {step}: {_error_text(error, log)}") from None
         return self._methods[method]
-
-    def _method_error(self, file: str, method: str, error: Exception, log: list[str]) -> VoxportError:
-        path = self.bundle.folder / file
-        return VoxportError(f"{path}: method {method}: ExecuTorch failed: {_error_text(error, log)}")
-
-    @contextmanager
-    def _single_torch_thread(self) -> Iterator[None]:
-        """Small float products run in torch's own pool, whose threads compete with ExecuTorch's: three times
-        slower.
-        """
-        threads = self._torch.get_num_threads()
-        self._torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            self._torch.set_num_threads(threads)
 
     def stream(self) -> "ExecuTorchStream":
         return ExecuTorchStream(self)
@@ -126,10 +121,11 @@ class ExecuTorchStream(Stream):
     """
 
     def __init__(self, engine: ExecuTorchEngine):
-        self._entries = {entry.name: entry for entry in engine.bundle.components}
-        super().__init__({name: entry.signature for name, entry in self._entries.items()}, engine.lock)
+        entries = engine.bundle.components
+        super().__init__({entry.name: entry.signature for entry in entries}, engine.lock)
         self._engine = engine
-        self._graphs = {entry.graph: entry for entry in self._entries.values() if entry.signature.states}
+        self._graphs = {entry.graph: entry for entry in entries if entry.signature.states}
+        self._rows: dict[str, int] = {}
         self.reset()
 
     def reset(self) -> None:
@@ -137,14 +133,7 @@ class ExecuTorchStream(Stream):
 
         Cache rows are not cleared: rows beyond the last written one are masked or not read.
         """
-        with self.lock:
-            self._saved = {
-                state.name: np.zeros(_rows_shape(state, 0), state.dtype)
-                for entry in self._graphs.values()
-                for state in entry.signature.states
-            }
-            self._rows = dict.fromkeys(self._graphs, 0)
-            self._deactivate()
+        self._replace(_empty_rows(unique_states(self.signatures.values()).values(), 0))
 
     def snapshot(self) -> Arrays:
         states = empty_states(self.signatures.values())
@@ -156,36 +145,35 @@ class ExecuTorchStream(Stream):
 
     def restore(self, states: Arrays) -> None:
         check_states(self.signatures.values(), states)
-        rows, saved = {}, {}
-        for graph, entry in self._graphs.items():
-            caches = [states[state.name] for state in entry.signature.states if state.cache]
-            rows[graph] = max(map(_written_rows, caches), default=0)
-            for state in entry.signature.states:
-                array = states[state.name]
-                saved[state.name] = (array[:, : rows[graph]] if state.cache else array).copy()
-        with self.lock:
-            self._saved, self._rows = saved, rows
-            self._deactivate()
+        saved = {}
+        for entry in self._graphs.values():
+            specs = entry.signature.states
+            rows = max((_written_rows(states[spec.name]) for spec in specs if spec.cache), default=0)
+            for spec in specs:
+                array = states[spec.name]
+                saved[spec.name] = (array[:, :rows] if spec.cache else array).copy()
+        self._replace(saved)
 
     def load_rows(self, rows: Arrays) -> None:
         caches = unique_caches(self.signatures.values())
-        found = {
-            name: np.zeros(_rows_shape(state, rows[name].shape[1] if name in rows else 0), np.float32)
-            for name, state in caches.items()
-        }
+        found: Arrays = {}
+        for name, state in caches.items():
+            found |= _empty_rows([state], rows[name].shape[1] if name in rows else 0)
         put_rows(found, caches, rows)
         with self.lock:
-            self._saved = self._current_states() | found
-            for graph, entry in self._graphs.items():
-                counts = (found[state.name].shape[1] for state in entry.signature.states if state.cache)
-                self._rows[graph] = max(counts, default=0)
-            self._deactivate()
+            self._replace(self._current_states() | found)
 
-    def _deactivate(self) -> None:
-        """Makes `_saved` the valid copy; the next call writes it to the programs."""
-        for graph in self._graphs:
-            if self._engine.active.get(graph) is self:
-                del self._engine.active[graph]
+    def _replace(self, saved: Arrays) -> None:
+        """Makes `saved` the valid copy, with the written rows of caches; the next call writes it to the
+        programs.
+        """
+        with self.lock:
+            self._saved = saved
+            for graph, entry in self._graphs.items():
+                counts = (saved[spec.name].shape[1] for spec in entry.signature.states if spec.cache)
+                self._rows[graph] = max(counts, default=0)
+                if self._engine.active.get(graph) is self:
+                    del self._engine.active[graph]
 
     def _activate(self, graph: str) -> None:
         """Writes the states of this stream to the program of a graph, after saving those of the active
@@ -219,18 +207,16 @@ class ExecuTorchStream(Stream):
         return states
 
     def _read_states(self, graph: str) -> Arrays:
-        """The states that the program of a graph holds."""
         entry, count = self._graphs[graph], self._rows[graph]
-        specs = entry.signature.states
-        states = {state.name: np.zeros(_rows_shape(state, count), state.dtype) for state in specs}
+        states = _empty_rows(entry.signature.states, count)
         for block in _row_blocks(entry, count):
             found = self._engine.execute(entry.file, read_method(graph), block)
-            for state, values in zip(specs, found, strict=True):
+            for state, values in zip(entry.signature.states, found, strict=True):
                 states[state.name][:, block[0] if state.cache else slice(None)] = values
         return states
 
     def _run(self, component: str, inputs: Arrays) -> Arrays:
-        entry = self._entries[component]
+        entry = self._engine.bundle.component(component)
         signature = entry.signature
         if entry.graph in self._graphs:
             self._activate(entry.graph)
@@ -243,21 +229,21 @@ class ExecuTorchStream(Stream):
         return dict(zip((spec.name for spec in signature.outputs), outputs, strict=True))
 
 
-def _cache_rows(entry: ComponentEntry) -> int:
-    """Rows of the caches of a graph; 0 without a cache."""
-    return entry.signature.cache.rows if entry.signature.cache else 0
-
-
-def _rows_shape(state: StateSpec, rows: int) -> tuple[int, ...]:
-    """Shape of the first `rows` rows of a cache, or of a whole state that is not a cache."""
-    return (state.shape[0], rows, *state.shape[2:]) if state.cache else state.shape
+def _empty_rows(states: Iterable[StateSpec], rows: int) -> Arrays:
+    """Zeros for the first `rows` rows of each cache, and for whole states that are not caches."""
+    return {
+        state.name: np.zeros(
+            (state.shape[0], rows, *state.shape[2:]) if state.cache else state.shape, state.dtype
+        )
+        for state in states
+    }
 
 
 def _row_blocks(entry: ComponentEntry, rows: int) -> list[list[np.ndarray]]:
     """First arguments of the calls that read or write the states of a graph: int64 row numbers; none without
     a cache.
     """
-    if not _cache_rows(entry):
+    if entry.signature.cache is None:
         return [[]]
     size = entry.state_rows_per_call
     return [[np.arange(start, min(start + size, rows), dtype=np.int64)] for start in range(0, rows, size)]

@@ -9,8 +9,17 @@ from bundle.bundle import Bundle
 from bundle.cache import ONNX_PAST, ONNX_PRESENT
 from bundle.errors import UsageError, VoxportError, first_line
 from bundle.spec import CacheSpec, Signature
-from runtime.engines.base import Engine, EngineOptions, Stream
-from runtime.engines.states import Arrays, check_states, copy_states, empty_states, put_rows, unique_caches
+from runtime.engines.base import (
+    Arrays,
+    Engine,
+    EngineOptions,
+    Stream,
+    check_states,
+    copy_states,
+    empty_states,
+    put_rows,
+    unique_caches,
+)
 
 PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")  # in order of preference
 
@@ -27,12 +36,12 @@ class OnnxEngine(Engine):
     def session(self, file: str) -> ort.InferenceSession:
         """The session of a file of the bundle. Raises VoxportError if ONNX Runtime cannot open it."""
         if file not in self._sessions:
-            path = self.bundle.folder / file
-            available = ort.get_available_providers()
-            providers = [provider for provider in PROVIDERS if provider in available]
+            path, available = self.bundle.folder / file, ort.get_available_providers()
             try:
                 self._sessions[file] = ort.InferenceSession(
-                    path, self._session_options(), providers=providers
+                    path,
+                    self._session_options(),
+                    providers=[provider for provider in PROVIDERS if provider in available],
                 )
             except Exception as error:  # ONNX Runtime's exceptions have no common base below Exception
                 raise VoxportError(f"{path}: ONNX Runtime cannot open it: {first_line(error)}") from None
@@ -60,26 +69,19 @@ class OnnxStream(Stream):
 
     def __init__(self, engine: OnnxEngine, batch: int = 1, shared: Arrays | None = None):
         """`shared` are states in the memory of another stream, for one of its slots."""
-        self._entries = {entry.name: entry for entry in engine.bundle.components}
-        super().__init__({name: entry.signature for name, entry in self._entries.items()}, engine.lock)
-        self._engine, self.batch, self._is_slot = engine, batch, shared is not None
+        super().__init__({entry.name: entry.signature for entry in engine.bundle.components}, engine.lock)
+        self._engine, self.batch = engine, batch
+        # Where other streams use the same memory, states must be changed in place.
+        self._shares_memory = batch > 1 or shared is not None
         self._bindings: dict[str, _SessionBinding] = {}
-        self._states = self._empty() if shared is None else shared
-
-    def _empty(self) -> Arrays:
-        return empty_states(self.signatures.values(), self.batch)
-
-    @property
-    def _shares_memory(self) -> bool:
-        """Whether other streams use the same memory, so that states must be changed in place."""
-        return self.batch > 1 or self._is_slot
+        self._states = empty_states(self.signatures.values(), batch) if shared is None else shared
 
     def reset(self) -> None:
         if self._shares_memory:
             for array in self._states.values():
                 array[:] = 0
         else:
-            self._bindings, self._states = {}, self._empty()
+            self._bindings, self._states = {}, empty_states(self.signatures.values())
 
     def slot(self, index: int) -> "OnnxStream":
         rows = {name: array[index : index + 1] for name, array in self._states.items()}
@@ -103,7 +105,7 @@ class OnnxStream(Stream):
         return self._states
 
     def _run(self, component: str, inputs: Arrays) -> Arrays:
-        entry = self._entries[component]
+        entry = self._engine.bundle.component(component)
         if self.batch > entry.max_batch:
             raise UsageError(
                 f"{component}: one call serves at most {entry.max_batch} slots, not {self.batch}"
@@ -115,26 +117,18 @@ class OnnxStream(Stream):
             outputs = self._bindings[entry.file].run(inputs)
         except Exception as error:  # ONNX Runtime's exceptions have no common base below Exception
             raise VoxportError(f"{component}: ONNX Runtime failed: {first_line(error)}") from None
-        self._commit_staged_rows(entry.signature, inputs)
-        return outputs
-
-    def _commit_staged_rows(self, signature: Signature, inputs: Arrays) -> None:
-        """Moves rows of sliding-window caches from the staging area into the history.
-
-        See `bundle.cache.Layout`.
-        """
-        for state in signature.states:
-            if state.cache and state.cache.window:
-                cache = state.cache
+        for state in entry.signature.states:
+            if (cache := state.cache) and cache.window:
                 first = int(inputs["position"][0]) * cache.rows_per_position
-                count = inputs[signature.inputs[0].name].shape[1] * cache.rows_per_position
+                count = inputs[entry.signature.inputs[0].name].shape[1] * cache.rows_per_position
                 _move_into_history(self._states[state.name], cache, first, count)
+        return outputs
 
 
 def _move_into_history(array: np.ndarray, cache: CacheSpec, position: int, count: int) -> None:
-    """Moves new row p of a cache to row p mod history.
+    """Moves new row p of a sliding-window cache from the staging area to row p mod history.
 
-    `count` rows were written, from `position` on.
+    `count` rows were written, from `position` on. See `bundle.cache.Layout`.
     """
     history = (cache.window or 1) - 1
     staged = min(position, history) if cache.max_call_rows == 1 else history
@@ -160,9 +154,7 @@ class _SessionBinding:
         self._outputs = [spec.name for spec in signature.outputs]
         self._carried = [state.name for state in signature.states if not state.cache]
         self._buffers: list[ort.OrtValue] = []  # keeps the bound memory alive
-        self._allocated = [*self._outputs, *(ONNX_PRESENT + name for name in self._carried)]
-        for name in self._allocated:
-            self._binding.bind_output(name, "cpu")
+        self._bind_outputs()
         for state in signature.states:
             if state.cache:  # one buffer as past and present: new rows are written, nothing is copied
                 value = ort.OrtValue.ortvalue_from_numpy(states[state.name])
@@ -170,14 +162,17 @@ class _SessionBinding:
                 self._binding.bind_ortvalue_output(ONNX_PRESENT + state.name, value)
                 self._buffers.append(value)
 
+    def _bind_outputs(self) -> None:
+        for name in (*self._outputs, *(ONNX_PRESENT + name for name in self._carried)):
+            self._binding.bind_output(name, "cpu")
+
     def run(self, inputs: Arrays) -> Arrays:
         """Runs the session, copies the states that are not caches back, and returns the outputs."""
-        for name, array in inputs.items():
+        for name, array in (
+            inputs | {ONNX_PAST + name: self._states[name] for name in self._carried}
+        ).items():
             self._binding.bind_cpu_input(name, np.ascontiguousarray(array))
-        for name in self._carried:
-            self._binding.bind_cpu_input(ONNX_PAST + name, self._states[name])
-        for name in self._allocated:  # a bound output keeps the shape of the last call
-            self._binding.bind_output(name, "cpu")
+        self._bind_outputs()  # a bound output keeps the shape of the last call
         self._session.run_with_iobinding(self._binding)
         values = self._binding.get_outputs()  # in the order in which they were bound
         outputs = {name: value.numpy() for name, value in zip(self._outputs, values, strict=False)}

@@ -14,8 +14,7 @@ from bundle.bundle import Bundle
 from bundle.errors import IntegrityError
 from bundle.manifest import ComponentEntry, ExportJob
 from bundle.record import Record, first_fault
-from runtime.engines.base import Engine, Stream
-from runtime.engines.states import Arrays
+from runtime.engines.base import Arrays, Engine, Stream
 from runtime.trace import ArraySpec
 
 if TYPE_CHECKING:

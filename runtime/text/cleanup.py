@@ -7,20 +7,11 @@ from collections.abc import Callable
 
 from bundle.errors import UsageError
 
-DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-TEENS = (
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
+ONES = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"),
+    *("ten", "eleven", "twelve", "thirteen", "fourteen"),
+    *("fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
 )
-ONES = DIGITS + TEENS
 TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 SCALES = ("", " thousand", " million", " billion", " trillion", " quadrillion")
 NUMBER_LIMIT = 1000 ** len(SCALES)
@@ -55,9 +46,6 @@ PARENTHESES = re.compile(r"\(([^()]*)\)")
 PURE_NUMBER = re.compile(r"\s*[-+\u2212]?[0-9][0-9.,]*\s*")
 MAX_NESTING = 8  # levels of parentheses that are replaced; bounds the time on text of parentheses only
 
-# Without the zero-width joiner and non-joiner, which emoji and several scripts need
-INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
-LINE_BREAKS = re.compile("\r\n|[\n\r\v\f\x85\u2028\u2029]")
 FINAL_MARKS = ".!?…؟。\uff01\uff1f"
 
 Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
@@ -71,8 +59,9 @@ MARKUP: tuple[Rule, ...] = (
     (re.compile(r"(`{1,3})([^`]+)\1"), r"\2"),
     (re.compile(r"^[ \t]*(?:#{1,6}[ \t]+|[-*+•][ \t]+|[0-9]{1,3}[.)][ \t]+|>[ \t]?)+", re.MULTILINE), ""),
     (re.compile(r"<!--(?:(?!<!--).)*?-->|</?[a-z][^<>]*>", re.IGNORECASE | re.DOTALL), " "),
-    (LINE_BREAKS, " "),
-    (INVISIBLE, ""),
+    (re.compile("\r\n|[\n\r\v\f\x85\u2028\u2029]"), " "),
+    # without the zero-width joiner and non-joiner, which emoji and several scripts need
+    (re.compile("[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]"), ""),
 )
 FENCE = re.compile(
     r"^[ \t]*(`{3,}+|~{3,}+)[^`\n]*\n(?:.*?\n)??[ \t]*\1[`~]*[ \t]*$", re.MULTILINE | re.DOTALL
@@ -130,12 +119,9 @@ def number_words(number: int) -> str:
     """English words of a number from 0 to 10**18 - 1, in American style: 1_005 is "one thousand five"."""
     if number == 0:
         return ONES[0]
-    groups = []
-    for scale in SCALES:
-        number, group = divmod(number, 1000)
-        if group:
-            groups.append(_below_thousand(group) + scale)
-    return " ".join(reversed(groups))
+    groups = [number // 1000**power % 1000 for power in range(len(SCALES))]
+    words = [_below_thousand(group) + scale for group, scale in zip(groups, SCALES, strict=True) if group]
+    return " ".join(reversed(words))
 
 
 def _below_thousand(number: int) -> str:

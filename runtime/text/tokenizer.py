@@ -79,7 +79,12 @@ def load_tekken(path: Path) -> Tekkenizer:
         return Tekkenizer.from_file(path)
     except Exception as error:  # it asserts, and lets KeyError, TypeError and those of its parts through
         _check_form(path)  # only now: the file is large
-        raise IntegrityError(f"{path}: {_reason(error)}; {REMEDY}") from None
+        reason = f"not a tokenizer ({' '.join(str(error).split())[:200]})"
+        if isinstance(error, KeyError):
+            reason = f"lacks the key {error}"
+        if isinstance(error, AssertionError):  # its message may be the whole vocabulary
+            reason = "vocab and special_tokens do not have the ranks and sizes that config says"
+        raise IntegrityError(f"{path}: {reason}; {REMEDY}") from None
 
 
 def _check_form(path: Path) -> None:
@@ -97,11 +102,3 @@ def _check_form(path: Path) -> None:
     for key, kind in (("config", dict), ("vocab", list)):
         if not isinstance(content.get(key), kind):
             raise IntegrityError(f"{path}: {key} is missing or no {kind.__name__}, {OBJECT_FORM}; {REMEDY}")
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return f"lacks the key {error}"
-    if isinstance(error, AssertionError):  # its message may be the whole vocabulary
-        return "vocab and special_tokens do not have the ranks and sizes that config says"
-    return f"not a tokenizer ({' '.join(str(error).split())[:200]})"

@@ -24,7 +24,7 @@ from bundle.manifest import read_manifest
 from export.__main__ import main as export
 from export.memory import check_memory
 from runtime.__main__ import main as runtime
-from runtime.engines.states import unique_caches
+from runtime.engines.base import unique_caches
 from runtime.opening import open_bundle
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from export.verify.start_states import MAX_ROWS
 from export.verify.streaming import check_streaming
 from export.verify.teacher_forcing import check_codes, check_free_run
 from model.verification_plan import VerificationPlan
-from runtime.engines.states import Arrays
+from runtime.engines.base import Arrays
 
 STEPS = 100
 

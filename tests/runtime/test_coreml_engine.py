@@ -19,7 +19,7 @@ from export.targets import open_target
 from runtime.__main__ import main as runtime
 from runtime.engines import open_engine
 from runtime.engines.base import EngineOptions
-from runtime.engines.mil import ReferenceEngine
+from runtime.engines.coreml import ReferenceEngine
 from runtime.families import read_constants
 
 pytestmark = pytest.mark.slow

@@ -9,9 +9,15 @@ from bundle.bundle import Bundle
 from bundle.errors import EngineUnavailable, UsageError, VoxportError
 from bundle.spec import Kind, Signature, StateSpec, TensorSpec
 from runtime.engines import ENGINES, EngineEntry, open_engine
-from runtime.engines.base import Engine, EngineOptions, Stream
-from runtime.engines.inputs import check_inputs
-from runtime.engines.states import PAGE_VALUES, copy_states, empty_states
+from runtime.engines.base import (
+    PAGE_VALUES,
+    Engine,
+    EngineOptions,
+    Stream,
+    check_inputs,
+    copy_states,
+    empty_states,
+)
 
 SIGNATURE = Signature(
     inputs=(

@@ -12,8 +12,7 @@ import pytest
 import soundfile
 
 from bundle.errors import UsageError, VoxportError
-from runtime.audio.live import LiveSource
-from runtime.audio.recordings import Recording
+from runtime.audio.sources import LiveSource, Recording
 
 RATE = 16000
 BLOCK = RATE // 50  # of a live source
@@ -295,7 +294,8 @@ def test_losses_are_remembered_for_a_minute():
     source = LiveSource(io.BytesIO(), RATE, 1, RATE)
     for index in range(6000):
         source.dropped_s = 0.02 * index
-        source._remember_drops(0.02 * index)
+        source._queue.append(b"")
+        source._next_block(0.02 * index)
     assert len(source._drop_history) <= 3002
     assert source.lost_before(100.01) == pytest.approx(100.0) and source.lost_before(
         0.0

@@ -9,8 +9,7 @@ from pydantic import Field, model_validator
 from bundle.errors import UsageError, VoxportError
 from bundle.record import Record
 from runtime.audio.mel import LogMel, MelSettings
-from runtime.engines.base import Stream
-from runtime.engines.states import Arrays
+from runtime.engines.base import Arrays, Stream
 from runtime.families.base import Count, Id
 
 ENCODER, LIVE_ENCODER = "audio_encoder", "encode_chunk"  # the second one is in bundles for live streams

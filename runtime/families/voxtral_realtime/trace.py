@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from runtime.engines.base import Engine
-from runtime.engines.states import Arrays
+from runtime.engines.base import Arrays, Engine
 from runtime.families.base import TraceWorkload
 from runtime.families.voxtral_realtime.decoder import Constants, DecodeOptions, StreamingDecoder
 from runtime.trace import ArraySpec

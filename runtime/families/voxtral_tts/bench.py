@@ -8,8 +8,7 @@ import numpy as np
 from bundle.bundle import Bundle
 from bundle.errors import UsageError
 from bundle.manifest import ComponentEntry
-from runtime.engines.base import Engine, Stream
-from runtime.engines.states import Arrays
+from runtime.engines.base import Arrays, Engine, Stream
 from runtime.families.base import BenchSettings, BenchWorkload, Figures, TimeSteps
 from runtime.families.voxtral_tts.decoder import (
     BATCHED,

@@ -13,8 +13,7 @@ from pydantic import Field
 from bundle.errors import UsageError
 from bundle.manifest import ExportJob
 from bundle.record import Record
-from runtime.engines.base import Stream
-from runtime.engines.states import Arrays
+from runtime.engines.base import Arrays, Stream
 from runtime.families.base import Count, Id, parse_record
 from runtime.sampler import sample
 

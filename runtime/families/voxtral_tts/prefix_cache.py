@@ -17,7 +17,7 @@ from bundle.bundle import Bundle
 from bundle.errors import VoxportError
 from bundle.files import write_whole
 from bundle.manifest import MANIFEST
-from runtime.engines.states import Arrays
+from runtime.engines.base import Arrays
 from runtime.families.voxtral_tts.decoder import Prompt
 
 SUFFIX = ".prefixes"

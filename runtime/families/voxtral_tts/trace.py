@@ -3,8 +3,7 @@
 import numpy as np
 
 from bundle.errors import UsageError
-from runtime.engines.base import Engine
-from runtime.engines.states import Arrays
+from runtime.engines.base import Arrays, Engine
 from runtime.families.base import TraceWorkload
 from runtime.families.voxtral_tts.decoder import FIRST_CODE, Constants, SpeechDecoder
 from runtime.trace import ArraySpec

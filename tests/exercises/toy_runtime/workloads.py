@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from exercises.toy_runtime.decoder import Constants, LetterDecoder
 
-from runtime.engines.base import Engine, Stream
-from runtime.engines.states import Arrays
+from runtime.engines.base import Arrays, Engine, Stream
 from runtime.families.base import BenchSettings, BenchWorkload, ForcedRun, TraceWorkload, VerificationWorkload
 from runtime.trace import ArraySpec
 

@@ -5,8 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from bundle.bundle import Bundle
-from runtime.engines.base import Engine, EngineOptions, Stream
-from runtime.engines.states import Arrays, check_states, copy_states, empty_states
+from runtime.engines.base import (
+    Arrays,
+    Engine,
+    EngineOptions,
+    Stream,
+    check_states,
+    copy_states,
+    empty_states,
+)
 
 
 class NumpyEngine(Engine):

@@ -1,0 +1,294 @@
+"""Sound to be transcribed: recordings in any format, and live sound from a pipe. Both come in blocks."""
+
+import logging
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from io import RawIOBase
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import soundfile
+import soxr
+
+from bundle.errors import UsageError, VoxportError, first_line
+
+BLOCK_S = 1.0  # seconds of a file in memory at a time, and of audio lost where a file is damaged
+MAX_MEMORY_BYTES = 2**24  # of a file from a pipe; a larger one is stored on disk
+READ_BYTES = 2**20
+UNKNOWN_BYTES = 0x7FFF0000  # smallest length in the header of a WAV that was written to a pipe
+UNKNOWN_FRAMES = 2**62  # smallest number of frames that libsndfile reports for an unknown length
+FULL_SCALE = 0.99  # absolute value from which a sample counts as clipped; 8-bit audio ends at 0.992
+MAX_CLIPPED = 0.001  # fraction of clipped samples without a warning
+LIVE_BLOCK_S = 0.02  # seconds of a block; a token of 80 ms would wait for the rest of a longer one
+HISTORY_S = 60.0  # drops are remembered for at least as long; a word follows its sound by seconds
+POLL_S = 0.2  # seconds after which a waiting thread checks whether the other one has ended
+SAMPLE_BYTES = 2
+QUALITY = "HQ"  # the setting of soxr in the published front end
+FILE_HEADERS = (b"RIFF", b"fLaC", b"OggS", b"ID3", b"FORM")  # of audio files, which are not raw samples
+log = logging.getLogger(__name__)
+
+
+class Resampler:
+    """Converts blocks of a stream. The result does not depend on the sizes of the blocks."""
+
+    def __init__(self, rate: int, new_rate: int):
+        self._stream = (
+            soxr.ResampleStream(rate, new_rate, 1, "float32", QUALITY) if rate != new_rate else None
+        )
+
+    def feed(self, samples: np.ndarray, is_last: bool = False) -> np.ndarray:
+        """samples float32 [n] -> the samples that became complete, float32 [m]."""
+        return samples if self._stream is None else self._stream.resample_chunk(samples, last=is_last)
+
+    def finish(self) -> np.ndarray:
+        """The remaining samples after the last block, float32 [m]."""
+        return self.feed(np.zeros(0, np.float32), is_last=True)
+
+
+class Recording:
+    """An audio file that libsndfile reads, as mono blocks of a given sample rate.
+
+    It may have any sample rate, sample width and number of channels. The path `-` is a whole file on stdin.
+    Memory does not grow with the length. Truncated, damaged, clipped and overscaled recordings log a warning.
+    """
+
+    def __init__(self, path: Path, rate: int):
+        """Raises UsageError if there is no such file or it is not audio."""
+        self._name, self._rate = "stdin" if str(path) == "-" else str(path), rate
+        self._file = _open(path, self._name)
+        if not self._file.frames:
+            raise UsageError(f"{self._name}: has no samples; expected a file of audio")
+        if path.is_file():
+            _warn_if_shorter_than_header(path)
+        self.seconds = 0.0  # read so far
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Blocks float32 [n] in [-1, 1] at `rate`. Raises UsageError on a sample that is not finite."""
+        file, resampler = self._file, Resampler(self._file.samplerate, self._rate)
+        frames, clipped, peak = 0, 0, 0.0  # samples per channel, samples of all channels, largest one
+        while (block := self._read_block()) is not None and len(block):
+            finite = np.isfinite(block).all(axis=1)
+            if not finite.all():
+                at = (frames + int(np.argmin(finite))) / file.samplerate
+                raise UsageError(
+                    f"{self._name}: the sample at {at:.3f} s is not a finite number; repair the recording"
+                )
+            frames += len(block)
+            clipped += int((np.abs(block) >= FULL_SCALE).sum())
+            peak = max(peak, float(np.abs(block).max()))
+            self.seconds = frames / file.samplerate
+            yield resampler.feed(block.mean(axis=1))
+        yield resampler.finish()
+        header_s, fraction = file.frames / file.samplerate, clipped / max(1, frames * file.channels)
+        if block is not None and frames < file.frames < UNKNOWN_FRAMES:
+            message = "%s: truncated: it has %.1f s, its header says %.1f s"
+            log.warning(message, self._name, self.seconds, header_s)
+        file.close()
+        if peak > 1:
+            log.warning("%s: samples up to %.3g, expected at most 1; scale the recording", self._name, peak)
+        elif fraction > MAX_CLIPPED:
+            message = "%s: clipped: %.1f %% of the samples are at full scale; words may be missing"
+            log.warning(message, self._name, 100 * fraction)
+
+    def _read_block(self) -> np.ndarray | None:
+        """The next block float32 [n, channels], [0, channels] at the end.
+
+        None, with a warning, if the file is damaged.
+        """
+        try:
+            block: np.ndarray = self._file.read(
+                int(BLOCK_S * self._file.samplerate), dtype="float32", always_2d=True
+            )
+            return block
+        except soundfile.LibsndfileError as error:
+            message = "%s: damaged after %.1f s (%s); the rest is not transcribed"
+            log.warning(message, self._name, self.seconds, first_line(error))
+            return None
+
+
+def _open(path: Path, name: str) -> soundfile.SoundFile:
+    """Opens a file, a named pipe, or stdin for `-`. Raises UsageError."""
+    is_stdin = str(path) == "-"
+    if not is_stdin and (path.is_dir() or not path.exists()):
+        reason = "is a folder" if path.is_dir() else "no such file"
+        raise UsageError(f"{path}: {reason}; expected a file of audio")
+    try:
+        return soundfile.SoundFile(path if path.is_file() and not is_stdin else _copy_of_pipe(path))
+    except TypeError:
+        raise UsageError(
+            f"{path}: raw samples do not say their rate; transcribe them live from stdin and give the rate"
+        ) from None
+    except (soundfile.LibsndfileError, OSError) as error:
+        reason = str(getattr(error, "error_string", first_line(error))).rstrip(".")
+        raise UsageError(
+            f"{name}: cannot be read as audio ({reason}); "
+            "expected WAV, FLAC, MP3, OGG or another format of libsndfile"
+        ) from None
+
+
+def _warn_if_shorter_than_header(path: Path) -> None:
+    """Compares a WAV with the length in its header, because libsndfile accepts a shorter file."""
+    with path.open("rb") as file:
+        head = file.read(12)
+    length, size = int.from_bytes(head[4:8], "little") + 8, path.stat().st_size
+    if head[:4] == b"RIFF" and size < length < UNKNOWN_BYTES:
+        log.warning("%s: truncated: it has %d bytes, its header says %d", path, size, length)
+
+
+def _copy_of_pipe(path: Path) -> IO[bytes]:
+    """All bytes of a pipe, or of stdin for `-`, as a seekable file. Raises UsageError if stdin is closed."""
+    is_stdin = str(path) == "-"
+    log.info(
+        "%s: reading to the end before transcription; use live transcription for an endless stream",
+        "stdin" if is_stdin else path,
+    )
+    file = tempfile.SpooledTemporaryFile(MAX_MEMORY_BYTES)  # noqa: SIM115  stays open until it is read
+    with raw_stdin() if is_stdin else path.open("rb") as source:
+        while piece := source.read(READ_BYTES):
+            file.write(piece)
+    file.seek(0)
+    return file
+
+
+class LiveSource:
+    """Raw 16-bit little-endian samples from a pipe.
+
+    A thread reads blocks of 20 ms into a queue of `queue_s` seconds. When the queue is full, the thread
+    either stops reading, so that the pipe waits, or drops the oldest block. Both log a warning, at most once
+    a second.
+    """
+
+    queue_s = 10.0
+
+    def __init__(self, source: RawIOBase, rate: int, channels: int, new_rate: int, drops: bool = False):
+        """`source` is unbuffered: `read(n)` returns the available bytes, at most n, and b"" at the end."""
+        self._source, self._rate, self._new_rate, self._drops = source, rate, new_rate, drops
+        self._frame_bytes = channels * SAMPLE_BYTES
+        self._block_bytes = max(1, round(rate * LIVE_BLOCK_S)) * self._frame_bytes
+        self._queue: deque[bytes] = deque()
+        self._queue_blocks = max(1, round(self.queue_s / LIVE_BLOCK_S))
+        self._changed = threading.Condition()
+        self._ended = threading.Event()
+        self._error: OSError | None = None
+        self._warned = float("-inf")  # time of the last warning
+        self.dropped_s = 0.0
+        # Seconds returned so far, seconds dropped before them: at most one item per block.
+        self._drop_history = deque([(0.0, 0.0)], maxlen=round(HISTORY_S / LIVE_BLOCK_S))
+        self._thread = threading.Thread(target=self._read, name="voxport-live", daemon=True)
+
+    def end(self) -> None:
+        """Stops reading. `blocks` still returns what is in the queue."""
+        self._ended.set()
+
+    def lost_before(self, returned_s: float) -> float:
+        """Seconds that were dropped before the sound at `returned_s` of the returned blocks.
+
+        Remembered for a minute.
+        """
+        history = self._drop_history
+        return next((lost for start, lost in reversed(history) if start <= returned_s), history[0][1])
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Mono blocks float32 [n] in [-1, 1] at `new_rate`, as they arrive.
+
+        Raises VoxportError if the source cannot be read, UsageError if it is an audio file.
+        """
+        resampler, returned_s = Resampler(self._rate, self._new_rate), 0.0
+        self._thread.start()
+        try:
+            while (block := self._next_block(returned_s)) is not None:
+                if not returned_s and block.startswith(FILE_HEADERS):
+                    raise UsageError(
+                        "stdin: an audio file, expected raw 16-bit samples; "
+                        "transcribe it as a recording, or convert it with ffmpeg -f s16le"
+                    )
+                returned_s += self._seconds(block)
+                frames = np.frombuffer(block, "<i2").reshape(-1, self._frame_bytes // SAMPLE_BYTES)
+                yield resampler.feed(frames.astype(np.float32).mean(axis=1) / 32768)
+            if len(rest := resampler.finish()):
+                yield rest
+        finally:
+            self.end()
+            if self.dropped_s:
+                log.warning("%.1f s of sound were dropped in total", self.dropped_s)
+        if self._error:
+            raise VoxportError(f"stdin: cannot be read: {self._error.strerror or self._error}")
+        if not returned_s:
+            log.warning("stdin: ended without any sound")
+
+    def _seconds(self, block: bytes) -> float:
+        return len(block) / (self._frame_bytes * self._rate)
+
+    def _next_block(self, returned_s: float) -> bytes | None:
+        """Waits for a block. None after the last one."""
+        with self._changed:
+            while not self._queue:
+                if self._ended.is_set():
+                    return None
+                self._changed.wait(POLL_S)
+            if self.dropped_s > self._drop_history[-1][1]:  # older blocks, so they lie before this one
+                self._drop_history.append((returned_s, self.dropped_s))
+            self._changed.notify()
+            return self._queue.popleft()
+
+    def _read(self) -> None:
+        rest = b""
+        try:
+            while (
+                not self._ended.is_set()
+                and (piece := self._source.read(self._block_bytes - len(rest))) != b""
+            ):
+                if piece is None:  # a non-blocking pipe without data
+                    self._ended.wait(LIVE_BLOCK_S)
+                    continue
+                rest += piece
+                if len(rest) == self._block_bytes:
+                    self._put(rest)
+                    rest = b""
+            partial = len(rest) % self._frame_bytes
+            if len(rest) > partial:
+                self._put(rest[: len(rest) - partial])
+            if partial:
+                log.warning("stdin: ended within a sample; bytes left out: %d", partial)
+        except OSError as error:
+            self._error = error
+        finally:
+            self.end()
+
+    def _put(self, block: bytes) -> None:
+        """Appends a block to the queue.
+
+        A full queue drops its oldest block, or blocks until there is space.
+        """
+        with self._changed:
+            while len(self._queue) == self._queue_blocks and not self._ended.is_set():
+                if self._drops:
+                    self.dropped_s += self._seconds(self._queue.popleft())
+                    self._warn(f"{self.dropped_s:.1f} s dropped so far")
+                else:
+                    self._warn("the source waits")
+                    self._changed.wait(POLL_S)
+            self._queue.append(block)
+            self._changed.notify()
+
+    def _warn(self, consequence: str) -> None:
+        if time.monotonic() - self._warned >= 1:
+            self._warned = time.monotonic()
+            log.warning("sound arrives faster than it is transcribed: %s", consequence)
+
+
+def raw_stdin() -> RawIOBase:
+    """Standard input without a buffer. Raises UsageError if it is closed.
+
+    A thread that waits in a buffered read holds the buffer's lock, which blocks the exit of the program.
+    """
+    try:
+        return open(os.dup(sys.stdin.fileno()), "rb", buffering=0)
+    except (AttributeError, OSError, ValueError):
+        raise UsageError("stdin: closed, expected audio in a pipe") from None
