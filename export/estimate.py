@@ -14,7 +14,7 @@ from export.resolve import Resolved
 from export.targets.base import Target
 from export.weights import GraphWeights, graph_weights
 from model.checkpoint import is_below
-from quantize.scales import search_scales
+from quantize.search import search_scales
 
 TOOLS_BYTES = 0.5e9  # resident after torch and the packages of a target are imported
 LOADING = 6  # bytes for each weight of the largest tensor while it is read: as stored, and as a float

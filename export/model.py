@@ -10,8 +10,7 @@ from bundle.manifest import Precision, WeightError
 from export.resolve import Resolved
 from export.targets.base import Graph
 from model.checkpoint import materialize
-from quantize.module import pack_modules
-from quantize.quantizer import Quantizer
+from quantize.modules import Quantizer, pack_modules
 
 
 class Model:

@@ -1,8 +1,8 @@
 """Strict, lazy reading of safetensors files: a tensor is read when it is asked for."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -15,8 +15,7 @@ DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F16": torch.float16}
 Convert = Callable[[str, nn.Module, torch.Tensor], nn.Module | None]
 
 
-@dataclass(frozen=True)
-class _Entry:
+class _Entry(NamedTuple):
     """A tensor in a file; `stored_name` is its name there."""
 
     path: Path
@@ -41,22 +40,12 @@ class Checkpoint:
                         f"{file.path}: tensor {name}: also in {self._entries[name].path}; expected it once"
                     )
                 self._entries[name] = entry
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset(self._entries)
+        self.names = frozenset(self._entries)
 
     @property
     def size(self) -> int:
         """Bytes of all files."""
         return sum(file.path.stat().st_size for file in self.files)
-
-    def path(self, name: str) -> Path:
-        """The file that holds a tensor."""
-        return self._entries[name].path
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._entries[name].shape
 
     def dtype(self, name: str) -> str:
         return self._entries[name].dtype
@@ -87,11 +76,12 @@ class Checkpoint:
             )
         if extra:
             raise CheckpointError(
-                f"{self.path(extra[0])}: tensor {_first_of(extra)} not part of the model "
+                f"{self._entries[extra[0]].path}: tensor {_first_of(extra)} not part of the model "
                 "that the configuration describes"
             )
         for name, shape in expected.items():
-            found, where = self._entries[name], f"{self.path(name)}: tensor {name}"
+            found = self._entries[name]
+            where = f"{found.path}: tensor {name}"
             if found.shape != shape:
                 raise CheckpointError(
                     f"{where}: shape {list(found.shape)}, expected {list(shape)} from the configuration"
@@ -117,9 +107,9 @@ def _read_header(file: WeightFile) -> dict[str, _Entry]:
                 found = opened.get_slice(name)
                 entry = _Entry(path, name, tuple(found.get_shape()), found.get_dtype())
                 entries[file.prefix + name] = entry
+            return entries
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: not a complete safetensors file ({error}); fetch it again") from None
-    return entries
 
 
 def _first_of(names: list[str]) -> str:

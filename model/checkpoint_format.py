@@ -1,4 +1,7 @@
-"""`CheckpointFormat`: which files a published checkpoint has. A hook of the family; imports no torch."""
+"""`CheckpointFormat`: which files a published checkpoint has. A hook of the family; imports no torch.
+
+`MistralFormat` has `params.json`, `consolidated.safetensors` and `tekken.json` in one folder.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
+
+PARAMS = "params.json"
+WEIGHTS = "consolidated.safetensors"
+TOKENIZER = "tekken.json"
 
 
 @dataclass(frozen=True)
@@ -61,10 +68,32 @@ class CheckpointFormat(ABC):
     def source_files(self, folder: Path) -> list[str]:
         """Paths of every file that a bundle is made from, below `folder`; those that exist."""
         weights = [file.path.relative_to(folder).as_posix() for file in self.weight_files(folder)]
-        names = [
-            *self.config_files(folder),
-            *weights,
-            *self.tokenizer_files(folder),
-            *self.voice_files(folder),
-        ]
+        others = self.tokenizer_files(folder) + self.voice_files(folder)
+        names = self.config_files(folder) + weights + others
         return [name for name in dict.fromkeys(names) if (folder / name).is_file()]
+
+
+class MistralFormat(CheckpointFormat):
+    """A checkpoint is recognised by `section` of `multimodal` in params.json."""
+
+    def __init__(self, section: str):
+        self._section = section
+        self.marker = f"{PARAMS} with multimodal.{section}"
+
+    def detect(self, folder: Path) -> bool:
+        from model.config import read_params
+
+        if not (folder / PARAMS).is_file():
+            return False
+        params = read_params(folder)
+        multimodal = params.get("multimodal") if isinstance(params, dict) else None
+        return isinstance(multimodal, dict) and self._section in multimodal
+
+    def config_files(self, folder: Path) -> list[str]:
+        return [PARAMS]
+
+    def weight_files(self, folder: Path) -> list[WeightFile]:
+        return [WeightFile(folder / WEIGHTS)]
+
+    def tokenizer_files(self, folder: Path) -> list[str]:
+        return [TOKENIZER] if (folder / TOKENIZER).is_file() else []

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bundle.errors import CheckpointNotFound, ConfigError
-from model.mistral_format import PARAMS
+from model.checkpoint_format import PARAMS
 
 # Bounds far above any model, so that no number makes building its shapes endless.
 Size = Annotated[int, Field(gt=0, le=1 << 20)]
@@ -17,29 +17,39 @@ Config = TypeVar("Config", bound=BaseModel)
 SHAPE = ("dim", "n_layers", "head_dim", "hidden_dim", "n_heads", "n_kv_heads")
 
 
+def require(holds: bool, message: str) -> None:
+    """Raises ValueError, for validators."""
+    if not holds:
+        raise ValueError(message)
+
+
 class Section(BaseModel):
     """Part of `params.json`. Immutable; keys that inference does not need are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class TransformerArgs(Section):
-    """Shape of a stack of pre-norm blocks."""
+class BlockArgs(Section):
+    """Shape of a pre-norm block."""
 
     dim: Size
-    n_layers: Few
     head_dim: Size
     hidden_dim: Size
     n_heads: Size
     n_kv_heads: Size
+
+
+class TransformerArgs(BlockArgs):
+    """Shape of a stack of pre-norm blocks."""
+
+    n_layers: Few
     norm_eps: Positive = 1e-5
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
-        if self.n_heads % self.n_kv_heads:
-            raise ValueError(f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.n_kv_heads}")
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim {self.head_dim} is odd; RoPE rotates pairs")
+        heads, kv_heads = self.n_heads, self.n_kv_heads
+        require(heads % kv_heads == 0, f"n_heads {heads} is not a multiple of n_kv_heads {kv_heads}")
+        require(self.head_dim % 2 == 0, f"head_dim {self.head_dim} is odd; RoPE rotates pairs")
         return self
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from pydantic import BaseModel
 from torch import nn
 
 from bundle.cache import LayoutName
 from bundle.errors import CheckpointNotFound
-from model.checkpoint import Checkpoint
+from model.checkpoint import Checkpoint, expected_tensors
 from model.checkpoint_format import CheckpointFormat
 from model.component import Component
-from model.verification_plan import VerificationPlan
 
 # Any: each family has its own class of configuration, of options and of checkpoint holder, which callers only
 # pass on.
@@ -23,6 +23,37 @@ Config = Any
 Options = Any
 Root = Any
 Distribution = tuple[np.float32, np.float32]
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Two components with the same caches: `prefill` fills them, and `step` continues at the next position.
+
+    `output` names the output of `step` that long runs compare.
+    """
+
+    prefill: str
+    step: str
+    output: str
+
+
+@dataclass(frozen=True)
+class ChunkedComponent:
+    """A component that takes `whole` inputs, and one that takes them in chunks with carried state.
+
+    A bundle without the component `chunk` passes the chunks to `whole`.
+    """
+
+    whole: str
+    chunk: str
+
+
+@dataclass(frozen=True)
+class VerificationPlan:
+    """Sequences of calls to verify. A family without decoders or chunked components skips their checks."""
+
+    decoders: tuple[Decoder, ...] = ()
+    chunked: tuple[ChunkedComponent, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,8 +96,7 @@ class Family:
         options: class of the options.
         constants(config, options): what a runner needs besides names and shapes.
     Weights:
-        build_root(config): the holder of all tensors, on the meta device.
-        open_root(config, checkpoint): the same for a checkpoint, with every tensor checked.
+        weights(config): the holder of all tensors; its parameters have the published tensor names.
         weights_of_graph: module paths in the holder that each graph needs.
         high_precision: patterns of module paths that are kept as floats unless a rule says otherwise.
         constant: patterns of module paths that are folded into constants at export.
@@ -90,8 +120,7 @@ class Family:
     load_config: Callable[[Path], Config]
     options: type[BaseModel]
     constants: Callable[[Config, Options], dict[str, Any]]
-    build_root: Callable[[Config], nn.Module]
-    open_root: Callable[[Config, Checkpoint], nn.Module]
+    weights: Callable[[Config], nn.Module]
     weights_of_graph: dict[str, tuple[str, ...]]
     components: Callable[[Config, Options, int, LayoutName], tuple[Component, ...]]
     build: Callable[[str, Root, Config, Options, int], nn.Module]
@@ -104,6 +133,17 @@ class Family:
     synthetic: Synthetic
     high_precision: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
+
+    def build_root(self, config: Config) -> nn.Module:
+        """The holder of all tensors on the meta device: shapes without storage."""
+        with torch.device("meta"):
+            return self.weights(config).requires_grad_(False)
+
+    def open_root(self, config: Config, checkpoint: Checkpoint) -> nn.Module:
+        """The holder for a checkpoint, with every tensor checked and none loaded. Raises CheckpointError."""
+        root = self.build_root(config)
+        checkpoint.check(expected_tensors(root))
+        return root
 
     def open_checkpoint(self, folder: Path) -> Checkpoint:
         """The tensors of a checkpoint. Raises CheckpointNotFound or CheckpointError."""

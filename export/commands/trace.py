@@ -56,7 +56,7 @@ def _eager_engine(resolved: Resolved, target: Target | None) -> EagerEngine:
     """Eager PyTorch with the arithmetic of `target`, or in floats."""
     from export.model import Model
     from export.verify.eager import EagerEngine
-    from quantize.linear import float_activations
+    from quantize.modules import float_activations
 
     if target is None:
         model = Model(resolved, "BSHD")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from model.component import Component
-    from quantize.linear import LinearKernel
+    from quantize.modules import LinearKernel
 
 
 @dataclass(frozen=True)

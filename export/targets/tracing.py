@@ -15,8 +15,8 @@ from bundle.errors import ExportError, first_line
 from export.targets.base import Graph
 from model.component import Component
 from model.layers.attention import AttentionKernel, attention_kernel
-from model.layers.norm import NormKernel, norm_kernel
-from quantize.linear import LinearKernel, linear_kernel
+from model.layers.basic import NormKernel, norm_kernel
+from quantize.modules import LinearKernel, linear_kernel
 
 TRACE_ROWS = 5  # size of a dynamic dimension while tracing; torch.export would take 0 and 1 as constants
 MASKED = -1e4  # added to a masked score; finite, because all scores of a row may be masked

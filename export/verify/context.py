@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from export.verify.comparison import FLOAT_BAR, Comparison
 from export.verify.start_states import MAX_ROWS, StartStates
 from model.component import Component
-from model.verification_plan import VerificationPlan
+from model.family import VerificationPlan
 from runtime.engines.base import Engine, Stream
 
 NewStream = Callable[[], Stream]

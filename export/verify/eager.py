@@ -10,7 +10,7 @@ from bundle.cache import LayoutName
 from bundle.spec import Signature
 from model.component import Component
 from model.layers.attention import ReferenceAttention, attention_kernel
-from quantize.linear import LinearKernel, QuantizedLinear, float_activations, linear_kernel
+from quantize.modules import LinearKernel, QuantizedLinear, float_activations, linear_kernel
 from runtime.engines.base import Arrays, Engine, Stream, check_states, copy_states, empty_states
 
 

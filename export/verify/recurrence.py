@@ -9,7 +9,7 @@ from export.verify.comparison import TIE_FACTOR, Check, Comparison, median_of_qu
 from export.verify.context import Context, has_window
 from export.verify.start_states import MAX_ROWS, at_position, full_states, largest_example
 from model.component import Component
-from model.verification_plan import Decoder
+from model.family import Decoder
 from runtime.engines.base import Arrays, Stream
 
 log = logging.getLogger(__name__)

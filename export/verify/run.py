@@ -21,7 +21,7 @@ from export.verify.recurrence import check_long_runs, check_replay
 from export.verify.report import VerificationResult
 from export.verify.streaming import check_streaming
 from export.verify.teacher_forcing import check_codes, check_free_run
-from quantize.module import QuantizedModule
+from quantize.modules import QuantizedModule
 from runtime.engines import open_engine
 from runtime.engines.base import EngineOptions
 from runtime.families import open_family, read_constants

@@ -7,7 +7,7 @@ import numpy as np
 from export.verify.comparison import Check, Comparison
 from export.verify.context import Context
 from export.verify.start_states import at_position
-from model.verification_plan import ChunkedComponent
+from model.family import ChunkedComponent
 from runtime.engines.base import Engine
 
 CHUNKS = (1, 3, 7)  # sizes, besides the largest

@@ -17,13 +17,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from bundle.cache import LAYOUTS, LayoutName
-from model.layers.kernels import exchanged
-from model.layers.linear import fuse
+from model.config import BlockArgs
+from model.layers.basic import Layer, exchanged, fuse
 from model.layers.rope import Rotation
 
-Attended = tuple[
-    torch.Tensor, torch.Tensor, torch.Tensor
-]  # attended [B, S, H, D], and both caches after the call
+# attended [B, S, H, D], and both caches after the call
+Attended = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class AttentionKernel(Protocol):
@@ -47,7 +46,6 @@ class AttentionKernel(Protocol):
         first row. Writes rows position … position + S - 1. B is 1 except for a kernel that serves several
         streams in one call.
         """
-        ...
 
     def cache_update(self, position: torch.Tensor, rows: int, cache: torch.Tensor, window: int) -> Any:
         """Values that the layers of one call share for sliding-window caches. Each kernel has its own form.
@@ -56,7 +54,6 @@ class AttentionKernel(Protocol):
         which rows their queries see. With a cache of exactly `window` rows, a call beyond the window has one
         row.
         """
-        ...
 
     def sliding_window(
         self,
@@ -69,7 +66,6 @@ class AttentionKernel(Protocol):
         update: Any,
     ) -> Attended:
         """As `cached`, with a sliding-window cache; `update` is the result of `cache_update`."""
-        ...
 
     def uncached(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """q [B, Q, H, D], k and v [B, S, H_kv, D] -> attended [B, Q, H, D]; every query sees every key."""
@@ -186,26 +182,13 @@ class ReferenceAttention(AttentionKernel):
         )
 
 
-class AttentionArgs(Protocol):
-    """Width of a stack and its heads."""
-
-    @property
-    def dim(self) -> int: ...
-    @property
-    def n_heads(self) -> int: ...
-    @property
-    def n_kv_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
-
-
 class AttentionWeights(nn.Module):
     """Parameters of self-attention under their published names.
 
     `biases` are those of wq, wv and wo, as Whisper has them.
     """
 
-    def __init__(self, args: AttentionArgs, biases: bool = False):
+    def __init__(self, args: BlockArgs, biases: bool = False):
         super().__init__()
         self.n_heads, self.n_kv_heads, self.head_dim = args.n_heads, args.n_kv_heads, args.head_dim
         width, kv_width = args.n_heads * args.head_dim, args.n_kv_heads * args.head_dim
@@ -228,8 +211,8 @@ class Attention(nn.Module):
         self.window, self.separate_queries = window, separate_queries
         self.n_heads, self.n_kv_heads, self.head_dim = weights.n_heads, weights.n_kv_heads, weights.head_dim
         if separate_queries:
-            self.wq: nn.Module = weights.wq
-        self.wo: nn.Module = weights.wo
+            self.wq: Layer = weights.wq
+        self.wo: Layer = weights.wo
         if separate_queries:
             self.wkv = fuse(weights, "wk", "wv")
         else:

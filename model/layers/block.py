@@ -8,8 +8,7 @@ from torch import nn
 
 from model.config import TransformerArgs
 from model.layers.attention import Attention, AttentionWeights
-from model.layers.feed_forward import FeedForward, FeedForwardWeights
-from model.layers.norm import RMSNorm
+from model.layers.basic import FeedForward, FeedForwardWeights, RMSNorm
 from model.layers.rope import Rotation
 
 Part = TypeVar("Part", bound=nn.Module)
@@ -29,15 +28,22 @@ class BlockWeights(nn.Module):
         self.ffn_norm = RMSNorm(args.dim, args.norm_eps)
 
 
-class Block(nn.Module):
-    """x + attention(norm x), then x + feed_forward(norm x). `window`: see `Attention`."""
+class PreNorm(nn.Module):
+    """The modules of x + attention(norm x), then x + feed_forward(norm x). Subclasses have the `forward`.
 
-    def __init__(self, weights: BlockWeights, window: int | None = None):
+    `window`, `separate_queries`: see `Attention`.
+    """
+
+    def __init__(self, weights: BlockWeights, window: int | None = None, separate_queries: bool = False):
         super().__init__()
-        self.attention = Attention(weights.attention, window)
+        self.attention = Attention(weights.attention, window, separate_queries)
         self.attention_norm = weights.attention_norm
         self.feed_forward = FeedForward(weights.feed_forward)
-        self.ffn_norm = weights.ffn_norm
+        self.ffn_norm: nn.Module = weights.ffn_norm
+
+
+class Block(PreNorm):
+    """A block with rotary positions and a cache."""
 
     def forward(
         self, x: torch.Tensor, rotation: Rotation, k_cache: torch.Tensor, v_cache: torch.Tensor, where: Any
@@ -51,3 +57,17 @@ class Block(nn.Module):
 def parts_of(modules: Iterable[nn.Module], kind: type[Part]) -> list[Part]:
     """The modules of one class, in order: a `ModuleList` has no type of its elements."""
     return [module for module in modules if isinstance(module, kind)]
+
+
+def run_blocks(
+    layers: nn.ModuleList, x: torch.Tensor, rotation: Rotation, caches: tuple[torch.Tensor, ...], *where: Any
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """x [B, S, dim] through all blocks -> x, and k and v cache of each, in the order of `caches`.
+
+    `where`: the other arguments of a block.
+    """
+    written: list[torch.Tensor] = []
+    for index, block in enumerate(layers):
+        x, k_cache, v_cache = block(x, rotation, caches[2 * index], caches[2 * index + 1], *where)
+        written += [k_cache, v_cache]
+    return x, written

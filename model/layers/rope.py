@@ -8,6 +8,12 @@ from torch import nn
 from bundle.cache import ROTARY_SPAN as SPAN
 
 
+def _angles(head_dim: int, theta: float, length: int) -> torch.Tensor:
+    """float64 [length, head_dim/2]"""
+    exponent = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
+    return torch.arange(length, dtype=torch.float64)[:, None] * theta**-exponent
+
+
 class RotaryTable(nn.Module):
     """Cosine and sine of `pos · theta^(-2j/head_dim)` for every position of a cache.
 
@@ -16,15 +22,11 @@ class RotaryTable(nn.Module):
     A table instead of arithmetic in the graph: in half precision `pos · frequency` is wrong by whole turns.
     """
 
-    cos: torch.Tensor
-    sin: torch.Tensor
-
     def __init__(self, head_dim: int, theta: float, length: int):
         super().__init__()
-        exponent = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
-        angle = torch.arange(length, dtype=torch.float64)[:, None] * theta**-exponent
-        self.register_buffer("cos", angle.cos().float(), persistent=False)
-        self.register_buffer("sin", angle.sin().float(), persistent=False)
+        angle = _angles(head_dim, theta, length)
+        self.cos = nn.Buffer(angle.cos().float(), persistent=False)
+        self.sin = nn.Buffer(angle.sin().float(), persistent=False)
 
     def forward(self, positions: torch.Tensor) -> "Rotation":
         """positions int64 [B, S] -> the angles of these rows."""
@@ -38,18 +40,13 @@ class UnboundedRotaryTable(nn.Module):
     Positions are below `bundle.cache.MAX_ROW_POSITION`.
     """
 
-    cos: torch.Tensor
-    sin: torch.Tensor
-    far_cos: torch.Tensor
-    far_sin: torch.Tensor
-
     def __init__(self, head_dim: int, theta: float):
         super().__init__()
-        exponent = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
-        near = torch.arange(SPAN, dtype=torch.float64)[:, None] * theta**-exponent
-        for name, angle in (("", near), ("far_", near * SPAN)):
-            self.register_buffer(f"{name}cos", angle.cos().float(), persistent=False)
-            self.register_buffer(f"{name}sin", angle.sin().float(), persistent=False)
+        near = _angles(head_dim, theta, SPAN)
+        self.cos = nn.Buffer(near.cos().float(), persistent=False)
+        self.sin = nn.Buffer(near.sin().float(), persistent=False)
+        self.far_cos = nn.Buffer((near * SPAN).cos().float(), persistent=False)
+        self.far_sin = nn.Buffer((near * SPAN).sin().float(), persistent=False)
 
     def forward(self, positions: torch.Tensor) -> "Rotation":
         """positions int64 [B, S] -> the angles of these rows."""

@@ -11,10 +11,11 @@ import secrets
 import shutil
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO
+from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import torch
@@ -94,30 +95,20 @@ def _is_complete(folder: Path, family: Family) -> bool:
     """Whether the tiny checkpoint has all files: JSON files byte by byte, weights by their size."""
     documents = _documents(family.synthetic, "tiny")
     weights = _weight_sizes(family.synthetic, expected_shapes(family, "tiny"))
-    others = [folder / name for name in family.synthetic.extra_files("tiny")]
+    others = family.synthetic.extra_files("tiny")
     return (
-        all(_content(folder / name) == content for name, content in documents.items())
-        and all(_size(folder / name) == size for name, size in weights.items())
-        and all(_size(path) > 0 for path in others)
+        all((folder / name).is_file() for name in (*documents, *weights, *others))
+        and all((folder / name).read_bytes() == content for name, content in documents.items())
+        and all((folder / name).stat().st_size == size for name, size in weights.items())
+        and all((folder / name).stat().st_size for name in others)
     )
-
-
-def _content(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else -1
 
 
 def _remove(folder: Path) -> None:
     """Removes a damaged folder. It is renamed first, so that no process reads it half removed."""
     aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.broken")
-    try:
-        folder.rename(aside)
-    except FileNotFoundError:
-        return
-    shutil.rmtree(aside)
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder.rename(aside))
 
 
 @contextmanager
@@ -135,13 +126,12 @@ def _folder_beside(out: Path) -> Iterator[Path]:
 
 
 def _documents(synthetic: Synthetic, size: str) -> dict[str, bytes]:
-    """Contents of the JSON files, by path."""
     contents = {synthetic.config_file: synthetic.config(size), **synthetic.documents(size)}
-    return {name: _json(content) for name, content in contents.items()}
-
-
-def _json(content: dict[str, Any]) -> bytes:
-    return (json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode("utf-8")
+    texts = {
+        name: json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
+        for name, content in contents.items()
+    }
+    return {name: f"{text}\n".encode() for name, text in texts.items()}
 
 
 def synthetic_config(family: Family, size: str) -> Any:
@@ -169,7 +159,6 @@ def bytes_of(shapes: Shapes) -> int:
 
 
 def _weight_sizes(synthetic: Synthetic, shapes: Shapes) -> dict[str, int]:
-    """Bytes of each weight file."""
     return {
         file: 8 + len(_header(part, synthetic.weight_files[file])) + bytes_of(part)
         for file, part in _by_file(synthetic, shapes).items()
@@ -178,17 +167,17 @@ def _weight_sizes(synthetic: Synthetic, shapes: Shapes) -> dict[str, int]:
 
 def _header(shapes: Shapes, prefix: str) -> bytes:
     """The JSON header of a safetensors file, padded with blanks to a multiple of 8 bytes."""
-    entries, start = {}, 0
+    entries, end = {}, 0
     for name, shape in shapes.items():
-        end = start + ITEM * prod(shape)
-        stored = name.removeprefix(prefix)
-        entries[stored] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [start, end]}
-        start = end
+        start, end = end, end + ITEM * prod(shape)
+        entry = {"dtype": "BF16", "shape": list(shape), "data_offsets": [start, end]}
+        entries[name.removeprefix(prefix)] = entry
     header = json.dumps(entries, separators=(",", ":")).encode("ascii")
     return header + b" " * (-len(header) % 8)
 
 
 def _write_weights(folder: Path, family: Family, size: str, seed: int, shapes: Shapes) -> None:
+    """Not by the format's library, which needs all tensors in memory: 8 GB at the published size."""
     synthetic, config = family.synthetic, synthetic_config(family, size)
     for name, part in _by_file(synthetic, shapes).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -196,15 +185,10 @@ def _write_weights(folder: Path, family: Family, size: str, seed: int, shapes: S
             header = _header(part, synthetic.weight_files[name])
             file.write(struct.pack("<Q", len(header)) + header)
             for tensor, shape in part.items():
-                _write_tensor(file, tensor, shape, values(synthetic, tensor, shape, seed, config))
-
-
-def _write_tensor(file: BinaryIO, name: str, shape: tuple[int, ...], blocks: Iterator[torch.Tensor]) -> None:
-    """Not by the format's library, which needs all tensors in memory: 8 GB at the published size."""
-    if ITEM * prod(shape) >= LOGGED_BYTES:
-        log.info("%s %s", name, list(shape))
-    for block in blocks:
-        file.write(block.view(torch.int16).numpy().astype("<i2", copy=False).tobytes())
+                if ITEM * prod(shape) >= LOGGED_BYTES:
+                    log.info("%s %s", tensor, list(shape))
+                for block in values(synthetic, tensor, shape, seed, config):
+                    file.write(block.view(torch.int16).numpy().astype("<i2", copy=False).tobytes())
 
 
 def values(
@@ -216,7 +200,7 @@ def values(
     """
     rng = generator(seed, name)
     mean, spread = synthetic.distribution(name, shape, config)
-    row = int(np.prod(shape[1:]))
+    row = prod(shape[1:])
     step = max(1, BLOCK // row)
     for first in range(0, shape[0], step):
         found = rng.standard_normal((min(step, shape[0] - first), row), dtype=np.float32)
@@ -235,3 +219,12 @@ def generator(seed: int, name: str) -> np.random.Generator:
 def plain_distribution(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
     """Default mean and deviation: norms around 1, and linears whose outputs have unit variance."""
     return (1.0, 0.1) if name.endswith("norm.weight") else (0.0, shape[-1] ** -0.5)
+
+
+def winning_scale(count: int, chance: float) -> float:
+    """How much larger one of `count` rows of a head must be, so that it wins with probability `chance`.
+
+    Logits are then about normal. The largest of n independent ones has its median where the tail is ln 2 / n.
+    """
+    normal = NormalDist()
+    return normal.inv_cdf(np.log(2) / count) / normal.inv_cdf(chance)

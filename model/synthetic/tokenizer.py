@@ -38,6 +38,7 @@ def tekken(
 
     `vocab_size` counts the specials. Entries beyond it are dropped by readers, as with the published file.
     """
+    named = dict(enumerate(FIRST_SPECIALS.split())) | specials
     ordered = itertools.islice(_byte_strings(), num_vocab_tokens)
     return {
         "config": {
@@ -49,17 +50,11 @@ def tekken(
         },
         "vocab": [_entry(rank, token) for rank, token in enumerate(ordered)],
         "special_tokens": [
-            {"rank": rank, "token_str": name, "is_control": True}
-            for rank, name in enumerate(_special_names(specials))
+            {"rank": rank, "token_str": named.get(rank, f"<SPECIAL_{rank}>"), "is_control": True}
+            for rank in range(max(named) + 1)  # without a gap: mistral_common requires a complete list
         ],
         "audio": audio,
     }
-
-
-def _special_names(specials: dict[int, str]) -> list[str]:
-    """All ranks up to the last, without a gap: mistral_common requires a complete list."""
-    named = dict(enumerate(FIRST_SPECIALS.split())) | specials
-    return [named.get(rank, f"<SPECIAL_{rank}>") for rank in range(max(named) + 1)]
 
 
 def _entry(rank: int, token: bytes) -> dict[str, Any]:

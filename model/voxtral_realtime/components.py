@@ -1,5 +1,6 @@
-"""The components of Voxtral-Realtime, as data."""
+"""The components of Voxtral-Realtime, as data: signatures, constants and order of calls."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,57 +60,61 @@ def components(
     config: VoxtralRealtimeConfig, options: Options, cache_length: int, layout: LayoutName = "BSHD"
 ) -> tuple[Component, ...]:
     """All components. The caches of the decoder have at most `cache_length` rows in `layout`."""
-    window = min(config.sliding_window, cache_length)
-    return (
-        _embed_tokens(config, cache_length),
-        _audio_encoder(config, layout),
-        *((_encode_chunk(config, layout),) if options.streaming else ()),
-        _prefill(config, options, window, layout),
-        _decode_step(config, options, window, layout),
-    )
-
-
-def _embed_tokens(config: VoxtralRealtimeConfig, cache_length: int) -> Component:
-    def example(seed: int, S: int = 8) -> Inputs:
-        return {"ids": np.random.default_rng(seed).integers(0, config.vocab_size, (1, S))}
-
-    return Component(
-        name="embed_tokens",
-        graph="embed_tokens",
-        signature=Signature(
-            inputs=(TensorSpec("ids", "int64", (1, "S"), Kind.INDEX),),
-            outputs=(TensorSpec("embeddings", "float32", (1, "S", config.dim), Kind.EMBEDDING),),
-            dims={"S": (1, cache_length)},
-        ),
-        example=example,
-        purpose="rows of the token table, which are added to the audio's",
-    )
-
-
-def _audio_encoder(config: VoxtralRealtimeConfig, layout: LayoutName) -> Component:
-    def example(seed: int, T: int = 3) -> Inputs:
-        return _random_mel(config, seed, T)
-
-    return Component(
-        name="audio_encoder",
-        graph="encoder",
-        signature=_encoder_signature(config, "T", layout),
-        example=example,
-        purpose="the next log-mel frames of a recording to embeddings; "
-        "`position` counts the tokens encoded before",
-    )
-
-
-def _encode_chunk(config: VoxtralRealtimeConfig, layout: LayoutName) -> Component:
-    def example(seed: int) -> Inputs:
-        return _random_mel(config, seed, 1)
-
-    return Component(
+    encode_chunk = Component(
         name="encode_chunk",
         graph="encoder",
         signature=_encoder_signature(config, 1, layout),
-        example=example,
+        example=partial(_random_mel, config, T=1),
         purpose="the next 80 ms of a live stream, in the same way",
+    )
+    return (
+        Component(
+            name="embed_tokens",
+            graph="embed_tokens",
+            signature=Signature(
+                inputs=(TensorSpec("ids", "int64", (1, "S"), Kind.INDEX),),
+                outputs=(TensorSpec("embeddings", "float32", (1, "S", config.dim), Kind.EMBEDDING),),
+                dims={"S": (1, cache_length)},
+            ),
+            example=partial(_random_ids, config),
+            purpose="rows of the token table, which are added to the audio's",
+        ),
+        Component(
+            name="audio_encoder",
+            graph="encoder",
+            signature=_encoder_signature(config, "T", layout),
+            example=partial(_random_mel, config),
+            purpose="the next log-mel frames of a recording to embeddings; "
+            "`position` counts the tokens encoded before",
+        ),
+        *((encode_chunk,) if options.streaming else ()),
+        *_decoder_components(config, options, min(config.sliding_window, cache_length), layout),
+    )
+
+
+def _decoder_components(
+    config: VoxtralRealtimeConfig, options: Options, window: int, layout: LayoutName
+) -> tuple[Component, ...]:
+    # Runtimes hold memory for as many rows as a call may have, so the bound is the longest prompt.
+    prompt = 1 + LEFT_PAD_TOKENS + max(options.delays(config))
+    signature = partial(_decoder_signature, config, window, layout)
+    return (
+        Component(
+            name="prefill",
+            graph="decoder",
+            signature=signature("S", {"S": (1, min(window, prompt))}),
+            example=partial(_random_embeddings, config, options),
+            purpose="embeddings of the prompt, or of its first rows, written to the cache from `position` "
+            "on; the rows of the cache bound them",
+        ),
+        Component(
+            name="decode_step",
+            graph="decoder",
+            signature=signature(1, {}),
+            example=partial(_random_embeddings, config, options, S=1),
+            purpose="sum of the embeddings of a token and of its 80 ms of audio; "
+            "`position` may exceed the cache's rows",
+        ),
     )
 
 
@@ -134,43 +139,11 @@ def _encoder_signature(config: VoxtralRealtimeConfig, tokens: int | str, layout:
     )
 
 
-def _prefill(config: VoxtralRealtimeConfig, options: Options, window: int, layout: LayoutName) -> Component:
-    def example(seed: int, S: int = 8) -> Inputs:
-        return _random_embeddings(config, options, seed, S)
-
-    # Runtimes hold memory for as many rows as a call may have, so the bound is the longest prompt.
-    prompt = 1 + LEFT_PAD_TOKENS + max(options.delays(config))
-    return Component(
-        name="prefill",
-        graph="decoder",
-        signature=_decoder_signature(config, "S", window, layout, {"S": (1, min(window, prompt))}),
-        example=example,
-        purpose="embeddings of the prompt, or of its first rows, written to the cache from `position` on; "
-        "the rows of the cache bound them",
-    )
-
-
-def _decode_step(
-    config: VoxtralRealtimeConfig, options: Options, window: int, layout: LayoutName
-) -> Component:
-    def example(seed: int) -> Inputs:
-        return _random_embeddings(config, options, seed, 1)
-
-    return Component(
-        name="decode_step",
-        graph="decoder",
-        signature=_decoder_signature(config, 1, window, layout, {}),
-        example=example,
-        purpose="sum of the embeddings of a token and of its 80 ms of audio; "
-        "`position` may exceed the cache's rows",
-    )
-
-
 def _decoder_signature(
     config: VoxtralRealtimeConfig,
-    rows: int | str,
     window: int,
     layout: LayoutName,
+    rows: int | str,
     dims: dict[str, tuple[int, int]],
 ) -> Signature:
     shape = cache_shape(layout, window, config.n_kv_heads, config.head_dim)
@@ -190,14 +163,79 @@ def _decoder_signature(
     )
 
 
-def _random_mel(config: VoxtralRealtimeConfig, seed: int, tokens: int) -> Inputs:
-    shape = (1, tokens, config.mel_frames_per_token, config.audio.num_mel_bins)
+def _random_ids(config: VoxtralRealtimeConfig, seed: int, S: int = 8) -> Inputs:
+    return {"ids": np.random.default_rng(seed).integers(0, config.vocab_size, (1, S))}
+
+
+def _random_mel(config: VoxtralRealtimeConfig, seed: int, T: int = 3) -> Inputs:
+    shape = (1, T, config.mel_frames_per_token, config.audio.num_mel_bins)
     mel = np.random.default_rng(seed).uniform(*MEL_RANGE, shape).astype(np.float32)
     return {"mel": mel, "position": np.array([0])}
 
 
-def _random_embeddings(config: VoxtralRealtimeConfig, options: Options, seed: int, rows: int) -> Inputs:
+def _random_embeddings(config: VoxtralRealtimeConfig, options: Options, seed: int, S: int = 8) -> Inputs:
     rng = np.random.default_rng(seed)
-    values = rng.standard_normal((1, rows, config.dim), dtype=np.float32)
+    values = rng.standard_normal((1, S, config.dim), dtype=np.float32)
     delay = rng.integers(0, len(options.delays_ms), (1,))
     return {"embeddings": values, "position": np.array([0]), "delay": delay}
+
+
+CALLS = """\
+## Order of calls
+
+Audio is mono, {rate} Hz, float32 in [-1, 1]. One token is {samples} samples. d is the delay in tokens
+({delays}).
+
+1. Pad with silence: {left} * {samples} zeros before the audio; zeros after it up to a multiple of {samples},
+   and then (d + {behind}) * {samples} more.
+2. Compute the log-mel spectrogram: {frames} frames per token, 0 to {frames} N - 1 for N tokens of padded
+   audio.
+   - Frame k is centred at sample {hop} k. Zeros extend both ends.
+   - Multiply by a periodic Hann window of {window} samples; take |DFT|^2 of {bins} bins.
+   - Apply {mels} triangular filters between {mels_2} points equally spaced from 0 to {nyquist} Hz on Slaney's
+     mel scale (3 f / 200 below 1000 Hz, 15 + 27 ln(f / 1000) / ln 6.4 above), each times 2 / (its width in
+     Hz).
+   - Take log10 of at least 1e-10, raise it to at least {least}, then compute (x + 4) / 4.
+3. Call `audio_encoder(mel, position)` with {frames} frames per token and as many tokens as the bounds of T
+   allow. For one token call `encode_chunk`, if the bundle has it. `position` counts the tokens encoded
+   before. The embeddings belong to positions 0, 1, 2 ... of the decoder.
+4. The prompt has {left} + d + 1 ids: {bos} once, then the id {pad} {left} + d times. Call
+   `prefill(embed_tokens(ids) + embeddings of positions 0 ... {left} + d, position=0, delay)`. `delay` is an
+   index into the delays above. If the bound of S is less, call `decode_step` for the other rows. The argmax
+   of the last `logits` is the first token.
+5. For each position after the prompt call `decode_step(embed_tokens(previous token) + embedding, position,
+   delay)` and take the argmax, up to the last embedding. {eos} does not end the transcript.
+6. Text: an id from {text} on is bytes: `token_bytes`, in base64, of the entry of `vocab` in `tekken.json`
+   with `rank` id - {text}. Join bytes before decoding them as UTF-8: a character may span tokens. All other
+   ids have no text; {word} begins a word, and {pad} means that no text is due. The first token is due after
+   {ms} ms of audio, each further one {ms} ms later.
+
+A new recording starts at position 0. States need not be cleared if they are finite. The caches are sliding
+windows: `position` may grow up to 16,773,119 in the decoder and 4,193,279 in the encoder (93 hours).
+"""
+
+
+def calls(constants: dict[str, Any], options: dict[str, Any]) -> str:
+    """The text for a bundle with these constants of its manifest."""
+    pairs = zip(constants["delays_ms"], constants["delays"], strict=True)
+    return CALLS.format(
+        rate=constants["sample_rate"],
+        samples=constants["samples_per_token"],
+        delays=", ".join(f"{index}: {ms} ms, d = {tokens}" for index, (ms, tokens) in enumerate(pairs)),
+        left=constants["left_pad_tokens"],
+        behind=constants["flush_tokens"] + 1,
+        hop=constants["hop_length"],
+        window=constants["window_size"],
+        bins=constants["window_size"] // 2 + 1,
+        mels=constants["n_mels"],
+        mels_2=constants["n_mels"] + 2,
+        nyquist=constants["sample_rate"] // 2,
+        least=constants["log_mel_least"],
+        frames=constants["samples_per_token"] // constants["hop_length"],
+        bos=constants["bos_id"],
+        pad=constants["pad_id"],
+        eos=constants["eos_id"],
+        word=constants["word_id"],
+        text=constants["first_text_id"],
+        ms=1000 * constants["samples_per_token"] // constants["sample_rate"],
+    )

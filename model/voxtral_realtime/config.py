@@ -2,15 +2,17 @@
 
 import json
 import logging
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from bundle.errors import ConfigError
-from model.config import Few, Positive, Section, Size, TransformerArgs, parse_params, read_params
-from model.mistral_format import PARAMS, TOKENIZER
+from bundle.record import Record
+from model.checkpoint_format import PARAMS, TOKENIZER
+from model.config import Few, Positive, Section, Size, TransformerArgs, parse_params, read_params, require
 
 CONV_STRIDE = 2  # of the second convolution; params.json has no key for it
 KERNEL = 3
@@ -105,28 +107,26 @@ class VoxtralRealtimeConfig(TransformerArgs):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        if self.dim % 2:
-            raise ValueError(f"dim {self.dim} is odd; the delay is embedded as cosines and sines")
-        if self.encoder.n_heads != self.encoder.n_kv_heads:
-            raise ValueError(
-                f"encoder_args.n_kv_heads {self.encoder.n_kv_heads}: the encoder has as many key heads "
-                f"as query heads ({self.encoder.n_heads})"
-            )
-        rate = self.audio.sampling_rate / self.samples_per_token
-        if abs(rate - self.audio.frame_rate) > 1e-6:
-            raise ValueError(
-                f"audio_encoding_args.frame_rate is {self.audio.frame_rate}; "
-                f"hop and strides make {rate} tokens a second"
-            )
-        if self.vocab_size <= WORD_ID:
-            raise ValueError(
-                f"vocab_size {self.vocab_size}: has no [STREAMING_PAD] and [STREAMING_WORD], "
-                f"ids {PAD_ID} and {WORD_ID}"
-            )
+        require(self.dim % 2 == 0, f"dim {self.dim} is odd; the delay is embedded as cosines and sines")
+        heads, kv_heads = self.encoder.n_heads, self.encoder.n_kv_heads
+        require(
+            heads == kv_heads,
+            f"encoder_args.n_kv_heads {kv_heads}: the encoder has as many key heads as query heads ({heads})",
+        )
+        made, given = self.audio.sampling_rate / self.samples_per_token, self.audio.frame_rate
+        require(
+            abs(made - given) <= 1e-6,
+            f"audio_encoding_args.frame_rate is {given}; hop and strides make {made} tokens a second",
+        )
+        require(
+            self.vocab_size > WORD_ID,
+            f"vocab_size {self.vocab_size}: has no [STREAMING_PAD] and [STREAMING_WORD], "
+            f"ids {PAD_ID} and {WORD_ID}",
+        )
         return self
 
 
-class Options(BaseModel):
+class Options(Record):
     """Options of an export. Both options are written to the manifest.
 
     delay_ms: how far text is behind audio, in multiples of 80 ms; several are separated by commas, the first
@@ -134,7 +134,6 @@ class Options(BaseModel):
     streaming: whether the bundle also transcribes live audio (`encode_chunk`).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     delay_ms: str = Field(
         default=str(PUBLISHED_DELAY_MS),
         description="delay of text after audio: multiples of 80 ms up to 1200, or 2400; several with commas",
@@ -146,8 +145,8 @@ class Options(BaseModel):
     def _are_delays(cls, text: str) -> str:
         parts = [part.strip() for part in text.split(",")]
         for part in parts:
-            if not part.isascii() or not part.isdecimal() or int(part) not in DELAYS_MS:
-                raise ValueError(f"delay {part!r}: expected a multiple of 80 ms up to 1200, or 2400")
+            is_known = part.isascii() and part.isdecimal() and int(part) in DELAYS_MS
+            require(is_known, f"delay {part!r}: expected a multiple of 80 ms up to 1200, or 2400")
         return ",".join(dict.fromkeys(str(int(part)) for part in parts))
 
     @property
@@ -165,9 +164,7 @@ def delay_tokens(delay_ms: int, config: VoxtralRealtimeConfig) -> int:
     return ceil(frames / config.mel_frames_per_token)
 
 
-def parse_config(params: Any, source: str = PARAMS) -> VoxtralRealtimeConfig:
-    """Checks parsed JSON. Raises ConfigError with the key, the value found and what was expected."""
-    return parse_params(VoxtralRealtimeConfig, params, source)
+parse_config = partial(parse_params, VoxtralRealtimeConfig)
 
 
 def load_config(checkpoint: Path) -> VoxtralRealtimeConfig:

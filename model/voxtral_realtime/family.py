@@ -1,24 +1,15 @@
 """The hooks of Voxtral-Realtime."""
 
+from torch import nn
+
 from model.config import SHAPE, values_of
-from model.family import Family
-from model.verification_plan import ChunkedComponent, Decoder, VerificationPlan
-from model.voxtral_realtime import weights
-from model.voxtral_realtime.build import build
-from model.voxtral_realtime.calls import calls
-from model.voxtral_realtime.components import components, constants, longest_cache
+from model.family import ChunkedComponent, Decoder, Family, VerificationPlan
+from model.layers.basic import TokenEmbedding
+from model.voxtral_realtime import modules
+from model.voxtral_realtime.components import calls, components, constants, longest_cache
 from model.voxtral_realtime.config import Options, VoxtralRealtimeConfig, load_config, parse_config
 from model.voxtral_realtime.format import FORMAT
 from model.voxtral_realtime.synthetic import SYNTHETIC
-from model.voxtral_realtime.weights import AUDIO
-
-PARAMETER_GROUPS = {
-    f"{AUDIO}.tok_embeddings.": "token embeddings and head",
-    f"{AUDIO}.whisper_encoder.": "audio encoder",
-    f"{AUDIO}.audio_language_projection.": "adapter",
-    "layers.": "decoder",
-    "norm.": "decoder",
-}
 
 
 def _summary(config: VoxtralRealtimeConfig) -> list[tuple[str, str]]:
@@ -31,6 +22,24 @@ def _summary(config: VoxtralRealtimeConfig) -> list[tuple[str, str]]:
     ]
 
 
+def build(
+    graph: str,
+    root: modules.VoxtralRealtimeWeights,
+    config: VoxtralRealtimeConfig,
+    options: Options,
+    cache_length: int,
+) -> nn.Module:
+    """The module of `graph`. Its weights are loaded in `root`; fusing removes some of them from there."""
+    match graph:
+        case "embed_tokens":
+            return TokenEmbedding(root.audio.tok_embeddings)
+        case "encoder":
+            return modules.Encoder(root.audio, config)
+        case "decoder":
+            return modules.Decoder(root, config, options, cache_length)
+    raise ValueError(f"graph {graph!r}: unknown, expected one of {', '.join(modules.WEIGHTS_OF_GRAPH)}")
+
+
 FAMILY = Family(
     name="voxtral_realtime",
     title="Voxtral-Realtime",
@@ -40,9 +49,8 @@ FAMILY = Family(
     load_config=load_config,
     options=Options,
     constants=constants,
-    build_root=weights.build_root,
-    open_root=weights.open_root,
-    weights_of_graph=weights.WEIGHTS_OF_GRAPH,
+    weights=modules.VoxtralRealtimeWeights,
+    weights_of_graph=modules.WEIGHTS_OF_GRAPH,
     components=components,
     build=build,
     longest_cache=longest_cache,
@@ -51,10 +59,15 @@ FAMILY = Family(
         decoders=(Decoder("prefill", "decode_step", output="hidden"),),
         chunked=(ChunkedComponent("audio_encoder", "encode_chunk"),),
     ),
-    parameter_groups=PARAMETER_GROUPS,
+    parameter_groups={
+        f"{modules.AUDIO}.tok_embeddings.": "token embeddings and head",
+        f"{modules.AUDIO}.whisper_encoder.": "audio encoder",
+        f"{modules.AUDIO}.audio_language_projection.": "adapter",
+        "layers.": "decoder",
+        "norm.": "decoder",
+    },
     summary=_summary,
     calls=calls,
     synthetic=SYNTHETIC,
-    high_precision=weights.HIGH_PRECISION,
-    constant=weights.CONSTANT,
+    constant=("layers.*.ada_rms_norm_t_cond.*",),  # folded at export; in no graph
 )

@@ -5,14 +5,13 @@ The audio embedding outweighs that of the previous token, so tokens follow the a
 """
 
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
+from model.checkpoint_format import PARAMS, TOKENIZER, WEIGHTS
 from model.family import Distribution, Synthetic
-from model.mistral_format import PARAMS, TOKENIZER, WEIGHTS
-from model.synthetic.checkpoint import plain_distribution
+from model.synthetic.checkpoint import plain_distribution, winning_scale
 from model.synthetic.tokenizer import tekken
 from model.voxtral_realtime.config import (
     FIRST_TEXT_ID,
@@ -21,9 +20,8 @@ from model.voxtral_realtime.config import (
     WORD_ID,
     VoxtralRealtimeConfig,
 )
-from model.voxtral_realtime.weights import AUDIO
+from model.voxtral_realtime.modules import AUDIO
 
-CONTENT_VERSION = 1
 SPECIALS = {
     24: "[AUDIO]",
     25: "[BEGIN_AUDIO]",
@@ -194,19 +192,14 @@ def _adjust(name: str, first: int, rows: np.ndarray, seed: int, config: VoxtralR
         rows -= rows.mean(axis=1, keepdims=True)
     if name != TOKEN_TABLE or first:
         return
-    normal = NormalDist()
-    largest = -normal.inv_cdf(np.log(2) / config.vocab_size)
-    kept = {
-        token: rows[token] * (largest / -normal.inv_cdf(chance))
-        for token, chance in ((PAD_ID, PAD_CHANCE), (WORD_ID, WORD_CHANCE))
-    }
+    pad = rows[PAD_ID] * winning_scale(config.vocab_size, PAD_CHANCE)
+    word = rows[WORD_ID] * winning_scale(config.vocab_size, WORD_CHANCE)
     rows[:FIRST_TEXT_ID] /= 2
-    for token, row in kept.items():
-        rows[token] = row
+    rows[PAD_ID], rows[WORD_ID] = pad, word
 
 
 SYNTHETIC = Synthetic(
-    version=CONTENT_VERSION,
+    version=1,
     sizes=tuple(SIZES),
     config_file=PARAMS,
     config=lambda size: SIZES[size].params(),

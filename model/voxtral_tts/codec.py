@@ -9,36 +9,104 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from model.layers.attention import Attended, AttentionWeights
+from model.layers.basic import FeedForward, FeedForwardWeights, Layer, RMSNorm, fuse
 from model.layers.block import parts_of
-from model.layers.feed_forward import FeedForward
-from model.layers.linear import fuse
 from model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs, Options
-from model.voxtral_tts.weights import (
-    CodecAttentionWeights,
-    CodecBlockWeights,
-    CodecStageWeights,
-    CodecWeights,
-    ConvolutionWeights,
-)
 
 MASKED = -1e4  # finite: a half-precision softmax stays defined where a whole row is masked
 USAGE_FLOOR = 1e-5  # floor of cluster_usage in the published code; matters for unused entries only
-Projected = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+class ConvolutionWeights(nn.Module):
+    """A weight-normed convolution, `conv.parametrizations.weight.original0` and `original1`."""
+
+    def __init__(self, first: int, second: int, kernel: int):
+        super().__init__()
+        parts = {"original0": torch.empty(first, 1, 1), "original1": torch.empty(first, second, kernel)}
+        self.conv = nn.ModuleDict({"parametrizations": nn.ModuleDict({"weight": nn.ParameterDict(parts)})})
+
+    def fused(self) -> torch.Tensor:
+        """The weight g · v / |v|, with the norm per first index: [first, second, kernel]."""
+        g, v = (self.get_parameter(f"conv.parametrizations.weight.original{index}") for index in range(2))
+        weight: torch.Tensor = g * v / v.norm(dim=(1, 2), keepdim=True)
+        return weight
+
+
+class CodecAttentionWeights(AttentionWeights):
+    """Self-attention with a norm over the full width of queries and keys."""
+
+    def __init__(self, args: AudioTokenizerArgs):
+        super().__init__(args)
+        width = args.n_heads * args.head_dim
+        self.q_norm, self.k_norm = RMSNorm(width, args.qk_norm_eps), RMSNorm(width, args.qk_norm_eps)
+
+
+class CodecBlockWeights(nn.Module):
+    """A pre-norm block with a learned scale per channel on both branches."""
+
+    def __init__(self, args: AudioTokenizerArgs):
+        super().__init__()
+        self.attention = CodecAttentionWeights(args)
+        self.attention_norm = RMSNorm(args.dim, args.norm_eps)
+        self.ffn_norm = RMSNorm(args.dim, args.norm_eps)
+        self.feed_forward = FeedForwardWeights(args.dim, args.hidden_dim)
+        self.attention_scale = nn.Parameter(torch.empty(args.dim))
+        self.ffn_scale = nn.Parameter(torch.empty(args.dim))
+
+
+class CodecWeights(nn.Module):
+    """All `audio_tokenizer.*` tensors: the decoder and its code book."""
+
+    def __init__(self, args: AudioTokenizerArgs):
+        super().__init__()
+        latent = args.semantic_dim + args.acoustic_dim
+        blocks: list[nn.Module] = []
+        stages = zip(args.decoder_transformer_lengths, args.decoder_convs_kernels, strict=True)
+        for stage, (length, kernel) in enumerate(stages):
+            # Conv1d is [out, in, k]; ConvTranspose1d is [in, out, k].
+            blocks.append(ConvolutionWeights(args.dim, args.dim if stage else latent, kernel))
+            layers = nn.ModuleList(CodecBlockWeights(args) for _ in range(length))
+            blocks.append(nn.ModuleDict({"layers": layers}))
+        self.decoder_blocks = nn.ModuleList(blocks)
+        self.output_proj = ConvolutionWeights(
+            args.pretransform_patch_size, args.dim, args.patch_proj_kernel_size
+        )
+        book = {
+            "embedding_sum": torch.empty(args.semantic_codebook_size, args.semantic_dim),
+            "cluster_usage": torch.empty(args.semantic_codebook_size),
+        }
+        self.quantizer = nn.ModuleDict({"semantic_codebook": nn.ParameterDict(book)})
 
 
 class CodecAttention(nn.Module):
-    """Fused projections, with a norm over the full width of queries and keys before the split into heads."""
+    """Attention within a `FrameWindow`, with a norm over the full width of queries and keys."""
 
     def __init__(self, weights: CodecAttentionWeights):
         super().__init__()
-        self.wo: nn.Module = weights.wo
+        self.wo: Layer = weights.wo
         self.q_norm, self.k_norm = weights.q_norm, weights.k_norm
         self.wqkv = fuse(weights, "wq", "wk", "wv")
 
-    def project(self, x: torch.Tensor) -> Projected:
-        """x [1, S, dim] -> q, k, v [1, S, width]."""
-        q, k, v = self.wqkv(x).chunk(3, dim=-1)
-        return self.q_norm(q), self.k_norm(k), v
+    def forward(
+        self,
+        x: torch.Tensor,
+        window: "FrameWindow",
+        early: torch.Tensor,
+        k_state: torch.Tensor,
+        v_state: torch.Tensor,
+    ) -> Attended:
+        """x [1, T·rate, dim], states [1, back·rate, width] -> attended and the next states, same shapes."""
+        q, k, v = self.wqkv(x).chunk(3, dim=-1)  # [1, T·rate, width]
+        q, k = self.q_norm(q), self.k_norm(k)
+        q = q.reshape(-1, window.rate, window.n_heads, window.head_dim)
+        k, v = torch.cat((k_state, k), dim=1), torch.cat((v_state, v), dim=1)
+        keys, values = window.blocks(k, q.shape[0]), window.blocks(v, q.shape[0])
+        # Written out: torch's fused attention decomposes into strides that not every lowering accepts.
+        scores = q.transpose(1, 2) @ keys.transpose(2, 3) * window.head_dim**-0.5 + window.bias + early
+        out = scores.softmax(dim=-1) @ values  # scores: [T, H, rate, (back+1)·rate]
+        attended = self.wo(out.transpose(1, 2).reshape(1, q.shape[0] * window.rate, -1))
+        return attended, _tail(k, window.back * window.rate), _tail(v, window.back * window.rate)
 
 
 class CodecBlock(nn.Module):
@@ -58,36 +126,24 @@ class CodecBlock(nn.Module):
         early: torch.Tensor,
         k_state: torch.Tensor,
         v_state: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> Attended:
         """x [1, T·rate, dim], states [1, back·rate, width] -> the same shapes.
 
         `early`: see `FrameWindow.early`.
         """
-        attended, k_state, v_state = window.attend(
-            self.attention, self.attention_norm(x), early, k_state, v_state
-        )
+        attended, k_state, v_state = self.attention(self.attention_norm(x), window, early, k_state, v_state)
         x = x + self.attention_scale * attended
         return x + self.ffn_scale * self.feed_forward(self.ffn_norm(x)), k_state, v_state
-
-
-class CodecStage(nn.Module):
-    """The blocks between two convolutions."""
-
-    def __init__(self, weights: CodecStageWeights):
-        super().__init__()
-        self.layers = nn.ModuleList(CodecBlock(part) for part in parts_of(weights.layers, CodecBlockWeights))
 
 
 class CausalConv(nn.Module):
     """Stride-1 convolution as one linear over `kernel` shifted copies."""
 
-    weight: torch.Tensor
-
     def __init__(self, weight: torch.Tensor):
         super().__init__()
         out, channels, self.kernel = weight.shape
         rows = weight.permute(0, 2, 1).reshape(out, self.kernel * channels)
-        self.register_buffer("weight", rows, persistent=False)
+        self.weight = nn.Buffer(rows, persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x with its left context [1, kernel - 1 + S, in] -> [1, S, out]."""
@@ -101,15 +157,13 @@ class Upsampler(nn.Module):
     y[s·m + j] = W_j x[m] + W_{j+s} x[m-1]
     """
 
-    weight: torch.Tensor
-
     def __init__(self, weight: torch.Tensor):
         super().__init__()
         channels, out, kernel = weight.shape
         self.stride = kernel // 2
         phases = weight.permute(2, 1, 0)  # [k, out, in]
         both = torch.cat((phases[: self.stride], phases[self.stride :]), dim=-1)  # [stride, out, 2·in]
-        self.register_buffer("weight", both.reshape(self.stride * out, 2 * channels), persistent=False)
+        self.weight = nn.Buffer(both.reshape(self.stride * out, 2 * channels), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x with the row before its first [1, 1 + S, in] -> [1, stride·S, out]."""
@@ -123,8 +177,6 @@ class FrameWindow(nn.Module):
     A query attends to itself and `window` positions back: to its own frame and the `back` frames before it.
     """
 
-    bias: torch.Tensor
-
     def __init__(self, args: AudioTokenizerArgs, stage: int, alibi_slopes: str):
         super().__init__()
         window, rate, back = args.windows[stage], args.rates[stage], args.context_frames[stage]
@@ -137,34 +189,14 @@ class FrameWindow(nn.Module):
         distance = key - query
         visible = (distance <= 0) & (distance >= -window)
         bias = torch.where(visible, slopes[:, None, None] * distance, MASKED)
-        self.register_buffer("bias", bias, persistent=False)  # [H, rate, (back+1)·rate]
+        self.bias = nn.Buffer(bias, persistent=False)  # [H, rate, (back+1)·rate]
 
     def early(self, position: torch.Tensor, frames: int) -> torch.Tensor:
         """Mask of keys in frames before the first: [T, 1, 1, (back+1)·rate]."""
         frame = position + torch.arange(frames)[:, None] + torch.arange(-self.back, 1)[None, :]  # [T, back+1]
         return torch.where(frame < 0, MASKED, 0.0).repeat_interleave(self.rate, dim=1)[:, None, None, :]
 
-    def attend(
-        self,
-        attention: CodecAttention,
-        x: torch.Tensor,
-        early: torch.Tensor,
-        k_state: torch.Tensor,
-        v_state: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """x [1, T·rate, dim], states [1, back·rate, width] -> attended and the next states, same shapes."""
-        q, k, v = attention.project(x)
-        q = q.reshape(-1, self.rate, self.n_heads, self.head_dim)
-        frames = q.shape[0]
-        k, v = torch.cat((k_state, k), dim=1), torch.cat((v_state, v), dim=1)
-        keys, values = self._blocks(k, frames), self._blocks(v, frames)
-        # Written out: torch's fused attention decomposes into strides that not every lowering accepts.
-        scores = q.transpose(1, 2) @ keys.transpose(2, 3) * self.head_dim**-0.5 + self.bias + early
-        out = scores.softmax(dim=-1) @ values  # scores: [T, H, rate, (back+1)·rate]
-        attended = attention.wo(out.transpose(1, 2).reshape(1, frames * self.rate, -1))
-        return attended, _tail(k, self.back * self.rate), _tail(v, self.back * self.rate)
-
-    def _blocks(self, x: torch.Tensor, frames: int) -> torch.Tensor:
+    def blocks(self, x: torch.Tensor, frames: int) -> torch.Tensor:
         """For each frame the rows of itself and of the `back` frames before it: [T, H, (back+1)·rate, D]."""
         x = x.reshape(-1, self.rate, self.n_heads, self.head_dim)
         shifted = [x.narrow(0, back, frames) for back in range(self.back + 1)]
@@ -185,22 +217,21 @@ class Codec(nn.Module):
     decodes a whole utterance.
     """
 
-    codebook: torch.Tensor
-
     def __init__(self, weights: CodecWeights, args: AudioTokenizerArgs, options: Options):
         super().__init__()
         self.args = args
         book = weights.quantizer["semantic_codebook"]
         usage = book.get_parameter("cluster_usage").clamp_min(USAGE_FLOOR)
         codebook = book.get_parameter("embedding_sum") / usage[:, None]
-        self.register_buffer("codebook", codebook, persistent=False)
+        self.codebook = nn.Buffer(codebook, persistent=False)
         first, *others = parts_of(weights.decoder_blocks, ConvolutionWeights)
-        stages = parts_of(weights.decoder_blocks, CodecStageWeights)
-        self.stages = nn.ModuleList(CodecStage(stage) for stage in stages)
+        stages = [parts_of(stage.modules(), CodecBlockWeights) for stage in weights.decoder_blocks]
+        blocks = [nn.ModuleList(map(CodecBlock, stage)) for stage in stages if stage]
+        self.stages = nn.ModuleList(nn.ModuleDict({"layers": layers}) for layers in blocks)
         self.input_conv = CausalConv(first.fused())
         self.upsamplers = nn.ModuleList(Upsampler(part.fused()) for part in others)
         self.windows = nn.ModuleList(
-            FrameWindow(args, stage, options.alibi_slopes) for stage in range(len(stages))
+            FrameWindow(args, stage, options.alibi_slopes) for stage in range(len(blocks))
         )
         self.output_conv = CausalConv(weights.output_proj.fused())
 
@@ -219,7 +250,6 @@ class Codec(nn.Module):
         left: list[torch.Tensor] = list(states)
         written: list[torch.Tensor] = []
         first = position == 0
-        frames = codes.shape[1]
 
         def with_context(padding: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
             """x behind its carried rows, or behind `padding` at position 0."""
@@ -230,13 +260,11 @@ class Codec(nn.Module):
         latent = self.dequantize(codes)
         x = self.input_conv(with_context(latent[:, :1].expand(-1, self.input_conv.kernel - 1, -1), latent))
         windows = parts_of(self.windows, FrameWindow)
-        for stage, (layers, window) in enumerate(
-            zip(parts_of(self.stages, CodecStage), windows, strict=True)
-        ):
+        for stage, (layers, window) in enumerate(zip(self.stages, windows, strict=True)):
             if stage:
                 x = self.upsamplers[stage - 1](with_context(torch.zeros_like(x[:, :1]), x))
-            early = window.early(position, frames)
-            for block in layers.layers:
+            early = window.early(position, codes.shape[1])
+            for block in parts_of(layers.modules(), CodecBlock):
                 x, k_state, v_state = block(x, window, early, left.pop(0), left.pop(0))
                 written += [k_state, v_state]
         reflected = x[:, 1 : self.output_conv.kernel].flip(1)  # positions 6 … 1 of the first frame

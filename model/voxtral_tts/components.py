@@ -1,4 +1,4 @@
-"""The components of Voxtral-TTS, as data."""
+"""The components of Voxtral-TTS, as data: signatures, constants and order of calls."""
 
 from functools import partial
 from typing import Any
@@ -35,43 +35,41 @@ def components(
     config: VoxtralTTSConfig, options: Options, cache_length: int, layout: LayoutName = "BSHD"
 ) -> tuple[Component, ...]:
     """All components. The caches of the backbone have `cache_length` rows in `layout`."""
-    codec = partial(_codec, config)
+    backbone = partial(_backbone_signature, config, cache_length, layout)
     return (
-        _embed_text(config, cache_length),
+        Component(
+            name="embed_text",
+            graph="embed_text",
+            signature=Signature(
+                inputs=(TensorSpec("ids", "int64", (1, "S"), Kind.INDEX),),
+                outputs=(TensorSpec("embeddings", "float32", (1, "S", config.dim), Kind.EMBEDDING),),
+                dims={"S": (1, cache_length)},
+            ),
+            example=partial(_random_ids, config),
+            purpose="rows of the text table; the voice then overwrites the rows of [AUDIO] ids",
+        ),
         _embed_codes(config),
-        _prefill(config, cache_length, layout),
-        _decode_step(config, cache_length, layout),
+        Component(
+            name="prefill",
+            graph="backbone",
+            signature=backbone("S"),
+            example=partial(_random_embeddings, config),
+            purpose="embeddings of the prompt, written to the cache from `position` on",
+        ),
+        Component(
+            name="decode_step",
+            graph="backbone",
+            signature=backbone(1),
+            example=partial(_random_embeddings, config, S=1),
+            purpose="embedding of the last frame, written to the cache at `position`",
+            batched=True,
+        ),
         _acoustic_step(config),
-        codec(
-            "codec", "codes of a whole utterance to samples; `position` is 0, and the states have no effect"
-        ),
-        codec(
-            "codec_step", "the next frames of an utterance to samples; `position` counts the frames before"
-        ),
-    )
-
-
-def _embed_text(config: VoxtralTTSConfig, cache_length: int) -> Component:
-    def example(seed: int, S: int = 8) -> Inputs:
-        return {"ids": np.random.default_rng(seed).integers(0, config.vocab_size, (1, S))}
-
-    return Component(
-        name="embed_text",
-        graph="embed_text",
-        signature=Signature(
-            inputs=(TensorSpec("ids", "int64", (1, "S"), Kind.INDEX),),
-            outputs=(TensorSpec("embeddings", "float32", (1, "S", config.dim), Kind.EMBEDDING),),
-            dims={"S": (1, cache_length)},
-        ),
-        example=example,
-        purpose="rows of the text table; the voice then overwrites the rows of [AUDIO] ids",
+        *_codec(config),
     )
 
 
 def _embed_codes(config: VoxtralTTSConfig) -> Component:
-    def example(seed: int) -> Inputs:
-        return {"codes": _random_codes(config, seed, 1)[:, 0]}
-
     return Component(
         name="embed_codes",
         graph="embed_codes",
@@ -79,41 +77,14 @@ def _embed_codes(config: VoxtralTTSConfig) -> Component:
             inputs=(TensorSpec("codes", "int64", (1, config.n_codebooks), Kind.INDEX),),
             outputs=(TensorSpec("embeddings", "float32", (1, 1, config.dim), Kind.EMBEDDING),),
         ),
-        example=example,
+        example=lambda seed: {"codes": _random_codes(config, seed, 1)[:, 0]},
         purpose="codes of one frame, specials counted, to the next input of decode_step",
         batched=True,
     )
 
 
-def _prefill(config: VoxtralTTSConfig, cache_length: int, layout: LayoutName) -> Component:
-    def example(seed: int, S: int = 8) -> Inputs:
-        return _random_embeddings(config, seed, S)
-
-    return Component(
-        name="prefill",
-        graph="backbone",
-        signature=_backbone_signature(config, "S", cache_length, layout),
-        example=example,
-        purpose="embeddings of the prompt, written to the cache from `position` on",
-    )
-
-
-def _decode_step(config: VoxtralTTSConfig, cache_length: int, layout: LayoutName) -> Component:
-    def example(seed: int) -> Inputs:
-        return _random_embeddings(config, seed, 1)
-
-    return Component(
-        name="decode_step",
-        graph="backbone",
-        signature=_backbone_signature(config, 1, cache_length, layout),
-        example=example,
-        purpose="embedding of the last frame, written to the cache at `position`",
-        batched=True,
-    )
-
-
 def _backbone_signature(
-    config: VoxtralTTSConfig, rows: int | str, cache_length: int, layout: LayoutName
+    config: VoxtralTTSConfig, cache_length: int, layout: LayoutName, rows: int | str
 ) -> Signature:
     shape = cache_shape(layout, cache_length, config.n_kv_heads, config.head_dim)
     return Signature(
@@ -166,25 +137,25 @@ def _acoustic_step(config: VoxtralTTSConfig) -> Component:
     )
 
 
-def _codec(config: VoxtralTTSConfig, name: str, purpose: str) -> Component:
-    def example(seed: int, T: int = 1) -> Inputs:
-        return {"codes": _random_codes(config, seed, T), "position": np.array([0])}
-
-    samples = config.codec.samples_per_frame
-    return Component(
-        name=name,
-        graph="codec",
-        signature=Signature(
-            inputs=(
-                TensorSpec("codes", "int64", (1, "T", config.n_codebooks), Kind.INDEX),
-                TensorSpec("position", "int64", (1,), Kind.INDEX),
-            ),
-            outputs=(TensorSpec("audio", "float32", (1, f"{samples}*T"), Kind.AUDIO),),
-            states=_codec_states(config.codec),
-            dims={"T": (1, MAX_CODEC_FRAMES)},
+def _codec(config: VoxtralTTSConfig) -> tuple[Component, ...]:
+    signature = Signature(
+        inputs=(
+            TensorSpec("codes", "int64", (1, "T", config.n_codebooks), Kind.INDEX),
+            TensorSpec("position", "int64", (1,), Kind.INDEX),
         ),
-        example=example,
-        purpose=purpose,
+        outputs=(TensorSpec("audio", "float32", (1, f"{config.codec.samples_per_frame}*T"), Kind.AUDIO),),
+        states=_codec_states(config.codec),
+        dims={"T": (1, MAX_CODEC_FRAMES)},
+    )
+    return tuple(
+        Component(name, "codec", signature, partial(_random_frames, config), purpose)
+        for name, purpose in (
+            (
+                "codec",
+                "codes of a whole utterance to samples; `position` is 0, and the states have no effect",
+            ),
+            ("codec_step", "the next frames of an utterance to samples; `position` counts the frames before"),
+        )
     )
 
 
@@ -201,9 +172,17 @@ def _codec_states(args: AudioTokenizerArgs) -> tuple[StateSpec, ...]:
     return tuple(StateSpec(name, "float32", (1, length, size)) for name, length, size in rows)
 
 
-def _random_embeddings(config: VoxtralTTSConfig, seed: int, rows: int) -> Inputs:
-    values = np.random.default_rng(seed).standard_normal((1, rows, config.dim), dtype=np.float32)
+def _random_ids(config: VoxtralTTSConfig, seed: int, S: int = 8) -> Inputs:
+    return {"ids": np.random.default_rng(seed).integers(0, config.vocab_size, (1, S))}
+
+
+def _random_embeddings(config: VoxtralTTSConfig, seed: int, S: int = 8) -> Inputs:
+    values = np.random.default_rng(seed).standard_normal((1, S, config.dim), dtype=np.float32)
     return {"embeddings": values, "position": np.array([0])}
+
+
+def _random_frames(config: VoxtralTTSConfig, seed: int, T: int = 1) -> Inputs:
+    return {"codes": _random_codes(config, seed, T), "position": np.array([0])}
 
 
 def _random_codes(config: VoxtralTTSConfig, seed: int, frames: int) -> np.ndarray:
@@ -212,3 +191,54 @@ def _random_codes(config: VoxtralTTSConfig, seed: int, frames: int) -> np.ndarra
     shape = (1, frames, config.audio.n_acoustic_codebook)
     acoustic = rng.integers(0, config.audio.acoustic_codebook_size, shape)
     return np.concatenate((semantic, acoustic), axis=-1) + FIRST_LEVEL
+
+
+CALLS = """\
+## Order of calls
+
+1. Build the prompt. `ids` = {bos}, {begin}, one {audio} per voice row, [NEXT_AUDIO_TEXT], the ids of the
+   text, [REPEAT_AUDIO_TEXT], {begin}. `tekken.json` gives the ids of the text and of the two markers.
+   - The tokenizer is byte-level BPE over the pieces that the regular expression `pattern` splits (Unicode
+     classes).
+   - The id of a piece is its rank + `default_num_special_tokens`. Entries beyond `default_vocab_size` ids are
+     not used.
+   - The two markers are special tokens; their ids are their ranks. A special token typed in a text is encoded
+     as text.
+   - The text is encoded without normalisation.
+2. Call `embed_text(ids{extra})`. Then overwrite the rows of the prompt's ids {audio} with the rows of the
+   voice{but}.
+3. Call `prefill(embeddings, position=0)`. Its `semantic_logits` and `condition` are those of the last row.
+4. For each frame:
+   a. The semantic code is the argmax of `semantic_logits` without row 0 and without rows from {rows} on. Code
+      1 ends the speech.
+   b. Draw `x`, {acoustic} standard normals. For `step` 0 ... {last_step}: `x = acoustic_step(x, step,
+      condition).next_x`.
+   c. The acoustic codes are round((clamp(x, -1, 1) + 1) / 2 * {top}) + 2, rounded half to even.
+   d. Call `embed_codes(codes)`, then `decode_step(embeddings, position)`. `position` counts rows since the
+      first of the prompt.
+   e. Call `codec_step(codes, position)` for {samples} samples. `position` counts frames. The bounds of T are
+      below.
+   Stop as well when the caches have no row left for d.
+5. The samples are {rate} Hz mono. Clip them to [-1, 1].
+
+A new utterance starts at position 0. States need not be cleared if they are finite.
+"""
+
+
+def calls(constants: dict[str, Any], options: dict[str, Any]) -> str:
+    """The text for a bundle with these constants and options of its manifest."""
+    from_audio_token = options["first_frame"] == "audio_token"
+    audio = constants["audio_id"]
+    return CALLS.format(
+        bos=constants["bos_id"],
+        begin=constants["begin_audio_id"],
+        audio=audio,
+        extra=f" + [{audio}]" if from_audio_token else "",
+        but="; the extra row keeps its embedding and gives frame 0" if from_audio_token else "",
+        rows=2 + constants["semantic_codes"],
+        acoustic=constants["n_codebooks"] - 1,
+        last_step=constants["euler_steps"] - 1,
+        top=constants["acoustic_levels"] - 1,
+        samples=constants["samples_per_frame"],
+        rate=constants["sample_rate"],
+    )

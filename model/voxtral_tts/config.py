@@ -1,13 +1,27 @@
 """Configuration of Voxtral-TTS, read from the published `params.json`."""
 
+from functools import partial
+from itertools import accumulate
 from math import ceil
+from operator import mul
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from model.config import Few, Positive, Section, Size, TransformerArgs, parse_params, read_params
-from model.mistral_format import PARAMS
+from bundle.record import Record
+from model.checkpoint_format import PARAMS
+from model.config import (
+    BlockArgs,
+    Few,
+    Positive,
+    Section,
+    Size,
+    TransformerArgs,
+    parse_params,
+    read_params,
+    require,
+)
 
 END_AUDIO, FIRST_LEVEL = 1, 2  # codes 0 and 1 are EMPTY and END_AUDIO; codebook entry i is code i + 2
 TABLE_ROUNDING = 128  # tables are padded to a multiple of this many rows
@@ -15,12 +29,12 @@ TABLE_ROUNDING = 128  # tables are padded to a multiple of this many rows
 
 def _comma_ints(value: Any) -> Any:
     """Parses a list that the published file writes as "2,2,2,2". A plain list is accepted too."""
-    if isinstance(value, str):
-        parts = value.split(",")
-        if not all(part.strip().isdecimal() for part in parts):
-            raise ValueError(f"expected whole numbers separated by commas, found {value!r}")
-        return [int(part) for part in parts]
-    return value
+    if not isinstance(value, str):
+        return value
+    parts = value.split(",")
+    are_numbers = all(part.strip().isdecimal() for part in parts)
+    require(are_numbers, f"expected whole numbers separated by commas, found {value!r}")
+    return [int(part) for part in parts]
 
 
 Sizes = Annotated[tuple[Few, ...], BeforeValidator(_comma_ints), Field(min_length=1)]
@@ -61,26 +75,26 @@ class AudioModelArgs(Section):
             sizes = _comma_ints(data["codebook_sizes"])
         except ValueError as error:
             raise ValueError(f"codebook_sizes: {error}") from None
-        if not isinstance(sizes, list) or len(sizes) < 2 or any(size != sizes[1] for size in sizes[1:]):
-            raise ValueError("codebook_sizes: expected a semantic size, then equal acoustic sizes")
+        are_sizes = isinstance(sizes, list) and len(sizes) > 1 and all(size == sizes[1] for size in sizes[1:])
+        require(are_sizes, "codebook_sizes: expected a semantic size, then equal acoustic sizes")
         renamed = {
             "semantic_codebook_size": sizes[0],
             "acoustic_codebook_size": sizes[1],
             "n_acoustic_codebook": len(sizes) - 1,
         }
         for key, value in renamed.items():
-            if data.get(key, value) != value:
-                raise ValueError(f"codebook_sizes gives {key} {value}, yet {key} is {data[key]}")
+            given = data.get(key, value)
+            require(given == value, f"codebook_sizes gives {key} {value}, yet {key} is {given}")
         return {**data, **renamed}
 
     @model_validator(mode="after")
     def _levels(self) -> Self:
-        if self.acoustic_codebook_size < 2:
-            raise ValueError("acoustic_codebook_size: a scalar quantiser needs at least 2 levels")
+        levels = self.acoustic_codebook_size
+        require(levels >= 2, "acoustic_codebook_size: a scalar quantiser needs at least 2 levels")
         return self
 
 
-class AudioTokenizerArgs(Section):
+class AudioTokenizerArgs(BlockArgs):
     """The codec's decoder. The published file holds no encoder, so none is described."""
 
     channels: Literal[1] = 1
@@ -95,11 +109,6 @@ class AudioTokenizerArgs(Section):
     causal: Literal[True] = True
     attn_sliding_window_size: Size
     half_attn_window_upon_downsampling: bool = True
-    dim: Size
-    hidden_dim: Size
-    head_dim: Size
-    n_heads: Size
-    n_kv_heads: Size
     qk_norm: Literal[True] = True
     qk_norm_eps: Positive = 1e-6
     norm_eps: Positive = 0.01
@@ -112,58 +121,53 @@ class AudioTokenizerArgs(Section):
 
     @model_validator(mode="after")
     def _stages(self) -> Self:
-        lengths, kernels, strides = (
-            self.decoder_transformer_lengths,
-            self.decoder_convs_kernels,
-            self.decoder_convs_strides,
+        lengths, strides = self.decoder_transformer_lengths, self.decoder_convs_strides
+        kernels = self.decoder_convs_kernels
+        require(
+            len(lengths) == len(kernels) == len(strides),
+            "decoder_transformer_lengths_str, decoder_convs_kernels_str and decoder_convs_strides_str "
+            f"have {len(lengths)}, {len(kernels)} and {len(strides)} entries; expected as many of each",
         )
-        if not len(lengths) == len(kernels) == len(strides):
-            raise ValueError(
-                "decoder_transformer_lengths_str, decoder_convs_kernels_str and decoder_convs_strides_str "
-                f"have {len(lengths)}, {len(kernels)} and {len(strides)} entries; expected as many of each"
-            )
-        if strides[0] != 1:
-            raise ValueError(
-                f"decoder_convs_strides_str: the first convolution keeps the rate, found stride {strides[0]}"
-            )
+        require(
+            strides[0] == 1,
+            f"decoder_convs_strides_str: the first convolution keeps the rate, found stride {strides[0]}",
+        )
         for kernel, stride in zip(kernels[1:], strides[1:], strict=True):
-            if stride < 2 or kernel != 2 * stride:
-                raise ValueError(
-                    f"decoder_convs_kernels_str: an upsampler of stride {stride} needs kernel {2 * stride}, "
-                    f"found {kernel}"
-                )
-        if self.n_heads != self.n_kv_heads:
-            raise ValueError(
-                f"n_kv_heads {self.n_kv_heads}: the codec's attention has as many key heads as query heads "
-                f"({self.n_heads})"
+            require(
+                stride >= 2 and kernel == 2 * stride,
+                f"decoder_convs_kernels_str: an upsampler of stride {stride} needs kernel {2 * stride}, "
+                f"found {kernel}",
             )
-        if any(window < 1 for window in self.windows):
-            raise ValueError(
-                f"attn_sliding_window_size {self.attn_sliding_window_size} is halved below 1 "
-                f"by {len(strides) - 1} upsamplers"
-            )
-        if self.patch_proj_kernel_size - 1 >= self.positions_per_frame:
-            raise ValueError(
-                f"patch_proj_kernel_size {self.patch_proj_kernel_size} reflects more than one frame "
-                f"of {self.positions_per_frame}"
-            )
+        require(
+            self.n_heads == self.n_kv_heads,
+            f"n_kv_heads {self.n_kv_heads}: the codec's attention has as many key heads as query heads "
+            f"({self.n_heads})",
+        )
+        require(
+            min(self.windows) >= 1,
+            f"attn_sliding_window_size {self.attn_sliding_window_size} is halved below 1 "
+            f"by {len(strides) - 1} upsamplers",
+        )
+        require(
+            self.patch_proj_kernel_size <= self.positions_per_frame,
+            f"patch_proj_kernel_size {self.patch_proj_kernel_size} reflects more than one frame "
+            f"of {self.positions_per_frame}",
+        )
         return self
 
     @property
     def rates(self) -> tuple[int, ...]:
         """Positions per frame in each stage: 1, 2, 4, 8 as published."""
-        rates = [1]
-        for stride in self.decoder_convs_strides[1:]:
-            rates.append(rates[-1] * stride)
-        return tuple(rates)
+        return tuple(accumulate(self.decoder_convs_strides, mul))
 
     @property
     def windows(self) -> tuple[int, ...]:
         """Positions before its own that a query of each stage attends to: 2, 4, 8, 16 as published."""
-        if not self.half_attn_window_upon_downsampling:
-            return (self.attn_sliding_window_size,) * len(self.rates)
-        upsamplers = len(self.rates) - 1
-        return tuple(self.attn_sliding_window_size >> (upsamplers - stage) for stage in range(upsamplers + 1))
+        upsamplers, halves = len(self.rates) - 1, self.half_attn_window_upon_downsampling
+        return tuple(
+            self.attn_sliding_window_size >> (upsamplers - stage if halves else 0)
+            for stage in range(upsamplers + 1)
+        )
 
     @property
     def context_frames(self) -> tuple[int, ...]:
@@ -221,10 +225,8 @@ class VoxtralTTSConfig(TransformerArgs):
     @property
     def code_offsets(self) -> tuple[int, ...]:
         """First table row of each code book; cumulative over the unpadded sizes."""
-        semantic, acoustic = (
-            self.audio.semantic_codebook_size + FIRST_LEVEL,
-            self.audio.acoustic_codebook_size + FIRST_LEVEL,
-        )
+        semantic = self.audio.semantic_codebook_size + FIRST_LEVEL
+        acoustic = self.audio.acoustic_codebook_size + FIRST_LEVEL
         return (0, *(semantic + acoustic * k for k in range(self.audio.n_acoustic_codebook)))
 
     @property
@@ -240,52 +242,36 @@ class VoxtralTTSConfig(TransformerArgs):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         audio, codec, acoustic = self.audio, self.codec, self.acoustic
+        encoding = audio.audio_encoding_args
+        of_codec = [
+            ("semantic_codebook_size", "audio_model_args", audio.semantic_codebook_size),
+            ("acoustic_codebook_size", "audio_model_args", audio.acoustic_codebook_size),
+            ("acoustic_dim", "audio_model_args.n_acoustic_codebook", audio.n_acoustic_codebook),
+            ("sampling_rate", "audio_encoding_args", encoding.sampling_rate),
+        ]
         pairs = [
             ("acoustic_transformer_args.input_dim", acoustic.input_dim, "dim", self.dim),
-            (
-                "audio_tokenizer_args.semantic_codebook_size",
-                codec.semantic_codebook_size,
-                "audio_model_args",
-                audio.semantic_codebook_size,
-            ),
-            (
-                "audio_tokenizer_args.acoustic_codebook_size",
-                codec.acoustic_codebook_size,
-                "audio_model_args",
-                audio.acoustic_codebook_size,
-            ),
-            (
-                "audio_tokenizer_args.acoustic_dim",
-                codec.acoustic_dim,
-                "audio_model_args.n_acoustic_codebook",
-                audio.n_acoustic_codebook,
-            ),
-            (
-                "audio_tokenizer_args.sampling_rate",
-                codec.sampling_rate,
-                "audio_encoding_args",
-                audio.audio_encoding_args.sampling_rate,
+            *(
+                (f"audio_tokenizer_args.{key}", getattr(codec, key), name, value)
+                for key, name, value in of_codec
             ),
             ("acoustic_transformer_args.dim", acoustic.dim % 2, "an even width", 0),
         ]
         for key, found, other, expected in pairs:
-            if found != expected:
-                raise ValueError(f"{key} is {found}, which does not agree with {other}: {expected}")
-        frame_rate = codec.sampling_rate / codec.samples_per_frame
-        if abs(frame_rate - audio.audio_encoding_args.frame_rate) > 1e-6:
-            raise ValueError(
-                f"audio_encoding_args.frame_rate is {audio.audio_encoding_args.frame_rate}; "
-                f"the codec makes {frame_rate} frames a second"
-            )
+            require(found == expected, f"{key} is {found}, which does not agree with {other}: {expected}")
+        made, given = codec.sampling_rate / codec.samples_per_frame, encoding.frame_rate
+        require(
+            abs(made - given) <= 1e-6,
+            f"audio_encoding_args.frame_rate is {given}; the codec makes {made} frames a second",
+        )
+        size = self.vocab_size
         for key in ("audio_token_id", "begin_audio_token_id"):
-            if getattr(audio, key) >= self.vocab_size:
-                raise ValueError(
-                    f"audio_model_args.{key} {getattr(audio, key)} lies outside vocab_size {self.vocab_size}"
-                )
+            found = getattr(audio, key)
+            require(found < size, f"audio_model_args.{key} {found} lies outside vocab_size {size}")
         return self
 
 
-class Options(BaseModel):
+class Options(Record):
     """Two points on which public implementations differ. Both are written to the manifest.
 
     first_frame: `audio_token` computes frame 0 in an extra step from the embedding of [AUDIO];
@@ -293,7 +279,6 @@ class Options(BaseModel):
     alibi_slopes: `mistral` is 1 … 1/2^(n-1), `standard` is 1/2 … 1/2^n.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     first_frame: Literal["audio_token", "prefill"] = Field(
         default="audio_token", description="hidden state that frame 0 is computed from"
     )
@@ -306,9 +291,7 @@ def _round_up(rows: int) -> int:
     return -(-rows // TABLE_ROUNDING) * TABLE_ROUNDING
 
 
-def parse_config(params: Any, source: str = PARAMS) -> VoxtralTTSConfig:
-    """Checks parsed JSON. Raises ConfigError with the key, the value found and what was expected."""
-    return parse_params(VoxtralTTSConfig, params, source)
+parse_config = partial(parse_params, VoxtralTTSConfig)
 
 
 def load_config(checkpoint: Path) -> VoxtralTTSConfig:

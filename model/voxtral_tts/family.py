@@ -1,26 +1,17 @@
 """The hooks of Voxtral-TTS."""
 
+from torch import nn
+
 from model.config import SHAPE, values_of
-from model.family import Family
-from model.verification_plan import ChunkedComponent, Decoder, VerificationPlan
-from model.voxtral_tts import weights
-from model.voxtral_tts.build import build
-from model.voxtral_tts.calls import calls
-from model.voxtral_tts.components import components, constants
+from model.family import ChunkedComponent, Decoder, Family, VerificationPlan
+from model.layers.basic import TokenEmbedding
+from model.voxtral_tts import modules
+from model.voxtral_tts.codec import Codec
+from model.voxtral_tts.components import calls, components, constants
 from model.voxtral_tts.config import Options, VoxtralTTSConfig, load_config, parse_config
 from model.voxtral_tts.format import FORMAT
 from model.voxtral_tts.synthetic import SYNTHETIC
 
-LONGEST_CACHE = 131072  # rows; beyond what the model was trained on
-DEFAULT_CACHE = 2048  # rows; 150 s of speech after a prompt of 170
-PARAMETER_GROUPS = {
-    "mm_audio_embeddings.tok_embeddings.": "text embeddings",
-    "mm_audio_embeddings.audio_codebook_embeddings.": "code embeddings",
-    "layers.": "backbone",
-    "norm.": "backbone",
-    "acoustic_transformer.": "acoustic transformer",
-    "audio_tokenizer.": "codec",
-}
 CODEC_KEYS = ("dim", "hidden_dim", "head_dim", "n_heads", "decoder_transformer_lengths")
 
 
@@ -35,6 +26,25 @@ def _summary(config: VoxtralTTSConfig) -> list[tuple[str, str]]:
     ]
 
 
+def build(
+    graph: str, root: modules.VoxtralTTSWeights, config: VoxtralTTSConfig, options: Options, cache_length: int
+) -> nn.Module:
+    """The module of `graph`. Its weights are loaded in `root`; fusing removes some of them from there."""
+    match graph:
+        case "embed_text":
+            return TokenEmbedding(root.mm_audio_embeddings["tok_embeddings"])
+        case "embed_codes":
+            table = root.get_submodule("mm_audio_embeddings.audio_codebook_embeddings.embeddings")
+            return modules.CodeEmbedding(table, config.code_offsets)
+        case "backbone":
+            return modules.Backbone(root, config, cache_length)
+        case "acoustic_step":
+            return modules.AcousticStep(root.acoustic_transformer, config.acoustic)
+        case "codec":
+            return Codec(root.audio_tokenizer, config.codec, options)
+    raise ValueError(f"graph {graph!r}: unknown, expected one of {', '.join(modules.WEIGHTS_OF_GRAPH)}")
+
+
 FAMILY = Family(
     name="voxtral_tts",
     title="Voxtral-TTS",
@@ -44,21 +54,31 @@ FAMILY = Family(
     load_config=load_config,
     options=Options,
     constants=constants,
-    build_root=weights.build_root,
-    open_root=weights.open_root,
-    weights_of_graph=weights.WEIGHTS_OF_GRAPH,
+    weights=modules.VoxtralTTSWeights,
+    weights_of_graph=modules.WEIGHTS_OF_GRAPH,
     components=components,
     build=build,
-    longest_cache=lambda config: LONGEST_CACHE,
-    default_cache=lambda config: DEFAULT_CACHE,
+    longest_cache=lambda config: 131072,  # rows; beyond what the model was trained on
+    default_cache=lambda config: 2048,  # rows; 150 s of speech after a prompt of 170
     verification=VerificationPlan(
         decoders=(Decoder("prefill", "decode_step", output="hidden"),),
         chunked=(ChunkedComponent("codec", "codec_step"),),
     ),
-    parameter_groups=PARAMETER_GROUPS,
+    parameter_groups={
+        "mm_audio_embeddings.tok_embeddings.": "text embeddings",
+        "mm_audio_embeddings.audio_codebook_embeddings.": "code embeddings",
+        "layers.": "backbone",
+        "norm.": "backbone",
+        "acoustic_transformer.": "acoustic transformer",
+        "audio_tokenizer.": "codec",
+    },
     summary=_summary,
     calls=calls,
     synthetic=SYNTHETIC,
-    high_precision=weights.HIGH_PRECISION,
-    constant=weights.CONSTANT,
+    high_precision=(  # small linears whose error would change sampling or the stop rule
+        "acoustic_transformer.input_projection",
+        "acoustic_transformer.acoustic_codebook_output",
+        "acoustic_transformer.semantic_codebook_output",
+    ),
+    constant=("acoustic_transformer.time_projection",),  # folded at export; in no graph
 )

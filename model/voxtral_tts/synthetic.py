@@ -5,21 +5,19 @@ seconds.
 """
 
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import torch
 
+from model.checkpoint_format import PARAMS, TOKENIZER, WEIGHTS
 from model.family import Distribution, Synthetic
-from model.mistral_format import PARAMS, TOKENIZER, WEIGHTS
-from model.synthetic.checkpoint import generator, plain_distribution, values
+from model.synthetic.checkpoint import generator, plain_distribution, values, winning_scale
 from model.synthetic.tokenizer import tekken
 from model.voxtral_tts.config import END_AUDIO, VoxtralTTSConfig, parse_config
 from model.voxtral_tts.format import VOICES
 from model.voxtral_tts.sizes import SIZES
 
-CONTENT_VERSION = 2
 SPECIALS = {
     24: "[AUDIO]",
     25: "[BEGIN_AUDIO]",
@@ -54,83 +52,58 @@ def _tekken(size: str) -> dict[str, Any]:
 
 
 def _distribution(name: str, shape: tuple[int, ...], config: VoxtralTTSConfig) -> Distribution:
-    """Mean and standard deviation of a tensor's values."""
-    mean, spread = plain_distribution(name, shape)
-    if name.endswith("_scale"):
-        mean, spread = 0.5, 0.1
-    elif name.endswith(
-        "original0"
-    ):  # the norm of a convolution's kernel; upsamplers add two taps of half the channels' energy
-        mean = AUDIO_GAIN if ".output_proj." in name else 1.0
-        spread = mean / 10
-    elif name.endswith("original1"):  # only its direction matters
-        spread = 1.0
-    elif name.endswith("cluster_usage"):
-        mean, spread = USAGE, 1.0
-    elif name.endswith("embedding_sum"):  # entries as large as the acoustic values of uniform levels
-        spread = USAGE * 3**-0.5
-    elif name == TEXT_TABLE:
-        spread = 1.0
-    elif name.endswith(
-        "audio_codebook_embeddings.embeddings.weight"
-    ):  # a frame, the sum of 37 rows, is as large as a text row
-        spread = config.n_codebooks**-0.5
-    elif name.startswith("layers.") and name.endswith(
-        ("wo.weight", "w2.weight")
-    ):  # keeps deep layers from outweighing the new frame
+    fixed = {  # mean and standard deviation by the end of the name
+        "_scale": (0.5, 0.1),
+        # norms of kernels; upsamplers add two taps of half the channels' energy
+        "output_proj.conv.parametrizations.weight.original0": (AUDIO_GAIN, AUDIO_GAIN / 10),
+        "original0": (1.0, 0.1),
+        "original1": (0.0, 1.0),  # only its direction matters
+        "cluster_usage": (USAGE, 1.0),
+        "embedding_sum": (0.0, USAGE * 3**-0.5),  # as large as the acoustic values of uniform levels
+        TEXT_TABLE: (0.0, 1.0),
+        # a frame, the sum of 37 rows, is as large as a text row
+        "audio_codebook_embeddings.embeddings.weight": (0.0, config.n_codebooks**-0.5),
+    }
+    mean, spread = next(
+        (values for end, values in fixed.items() if name.endswith(end)), plain_distribution(name, shape)
+    )
+    # keeps deep layers from outweighing the new frame
+    if name.startswith("layers.") and name.endswith(("wo.weight", "w2.weight")):
         spread *= (2 * config.n_layers) ** -0.5
     return np.float32(mean), np.float32(spread)
 
 
 def _adjust(name: str, first: int, rows: np.ndarray, seed: int, config: VoxtralTTSConfig) -> None:
-    if name == SEMANTIC_HEAD and first == 0:
-        rows[END_AUDIO] = _end_row(rows[END_AUDIO], seed, config)
-
-
-def _end_row(row: np.ndarray, seed: int, config: VoxtralTTSConfig) -> np.ndarray:
-    """The END_AUDIO row of the semantic head, enlarged to win with END_CHANCE, orthogonal to the markers.
+    """Makes END_AUDIO win with END_CHANCE, by a row of the semantic head that is orthogonal to the markers.
 
     The embedding of [BEGIN_AUDIO] or [AUDIO] is most of the hidden state of frame 0, for any text. Without
     orthogonality some seeds would end every sentence at frame 0.
     """
+    if name != SEMANTIC_HEAD or first:
+        return
     markers = [config.audio.audio_token_id, config.audio.begin_audio_token_id]
     beginning = (max(markers) + 1, config.dim)
     table = torch.cat(list(values(SYNTHETIC, TEXT_TABLE, beginning, seed, config))).reshape(beginning)
     basis, _ = np.linalg.qr(table[markers].double().numpy().T)  # [dim, 2]
-    end: np.ndarray = _end_scale(config) * (row - basis @ (basis.T @ row))
-    return end.astype(np.float32)
-
-
-def _end_scale(config: VoxtralTTSConfig) -> float:
-    """How much larger the END_AUDIO row of the semantic head is, so that it wins with END_CHANCE.
-
-    Logits are then about normal; the largest of n independent ones has its median where the tail is ln 2 / n.
-    """
-    normal = NormalDist()
-    largest = -normal.inv_cdf(np.log(2) / config.audio.semantic_codebook_size)
-    return largest / -normal.inv_cdf(END_CHANCE)
+    row, scale = rows[END_AUDIO], winning_scale(config.audio.semantic_codebook_size, END_CHANCE)
+    rows[END_AUDIO] = scale * (row - basis @ (basis.T @ row))
 
 
 def _write_voices(folder: Path, size: str, seed: int) -> None:
-    (folder / VOICES).mkdir()
-    dim = parse_config(SIZES[size].params()).dim
-    for voice, rows in SIZES[size].voices.items():
-        _write_voice(folder / VOICES, voice, rows, dim, seed)
-
-
-def _write_voice(folder: Path, voice: str, rows: int, dim: int, seed: int) -> None:
-    """A bare bfloat16 tensor [rows, dim], as large as text rows.
+    """Bare bfloat16 tensors [rows, dim], as large as text rows.
 
     Saved as `voice_embed`, which names the archive's root as published.
     """
-    found = generator(seed, f"voice_embedding/{voice}").standard_normal((rows, dim), dtype=np.float32)
-    saved = folder / "voice_embed.pt"
-    torch.save(torch.from_numpy(found).to(torch.bfloat16), saved)
-    saved.rename(folder / f"{voice}.pt")
+    (folder / VOICES).mkdir()
+    dim, saved = parse_config(SIZES[size].params()).dim, folder / VOICES / "voice_embed.pt"
+    for voice, rows in SIZES[size].voices.items():
+        found = generator(seed, f"voice_embedding/{voice}").standard_normal((rows, dim), dtype=np.float32)
+        torch.save(torch.from_numpy(found).to(torch.bfloat16), saved)
+        saved.rename(folder / VOICES / f"{voice}.pt")
 
 
 SYNTHETIC = Synthetic(
-    version=CONTENT_VERSION,
+    version=2,
     sizes=tuple(SIZES),
     config_file=PARAMS,
     config=lambda size: SIZES[size].params(),

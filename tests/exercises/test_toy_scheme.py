@@ -15,7 +15,7 @@ from export.resolve import resolve
 from export.source import Source
 from export.targets.coreml.target import CoreMLTarget
 from quantize.recipe import RECIPES, Recipe
-from quantize.schemes import SCHEMES, IntegerScheme, scheme_from_dict
+from quantize.schemes import IntegerScheme
 
 pytestmark = pytest.mark.slow
 TARGETS = ("onnx", "executorch", "coreml")
@@ -23,7 +23,6 @@ TARGETS = ("onnx", "executorch", "coreml")
 
 @pytest.fixture(scope="module", autouse=True)
 def registered(rows) -> None:
-    rows.setitem(SCHEMES, Int6Scheme.type, Int6Scheme)
     rows.setitem(RECIPES, "int6", Recipe("int6", linears=Int6Scheme(), tables=IntegerScheme(8)))
 
 
@@ -49,7 +48,7 @@ def test_it_becomes_a_verified_bundle_whose_recipe_reads_back(speech_bundle, che
     backbone = bundle.component("decode_step")
     assert backbone.recipe == "int6" and 0.001 < bundle.manifest.weight_errors["backbone"].searched < 0.05
     recipe = resolve(source, bundle.job.request).recipes["backbone"]
-    assert recipe.linears == scheme_from_dict(bundle.job.recipes["backbone"].linears.model_dump())
+    assert recipe.linears.to_dict() == bundle.job.recipes["backbone"].linears.model_dump()
 
 
 def test_its_bundle_speaks(speech_bundle):

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from quantize.module import QuantizedModule, QuantizedWeight, SquaredErrors
+from quantize.modules import QuantizedModule, QuantizedWeight, SquaredErrors
 from quantize.schemes import Scheme, Storage
 
 

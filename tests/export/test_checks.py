@@ -15,7 +15,7 @@ from export.verify.recurrence import check_long_runs, check_replay
 from export.verify.start_states import MAX_ROWS
 from export.verify.streaming import check_streaming
 from export.verify.teacher_forcing import check_codes, check_free_run
-from model.verification_plan import VerificationPlan
+from model.family import VerificationPlan
 from runtime.engines.base import Arrays
 
 STEPS = 100

@@ -27,7 +27,7 @@ from export.targets.coreml.weights import lower_linear
 from model.layers.attention import ReferenceAttention
 from model.layers.rope import RotaryTable
 from model.synthetic.checkpoint import embedded_default
-from quantize.linear import QuantizedLinear, float_activations, int8_per_token, linear_kernel
+from quantize.modules import QuantizedLinear, float_activations, int8_per_token, linear_kernel
 from quantize.recipe import find_recipe
 from runtime.mil import Executor, Package
 

@@ -13,7 +13,7 @@ from export.resolve import resolve
 from export.source import Source
 from export.targets import open_target
 from model.synthetic.checkpoint import embedded_default
-from quantize.linear import QuantizedEmbedding, QuantizedLinear
+from quantize.modules import QuantizedEmbedding, QuantizedLinear
 
 pytestmark = pytest.mark.slow
 

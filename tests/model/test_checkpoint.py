@@ -10,15 +10,14 @@ from safetensors.torch import load_file, save_file
 
 from bundle.errors import CheckpointError, CheckpointNotFound
 from model.checkpoint import Checkpoint, expected_tensors, materialize
-from model.checkpoint_format import WeightFile
+from model.checkpoint_format import WEIGHTS, WeightFile
 from model.families import open_family
-from model.mistral_format import WEIGHTS
 from model.synthetic.checkpoint import write_checkpoint
 from model.voxtral_tts.config import load_config, parse_config
+from model.voxtral_tts.family import FAMILY
 from model.voxtral_tts.format import FORMAT
+from model.voxtral_tts.modules import VoxtralTTSWeights
 from model.voxtral_tts.sizes import SIZES
-from model.voxtral_tts.voices import load_voices
-from model.voxtral_tts.weights import VoxtralTTSWeights, build_root, open_root
 
 NORM = "layers.1.attention_norm.weight"
 TABLE = "mm_audio_embeddings.audio_codebook_embeddings.embeddings.weight"
@@ -52,11 +51,11 @@ def checkpoint_of(folder: Path) -> Checkpoint:
 
 
 def voices_of(folder: Path) -> dict[str, torch.Tensor]:
-    return load_voices([folder / name for name in FORMAT.voice_files(folder)], 96)
+    return FORMAT.voices(folder, parse_config(SIZES["tiny"].params()))
 
 
 def open_folder(folder: Path) -> VoxtralTTSWeights:
-    return open_root(load_config(folder), checkpoint_of(folder))
+    return FAMILY.open_root(load_config(folder), checkpoint_of(folder))
 
 
 def refusal(folder: Path) -> str:
@@ -206,7 +205,7 @@ def test_a_tensor_in_two_files_is_refused(sharded):
 
 
 def test_the_published_configuration_describes_the_published_tensors():
-    shapes = expected_tensors(build_root(parse_config(SIZES["full"].params())))
+    shapes = expected_tensors(FAMILY.build_root(parse_config(SIZES["full"].params())))
     assert len(shapes) == 386
     assert sum(torch.Size(shape).numel() for shape in shapes.values()) == 4_002_353_392
     for name, shape in {

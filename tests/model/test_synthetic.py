@@ -21,19 +21,19 @@ from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 from bundle.errors import OutputError
 from model.__main__ import main
 from model.checkpoint import Checkpoint, materialize
+from model.checkpoint_format import WEIGHTS
 from model.component import Component
 from model.families import FAMILIES, open_family
-from model.mistral_format import WEIGHTS
 from model.synthetic import checkpoint as synthetic
 from model.synthetic.checkpoint import embedded_default, write_checkpoint
-from model.voxtral_realtime.weights import AUDIO as AUDIO_PART
-from model.voxtral_tts.build import build
+from model.voxtral_realtime.modules import AUDIO as AUDIO_PART
 from model.voxtral_tts.components import components
 from model.voxtral_tts.config import END_AUDIO, FIRST_LEVEL, Options, VoxtralTTSConfig, load_config
+from model.voxtral_tts.family import FAMILY, build
 from model.voxtral_tts.format import FORMAT
+from model.voxtral_tts.modules import WEIGHTS_OF_GRAPH
 from model.voxtral_tts.sizes import PUBLISHED_VOICES, SIZES
 from model.voxtral_tts.synthetic import SEMANTIC_HEAD, TEXT_TABLE
-from model.voxtral_tts.weights import WEIGHTS_OF_GRAPH, open_root
 
 BEGIN, AUDIO, BEGIN_AUDIO, AFTER_TEXT, BEFORE_TEXT = 1, 24, 25, 35, 36
 LIMIT = 200  # frames
@@ -106,7 +106,7 @@ def test_a_tensor_does_not_depend_on_others_nor_on_how_many_values_are_made_at_a
 
 def test_the_weights_open_strictly_and_all_are_bfloat16(tiny):
     checkpoint = Checkpoint(FORMAT.weight_files(tiny))
-    open_root(load_config(tiny), checkpoint)
+    FAMILY.open_root(load_config(tiny), checkpoint)
     assert {checkpoint.dtype(name) for name in checkpoint.names} == {"BF16"}
 
 
@@ -205,7 +205,7 @@ class Speaker:
     def __init__(self, folder: Path):
         self.config: VoxtralTTSConfig = load_config(folder)
         checkpoint = Checkpoint(FORMAT.weight_files(folder))
-        root = open_root(self.config, checkpoint)
+        root = FAMILY.open_root(self.config, checkpoint)
         materialize(root, checkpoint, [name for name, _ in root.named_children()])
         options, length = Options(), LIMIT + 200
         self.parts: dict[str, Component] = {

@@ -28,9 +28,9 @@ from model.layers.attention import ReferenceAttention
 from model.layers.rope import RotaryTable, UnboundedRotaryTable
 from model.synthetic.checkpoint import embedded_default
 from model.voxtral_realtime.config import Options, delay_tokens, load_config, parse_config
-from model.voxtral_realtime.decoder import embed_delay
+from model.voxtral_realtime.family import FAMILY
+from model.voxtral_realtime.modules import embed_delay
 from model.voxtral_realtime.synthetic import SIZES
-from model.voxtral_realtime.weights import build_root
 from runtime.audio.mel import LogMel, MelSettings
 from runtime.families.voxtral_realtime.decoder import Constants, DecodeOptions, StreamingDecoder
 from runtime.families.voxtral_realtime.task import Transcript
@@ -40,12 +40,12 @@ FULL = parse_config(SIZES["full"].params())
 
 
 def test_the_parameters_of_the_published_shapes_are_counted():
-    shapes = expected_tensors(build_root(FULL))
+    shapes = expected_tensors(FAMILY.build_root(FULL))
     assert len(shapes) == 711 and sum(int(np.prod(shape)) for shape in shapes.values()) == 4_429_679_360
 
 
 def test_the_head_shares_the_table_unless_the_recipe_separates_them():
-    root = build_root(FULL)
+    root = FAMILY.build_root(FULL)
     assert root.output.weight is root.audio.tok_embeddings.weight and not any(
         name.startswith("output") for name in expected_tensors(root)
     )

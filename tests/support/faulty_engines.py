@@ -15,7 +15,7 @@ from export.verify.comparison import Comparison, Report, Result
 from export.verify.context import Bars, ComparedEngines, Context
 from export.verify.eager import EagerEngine, perturbed
 from export.verify.run import guarded
-from quantize.linear import int8_per_block
+from quantize.modules import int8_per_block
 from runtime.engines.base import Arrays, Engine, Stream
 from runtime.families import open_family
 

@@ -17,8 +17,7 @@ from export.targets.coreml.tools import ct, load_program, silent
 from export.targets.tracing import example_inputs, target_kernels, zero_states
 from model.component import Component
 from model.layers.attention import ReferenceAttention
-from quantize.linear import QuantizedEmbedding, QuantizedLinear
-from quantize.palettes import PalettizedLinear
+from quantize.modules import PalettizedLinear, QuantizedEmbedding, QuantizedLinear
 
 Compressed = QuantizedLinear | QuantizedEmbedding | PalettizedLinear
 Array = npt.NDArray[Any]  # of integers or floats

@@ -12,7 +12,7 @@ from export.targets.base import Costs, EntryPoint, Graph, Target
 
 if TYPE_CHECKING:
     from model.component import Component
-    from quantize.linear import LinearKernel
+    from quantize.modules import LinearKernel
 
 IS_MACOS = sys.platform == "darwin"
 

@@ -4,9 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from quantize.linear import QuantizedLinear
-from quantize.palettes import PalettizedLinear
-from quantize.scales import SMALLEST_SCALE
+from quantize.modules import PalettizedLinear, QuantizedLinear
+from quantize.search import SMALLEST_SCALE
 
 PALETTIZATION = 2  # coremltools' number for this kind of compression
 # The only two ranges that the converter takes. They contain the integers of a scheme.

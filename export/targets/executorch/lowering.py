@@ -26,7 +26,7 @@ from export.targets.base import Graph
 from export.targets.executorch.attention import LlamaAttention, rms_norm
 from export.targets.executorch.state_methods import state_methods
 from export.targets.tracing import dynamic_shapes, export_errors, quiet, target_kernels, trace
-from quantize.linear import int8_per_token
+from quantize.modules import int8_per_token
 
 # Products of weights, of every precision. With everything that XNNPACK takes, slices and reshapes cut the
 # codec of the golden checkpoint into 157 delegates, and lowering takes twice as long.

@@ -11,7 +11,7 @@ from export.targets.base import Costs, EntryPoint, Graph, Target
 
 if TYPE_CHECKING:
     from model.component import Component
-    from quantize.linear import LinearKernel
+    from quantize.modules import LinearKernel
 
 MAX_STATE_ROWS = 64  # cache rows that one call of `GRAPH.read` or `GRAPH.write` moves at most
 
@@ -45,7 +45,7 @@ class ExecuTorchTarget(Target):
 
     @property
     def linear_kernel(self) -> LinearKernel:
-        from quantize.linear import int8_per_token
+        from quantize.modules import int8_per_token
 
         return int8_per_token
 

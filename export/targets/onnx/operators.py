@@ -23,7 +23,7 @@ def matmul_nbits(
     x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bits: int, block: int
 ) -> torch.Tensor:
     """`MatMulNBits`: x [..., K], weight int8 [N, K], scale [N, ceil(K / block)] -> [..., N]."""
-    raise ExportError("matmul_nbits is only traced; the eager arithmetic is quantize.linear.int8_per_block")
+    raise ExportError("matmul_nbits is only traced; the eager arithmetic is quantize.modules.int8_per_block")
 
 
 @matmul_nbits.register_fake

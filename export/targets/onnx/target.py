@@ -9,7 +9,7 @@ from export.targets.base import Costs, EntryPoint, Graph, Target
 
 if TYPE_CHECKING:
     from model.component import Component
-    from quantize.linear import LinearKernel
+    from quantize.modules import LinearKernel
 
 STATES = """\
 States are inputs `past.NAME` and outputs `present.NAME`. Bind the input and the output of a cache to one
@@ -42,7 +42,7 @@ class OnnxTarget(Target):
 
     @property
     def linear_kernel(self) -> LinearKernel:
-        from quantize.linear import int8_per_block
+        from quantize.modules import int8_per_block
 
         return int8_per_block
 

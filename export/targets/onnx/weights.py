@@ -10,7 +10,7 @@ import onnx_ir as ir
 import torch
 
 from export.targets.onnx.operators import matmul_nbits
-from quantize.linear import CHANNEL_BLOCK, QuantizedLinear
+from quantize.modules import CHANNEL_BLOCK, QuantizedLinear
 
 INLINE_BELOW = 1024  # bytes; smaller constants stay in the graph
 ALIGNMENT = 4096  # bytes; a page, so that a runtime may map each weight

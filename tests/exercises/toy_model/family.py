@@ -9,13 +9,12 @@ from string import ascii_lowercase
 import numpy as np
 from exercises.toy_model.config import Options, ToyConfig, load_config, parse_config
 from exercises.toy_model.format import FORMAT, LETTERS
-from exercises.toy_model.modules import build, build_root, open_root
+from exercises.toy_model.modules import ToyWeights, build
 
 from bundle.cache import LayoutName, cache_shape
 from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
 from model.component import Component
-from model.family import Family, Synthetic
-from model.verification_plan import Decoder, VerificationPlan
+from model.family import Decoder, Family, Synthetic, VerificationPlan
 
 DIM = 32
 GRAPH = "decoder"
@@ -67,8 +66,7 @@ FAMILY = Family(
     load_config=load_config,
     options=Options,
     constants=lambda config, options: {"dim": config.toy_dim},
-    build_root=build_root,
-    open_root=open_root,
+    weights=lambda config: ToyWeights(config.toy_dim),
     weights_of_graph={GRAPH: ("body", "head")},
     components=components,
     build=build,

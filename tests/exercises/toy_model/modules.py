@@ -6,8 +6,6 @@ import torch
 from exercises.toy_model.config import Options, ToyConfig
 from torch import nn
 
-from model.checkpoint import Checkpoint, expected_tensors
-
 
 class ToyWeights(nn.Module):
     """body.weight [dim, dim] and head.weight [dim, dim]."""
@@ -39,17 +37,6 @@ class Decoder(nn.Module):
         rows = torch.where(is_new[:, None], new, rows)
         share = (row <= own[:, None]).float() / (own + 1)[:, None].float()  # [S, L]
         return self.head((share @ rows)[None]), rows.reshape(cache.shape)
-
-
-def build_root(config: ToyConfig) -> ToyWeights:
-    with torch.device("meta"):
-        return ToyWeights(config.toy_dim).requires_grad_(False)
-
-
-def open_root(config: ToyConfig, checkpoint: Checkpoint) -> ToyWeights:
-    root = build_root(config)
-    checkpoint.check(expected_tensors(root))
-    return root
 
 
 def build(graph: str, root: ToyWeights, config: ToyConfig, options: Options, cache_length: int) -> nn.Module:

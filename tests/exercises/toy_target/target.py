@@ -9,7 +9,7 @@ from export.targets.base import Costs, EntryPoint, Graph, Target
 
 if TYPE_CHECKING:
     from model.component import Component
-    from quantize.linear import LinearKernel
+    from quantize.modules import LinearKernel
 
 
 class NumpyTarget(Target):
@@ -24,7 +24,7 @@ class NumpyTarget(Target):
 
     @property
     def linear_kernel(self) -> LinearKernel:
-        from quantize.linear import float_activations
+        from quantize.modules import float_activations
 
         return float_activations
 

@@ -1,4 +1,4 @@
-"""Modules that hold integers and scales, and the arithmetic in which they are multiplied.
+"""Modules that replace linears and tables, and the arithmetic in which quantised weights are multiplied.
 
 A linear kernel is a function `kernel(x, linear) -> y`. The three kernels here compute what the kernels of the
 targets compute, in plain torch. They are the reference for comparisons, and two targets lower them
@@ -7,21 +7,65 @@ unchanged.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import ClassVar, Self
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
 import torchao.quantization.quant_primitives  # noqa: F401  registers the operators used below
 from torch import nn
 
-from quantize.module import QuantizedModule
-from quantize.schemes.integer import IntegerScheme
+from quantize.recipe import Recipe
+from quantize.schemes import IntegerScheme, PaletteScheme, Scheme
+from quantize.search import SquaredErrors
 
 LinearKernel = Callable[[torch.Tensor, "QuantizedLinear"], torch.Tensor]
 CHUNK = 2**20  # number of weights that are dequantised together
-CHANNEL_BLOCK = (
-    128  # activation block of a per-channel weight in `int8_per_block`, as given to the ONNX kernel
-)
+# activation block of a per-channel weight in `int8_per_block`, as given to the ONNX kernel
+CHANNEL_BLOCK = 128
+
+
+class QuantizedModule(nn.Module):
+    """Replaces a linear (x [..., K] -> [..., N]) or, if `is_table`, an embedding (ids [...] -> [..., D]).
+
+    `weight` is a tensor of N rows. The loader assigns the checkpoint's bias to `bias`, and `forward` of a
+    linear adds it.
+
+    row_tensors: the arguments of the class before `scheme`. Linears of one scheme are fused by concatenating
+        the rows of these. If there are none, their outputs are concatenated instead.
+    """
+
+    is_table: ClassVar[bool] = False
+    row_tensors: ClassVar[tuple[str, ...]] = ()
+    weight: torch.Tensor
+    bias: nn.Parameter | None
+
+    def __init__(self, scheme: Scheme):
+        super().__init__()
+        self.scheme = scheme
+        self.register_parameter("bias", None)
+
+    def pack(self) -> None:
+        """Reduces the memory of a module that is only called from now on. Optional, not reversible."""
+
+    def can_fuse(self, parts: Sequence[nn.Module]) -> bool:
+        """Whether `fuse` takes these modules of the same class."""
+        return bool(self.row_tensors) and all(getattr(part, "scheme", None) == self.scheme for part in parts)
+
+    def fuse(self, parts: Sequence[Self]) -> Self:
+        """One linear with the rows of all parts, in order, without bias."""
+        make: Any = type(self)  # each subclass has its own arguments
+        rows = (torch.cat([getattr(part, name) for part in parts]) for name in self.row_tensors)
+        fused: Self = make(*rows, self.scheme)
+        return fused
+
+
+class QuantizedWeight(NamedTuple):
+    """What `Scheme.quantize` returns."""
+
+    module: QuantizedModule
+    errors: SquaredErrors
 
 
 class QuantizedLinear(QuantizedModule):
@@ -31,18 +75,17 @@ class QuantizedLinear(QuantizedModule):
     lowered.
     """
 
+    row_tensors: ClassVar[tuple[str, ...]] = ("constant", "scale")
     scheme: IntegerScheme
-    scale: torch.Tensor
-    zero: torch.Tensor
 
     def __init__(self, integers: torch.Tensor, scale: torch.Tensor, scheme: IntegerScheme):
         super().__init__(scheme)
         self.is_packed = False
         self.out_features, self.in_features = integers.shape
-        self.register_buffer("weight", integers)
-        self.register_buffer("scale", scale)
+        self.weight: torch.Tensor = nn.Buffer(integers)
+        self.scale: torch.Tensor = nn.Buffer(scale)
         # a constant, because lowerings match one
-        self.register_buffer("zero", torch.zeros_like(scale, dtype=torch.int8), persistent=False)
+        self.zero: torch.Tensor = nn.Buffer(torch.zeros_like(scale, dtype=torch.int8), persistent=False)
         self.kernel: LinearKernel = float_activations
 
     @property
@@ -74,25 +117,6 @@ class QuantizedLinear(QuantizedModule):
         high.copy_(held >> 4)
         return out
 
-    def can_fuse(self, parts: Sequence[nn.Module]) -> bool:
-        """Rows are quantised independently of each other, so fusing parts of one scheme changes no value."""
-        return all(getattr(part, "scheme", None) == self.scheme for part in parts)
-
-    def fuse(self, parts: Sequence[Self]) -> Self:
-        return type(self)(
-            torch.cat([part.constant for part in parts]),
-            torch.cat([part.scale for part in parts]),
-            self.scheme,
-        )
-
-    def dequantized(self) -> torch.Tensor:
-        """float32 [N, K], computed by an operator that every lowering recognises."""
-        low, high = self.scheme.range
-        weight: torch.Tensor = torch.ops.torchao.dequantize_affine(
-            self.constant, [1, self.block], self.scale, self.zero, torch.int8, low, high
-        )
-        return weight
-
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., K] -> [..., N] with dequantised weights.
 
@@ -100,7 +124,11 @@ class QuantizedLinear(QuantizedModule):
         numbers for a few rows at a time in one reused buffer, which stays in the processor's cache.
         """
         if torch.compiler.is_exporting():
-            return F.linear(x, self.dequantized(), self.bias)
+            low, high = self.scheme.range
+            weight = torch.ops.torchao.dequantize_affine(
+                self.constant, [1, self.block], self.scale, self.zero, torch.int8, low, high
+            )
+            return F.linear(x, weight, self.bias)
         result = x.new_empty(*x.shape[:-1], self.out_features)
         rows = max(1, CHUNK // self.in_features)
         held = x.new_empty(min(rows, self.out_features), self.in_features)
@@ -119,15 +147,31 @@ class QuantizedEmbedding(QuantizedModule):
     """ids [...] -> [..., D] from int8 rows and one float32 scale per row."""
 
     is_table: ClassVar[bool] = True
-    scale: torch.Tensor
 
     def __init__(self, integers: torch.Tensor, scale: torch.Tensor, scheme: IntegerScheme):
         super().__init__(scheme)
-        self.register_buffer("weight", integers)
-        self.register_buffer("scale", scale)
+        self.weight = nn.Buffer(integers)
+        self.scale = nn.Buffer(scale)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return self.weight[ids].float() * self.scale[ids]
+
+
+class PalettizedLinear(QuantizedModule):
+    """x [..., K] -> [..., N]. `weight` float32 [N, K] holds the palette values that the indices select."""
+
+    row_tensors: ClassVar[tuple[str, ...]] = ("indices", "palette")
+    scheme: PaletteScheme
+
+    def __init__(self, indices: torch.Tensor, palette: torch.Tensor, scheme: PaletteScheme):
+        super().__init__(scheme)
+        self.indices = nn.Buffer(indices, persistent=False)
+        self.palette = nn.Buffer(palette, persistent=False)
+        values = palette.gather(1, indices.reshape(len(palette), -1).long())
+        self.weight = nn.Parameter(values.reshape(indices.shape), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.weight, self.bias)
 
 
 def float_activations(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
@@ -173,3 +217,46 @@ def linear_kernel(module: nn.Module, kernel: LinearKernel) -> Iterator[None]:
     finally:
         for linear, before in zip(linears, previous, strict=True):
             linear.kernel = before
+
+
+def pack_modules(module: nn.Module) -> None:
+    """Packs every quantised module below `module`. Packed modules can be called, but not lowered."""
+    for part in module.modules():
+        if isinstance(part, QuantizedModule):
+            part.pack()
+
+
+@dataclass
+class Quantizer:
+    """Applies a recipe while weights are loaded, one weight at a time, and adds up the errors.
+
+    `never(path)` is true for weights that no recipe may change.
+    """
+
+    recipe: Recipe
+    never: Callable[[str], bool] = lambda path: False
+    errors: SquaredErrors = field(default_factory=SquaredErrors)
+    quantized: list[str] = field(default_factory=list)
+
+    def __call__(self, path: str, module: nn.Module, weight: torch.Tensor) -> QuantizedModule | None:
+        """The module that replaces `module`, or None if the recipe keeps floating point."""
+        is_table = isinstance(module, nn.Embedding)
+        scheme = None if self.never(path) else self.recipe.scheme_for(path, is_table)
+        if scheme is None:
+            return None
+        found = scheme.quantize(weight, path, is_table)
+        self.errors += found.errors
+        self.quantized.append(path)
+        return found.module
+
+    def report(self) -> dict[str, float]:
+        """Relative weight error |w - q| / |w| with searched and with min-max scales.
+
+        Empty if nothing was quantised.
+        """
+        if not self.errors.norm:
+            return {}
+        return {
+            "weight_error": sqrt(self.errors.searched / self.errors.norm),
+            "weight_error_min_max": sqrt(self.errors.min_max / self.errors.norm),
+        }

@@ -1,0 +1,195 @@
+"""Schemes: the ways to store one weight. This module does not import torch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bundle.errors import RecipeError
+
+if TYPE_CHECKING:
+    import torch
+
+    from quantize.modules import QuantizedWeight
+
+SCALE_BYTES = 2  # a scale (bfloat16) or a palette value (float16) in an artifact
+BITS = (4, 8)  # the widths of integers that the kernels of all targets take
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Bytes of one weight: in an artifact, in memory as loaded, and in memory when packed."""
+
+    artifact: float
+    loaded: float
+    packed: float
+
+
+@dataclass(frozen=True)
+class Scheme(ABC):
+    """How one weight is stored. A subclass is a frozen dataclass.
+
+    type: name of the subclass in manifests.
+    needs_native_support: whether only targets that name the type in `Target.native_schemes` can store such
+        weights. False is right for a scheme whose module computes with plain torch operators, which every
+        target lowers.
+    bits: bits of one stored weight, without scales.
+    """
+
+    type: ClassVar[str]
+    needs_native_support: ClassVar[bool] = False
+
+    bits: int
+
+    @abstractmethod
+    def quantize(self, weight: torch.Tensor, path: str, is_table: bool) -> QuantizedWeight:
+        """Returns the module that replaces the linear or table at `path`, and its weight's squared errors.
+
+        `weight` [N, K] is finite and of any float dtype. Raises RecipeError if the scheme does not support
+        the shape.
+        """
+
+    @abstractmethod
+    def storage(self, shape: Sequence[int]) -> Storage:
+        """Bytes of a weight of this shape."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """A few words for `export list`."""
+
+    def misfit(self, shape: Sequence[int], is_table: bool) -> str | None:
+        """Why a weight of this shape cannot be stored, or None. Callers append "of" and the weight's name."""
+        return None
+
+    def check_shape(self, path: str, shape: Sequence[int], is_table: bool) -> None:
+        """Raises RecipeError that names the weight if its shape does not fit."""
+        if reason := self.misfit(shape, is_table):
+            raise RecipeError(f"{reason} of {path}; add a rule that keeps this weight in floating point")
+
+    def integer_activations(self, kernel_is_integer: bool) -> bool:
+        """Whether a linear rounds its activations to integers, given whether the target's own kernel does."""
+        return False
+
+    @property
+    def min_correlation(self) -> float:
+        """Least correlation of an output with full precision: 0.99 for 8 bits, 0.9 for 4 bits.
+
+        This is a sanity limit, not a quality claim. Rounding changes a weight by about 0.7 % at 8 bits and
+        9 % at 4 bits, which is a factor of 13, and about ten linears follow each other. The lost correlation
+        grows by a factor of 10 over the same 4 bits. Other widths are on the same exponential: 0.97 for 6
+        bits, 0.68 for 2.
+        """
+        return float(1 - 10 ** (-self.bits / 4))
+
+    def to_dict(self) -> dict[str, Any]:
+        """`type` and the fields, as in the manifest."""
+        return {"type": self.type, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class IntegerScheme(Scheme):
+    """Symmetric integers with one scale per output channel, or one per group of weights along a row.
+
+    group: number of weights of a row that share a scale. None means one scale per row.
+    activations: `kernel` leaves them to the target (integers on ONNX and XNNPACK, floats on Core ML). `int8`
+        asks for dynamic 8-bit activations on every target, in plain operators if the target has no such
+        kernel.
+    """
+
+    type: ClassVar[str] = "integer"
+
+    group: int | None = None
+    activations: str = "kernel"
+
+    def __post_init__(self) -> None:
+        group_is_valid = self.group is None or (isinstance(self.group, int) and self.group >= 1)
+        if self.bits not in BITS or not group_is_valid or self.activations not in ("kernel", "int8"):
+            raise RecipeError(
+                f"{self}: expected bits 4 or 8, activations 'kernel' or 'int8', "
+                "and a group of at least 1 or None"
+            )
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """Smallest and largest integer. 8 bits exclude -128, so that the negative of a weight is a weight."""
+        return (-127, 127) if self.bits == 8 else (-8, 7)
+
+    def quantize(self, weight: torch.Tensor, path: str, is_table: bool) -> QuantizedWeight:
+        from quantize.modules import QuantizedEmbedding, QuantizedLinear, QuantizedWeight
+        from quantize.search import search_scales
+
+        self.check_shape(path, weight.shape, is_table)
+        found = search_scales(weight, self.group, self.range)
+        make = QuantizedEmbedding if is_table else QuantizedLinear
+        return QuantizedWeight(make(found.integers, found.scale, self), found.errors)
+
+    def misfit(self, shape: Sequence[int], is_table: bool) -> str | None:
+        if self.group is None:
+            return None
+        if is_table:
+            return "groups are for linears only, which excludes the table"
+        columns = shape[-1]
+        return f"groups of {self.group} do not divide the {columns} inputs" if columns % self.group else None
+
+    def storage(self, shape: Sequence[int]) -> Storage:
+        count = prod(shape)
+        scales = count / (self.group or shape[-1])
+        return Storage(
+            artifact=count * self.bits / 8 + SCALE_BYTES * scales,
+            loaded=count + 5 * scales,  # int8 integers; a float32 scale and an int8 zero point
+            packed=count * self.bits / 8 + 4 * scales,
+        )
+
+    def integer_activations(self, kernel_is_integer: bool) -> bool:
+        return kernel_is_integer or self.activations == "int8"
+
+    def describe(self) -> str:
+        scales = f"groups of {self.group}" if self.group else "per output channel"
+        activations = ", int8 activations on every target" if self.activations == "int8" else ""
+        return f"int{self.bits}, {scales}{activations}"
+
+
+@dataclass(frozen=True)
+class PaletteScheme(Scheme):
+    """Indices into a table of 2^bits values, one table per group of output channels.
+
+    channels: number of output channels (rows of the weight) that share a palette.
+    """
+
+    type: ClassVar[str] = "palette"
+    needs_native_support: ClassVar[bool] = True
+
+    channels: int
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(n, int) for n in (self.bits, self.channels)) or not (
+            1 <= self.bits <= 8 and self.channels >= 1
+        ):
+            raise RecipeError(f"{self}: expected 1 to 8 bits and at least 1 channel")
+
+    def quantize(self, weight: torch.Tensor, path: str, is_table: bool) -> QuantizedWeight:
+        from quantize.modules import PalettizedLinear, QuantizedWeight
+        from quantize.search import search_palette
+
+        self.check_shape(path, weight.shape, is_table)
+        found = search_palette(weight, self.bits, self.channels)
+        return QuantizedWeight(PalettizedLinear(found.indices, found.palette, self), found.errors)
+
+    def misfit(self, shape: Sequence[int], is_table: bool) -> str | None:
+        if is_table:
+            return "palettes are for linears only, which excludes the table"
+        if shape[0] % self.channels:
+            return f"palettes for {self.channels} channels do not divide the {shape[0]} outputs"
+        return None
+
+    def storage(self, shape: Sequence[int]) -> Storage:
+        count = prod(shape)
+        values = count / shape[-1] / self.channels * 2**self.bits
+        loaded = count * 5 + 5 * values  # uint8 indices and the float32 weight that they select
+        return Storage(count * self.bits / 8 + SCALE_BYTES * values, loaded, packed=loaded)
+
+    def describe(self) -> str:
+        return f"palettes of {2**self.bits} values for {self.channels} output channels"

@@ -1,0 +1,152 @@
+"""The search for scales and palettes: closer to the weight than evenly spaced values from min to max.
+
+Candidate scales are rounded to bfloat16 before their error is measured, because XNNPACK stores them in
+bfloat16. All targets then hold the same weights. Scales are at least the smallest normal float16, and Core
+ML holds them exactly.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torchao.quantization.quant_primitives import MappingType, choose_qparams_affine
+
+# factors tried on min-max scales; below 0.7 none won on normal weights
+SHRINK = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
+SMALLEST_SCALE = 2.0**-14
+CHUNK = 2**18  # number of weights that are searched together
+ROUNDS = 20  # of Lloyd's algorithm; after ten rounds the error of normal weights changes by less than 1 %
+Candidate = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # integers, scales, error of each group
+
+
+@dataclass(frozen=True)
+class SquaredErrors:
+    """Sums of squares over weights w with quantised values q.
+
+    searched, min_max: |w - q|² with searched and with plain min-max scales.
+    norm: |w|².
+    """
+
+    searched: float = 0.0
+    min_max: float = 0.0
+    norm: float = 0.0
+
+    def __add__(self, other: "SquaredErrors") -> "SquaredErrors":
+        return SquaredErrors(
+            self.searched + other.searched, self.min_max + other.min_max, self.norm + other.norm
+        )
+
+
+class ScaledWeight(NamedTuple):
+    """integers int8 [N, K]; scale float32 [N, K / block] with values of bfloat16."""
+
+    integers: torch.Tensor
+    scale: torch.Tensor
+    errors: SquaredErrors
+
+
+def search_scales(weight: torch.Tensor, group: int | None, limits: tuple[int, int]) -> ScaledWeight:
+    """weight [N, K] is finite, of any float dtype. `group` divides K (None: a whole row).
+
+    `limits` are the smallest and the largest integer. Rows are searched in chunks that fit the processor's
+    cache.
+    """
+    rows, columns = weight.shape
+    block = group or columns
+    integers = torch.empty(rows, columns, dtype=torch.int8)
+    scale = torch.empty(rows, columns // block)
+    errors = torch.zeros(3, dtype=torch.float64)  # as in SquaredErrors
+    step = max(1, CHUNK // columns)
+    for start in range(0, rows, step):
+        part = slice(start, start + step)
+        integers[part], scale[part], found = _search(weight[part].float(), block, limits)
+        errors += found
+    return ScaledWeight(integers, scale, SquaredErrors(*errors.tolist()))
+
+
+def _search(
+    weight: torch.Tensor, block: int, limits: tuple[int, int]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """weight float32 [n, K] -> integers [n, K], scales [n, K / block], float64 [3] as in SquaredErrors."""
+    low, high = limits
+    rows, columns = weight.shape
+    start, _ = choose_qparams_affine(
+        weight, MappingType.SYMMETRIC, [1, block], torch.int8, low, high, scale_dtype=torch.float32
+    )
+    start = start.reshape(rows, -1)
+    groups = weight.reshape(rows, -1, block)
+
+    def attempt(scale: torch.Tensor) -> Candidate:
+        scale = scale.clamp_min(SMALLEST_SCALE).bfloat16().float()
+        # as torchao's quantize_affine, in fewer passes
+        integers = (groups * (1 / scale)[..., None]).round_().clamp_(low, high)
+        return integers, scale, torch.addcmul(groups, integers, scale[..., None], value=-1).square_().sum(-1)
+
+    best = attempt(start)
+    min_max_error = best[2].sum(dtype=torch.float64)
+    for factor in SHRINK:
+        best = _better_groups(best, attempt(start * factor))
+    integers, scale, _ = best
+    power = integers.square().sum(-1)
+    fitted = (groups * integers).sum(-1) / power.clamp_min(1)  # least squares
+    integers, scale, error = _better_groups(best, attempt(torch.where(power > 0, fitted, scale).abs()))
+    errors = torch.stack(
+        (error.sum(dtype=torch.float64), min_max_error, weight.square().sum(dtype=torch.float64))
+    )
+    return integers.to(torch.int8).reshape(rows, columns), scale, errors
+
+
+def _better_groups(old: Candidate, new: Candidate) -> Candidate:
+    """For each group the candidate with the smaller error."""
+    better = new[2] < old[2]
+    return (
+        torch.where(better[..., None], new[0], old[0]),
+        torch.where(better, new[1], old[1]),
+        torch.where(better, new[2], old[2]),
+    )
+
+
+class PalettizedWeight(NamedTuple):
+    """indices uint8 [N, K]; palette float32 [N / channels, 2^bits] with values that float16 holds."""
+
+    indices: torch.Tensor
+    palette: torch.Tensor
+    errors: SquaredErrors
+
+
+def search_palette(weight: torch.Tensor, bits: int, channels: int) -> PalettizedWeight:
+    """weight [N, K] of any float dtype, finite; `channels` divides N.
+
+    Each group of rows takes the better of two palettes: evenly spaced values, or those of Lloyd's algorithm.
+    """
+    weight = weight.float()
+    groups = weight.reshape(-1, channels * weight.shape[1])
+    count = 2**bits
+    even = torch.linspace(0, 1, count)
+    low, high = groups.amin(1, keepdim=True), groups.amax(1, keepdim=True)
+    spread = (low + (high - low) * even).half().float()
+    found = torch.quantile(groups[:, :: max(1, groups.shape[1] // 65536)], even, dim=1).T.contiguous()
+    for _ in range(ROUNDS):
+        places = _nearest(groups, found)
+        sums = torch.zeros_like(found).scatter_add_(1, places, groups)
+        counts = torch.zeros_like(found).scatter_add_(1, places, torch.ones_like(groups))
+        found = torch.where(counts > 0, sums / counts.clamp_min(1), found).sort(1).values
+    errors = []
+    for palette in (spread, found.half().float()):
+        places = _nearest(groups, palette)
+        errors.append((groups - palette.gather(1, places)).square().sum(1))
+    palette = torch.where((errors[1] < errors[0])[:, None], found.half().float(), spread)
+    return PalettizedWeight(
+        indices=_nearest(groups, palette).to(torch.uint8).reshape(weight.shape),
+        palette=palette,
+        errors=SquaredErrors(
+            searched=float(torch.minimum(*errors).sum(dtype=torch.float64)),
+            min_max=float(errors[0].sum(dtype=torch.float64)),
+            norm=float(weight.square().sum(dtype=torch.float64)),
+        ),
+    )
+
+
+def _nearest(values: torch.Tensor, palette: torch.Tensor) -> torch.Tensor:
+    """For values [G, M], the index [G, M] of the nearest of the ascending palette values [G, P]."""
+    return torch.searchsorted((palette[:, 1:] + palette[:, :-1]) / 2, values)
