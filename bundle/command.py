@@ -1,4 +1,4 @@
-"""The command line of every package: a table of commands, error handling with exit codes, and logging.
+"""The command line of every package: a table of commands, error handling with exit codes, logging, progress.
 
 Results go to stdout, progress and messages to stderr. `bundle.errors` lists the exit codes.
 """
@@ -8,38 +8,35 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import NoReturn, Protocol, cast
+from types import TracebackType
+from typing import NoReturn
 
-from bundle.errors import UsageError, VoxportError, one_line, system_error
+from bundle.errors import UsageError, VoxportError, one_line
 
 PACKAGES = ("bundle", "model", "quantize", "export", "runtime", "voxport")
 USAGE, FAILED, INTERRUPTED = 2, 3, 130
 CLEAR_LINE = "\r\033[K"  # removes a progress bar from a terminal
+LINE_INTERVAL_S, BAR_INTERVAL_S = 10.0, 0.1  # between two texts of a progress
+BAR_WIDTH = 30  # characters
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand. `module` implements `CommandModule` and is imported only when the command is used.
+    """A subcommand. `module` is imported only when the command is used.
 
-    The module's docstring is the description in its help. `if_interrupted` tells the user how to continue.
+    The module has `add_arguments(parser)`, and `run(arguments)`, which returns the exit code or raises
+    VoxportError. Its docstring is the description in its help. `if_interrupted` is advice to continue.
     """
 
     name: str
     summary: str
     module: str
     if_interrupted: str = ""
-
-
-class CommandModule(Protocol):
-    """The functions of a command's module."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Returns the exit code. Raises VoxportError."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -53,10 +50,9 @@ class Parser(argparse.ArgumentParser):
         message, field = str(error), error.field
         if field is None:
             return message
-        flags = (action.option_strings for action in self._actions if action.dest == field)
-        name = next((strings[-1] for strings in flags if strings), field)
-        rest = message.removeprefix(field)
-        return f"{name}{rest}" if rest != message else f"{name}: {message}"
+        flags = [flag for action in self._actions if action.dest == field for flag in action.option_strings]
+        separator = "" if message.startswith(field) else ": "
+        return f"{flags[-1] if flags else field}{separator}{message.removeprefix(field)}"
 
 
 def run_command_line(
@@ -78,10 +74,10 @@ def run_command_line(
             prog, description, commands, sys.argv[1:] if argv is None else argv, default
         )
         if_interrupted = command.if_interrupted
-        module = cast(CommandModule, import_module(command.module))
-        parser.description = import_module(command.module).__doc__
+        module = import_module(command.module)
+        parser.description = module.__doc__
         module.add_arguments(parser)
-        code = module.run(parser.parse_args(rest))
+        code: int = module.run(parser.parse_args(rest))
         sys.stdout.flush()  # inside the try block, because a full disk is reported here
         return code
     except VoxportError as error:
@@ -92,9 +88,11 @@ def run_command_line(
         _discard_stdout()
         return 0
     except (OSError, MemoryError) as error:
-        if getattr(error, "filename", None) is None:  # stdout cannot be written
+        file = getattr(error, "filename", None)
+        if file is None:  # stdout cannot be written
             _discard_stdout()
-        reason = system_error(error) if isinstance(error, OSError) else "not enough memory"
+        where = f"{str(file)[:200]}: " if file else ""
+        reason = f"{where}{error.strerror or error}" if isinstance(error, OSError) else "not enough memory"
         return _fail(f"error: {reason}", FAILED)
     except KeyboardInterrupt:
         return _fail("; ".join(filter(None, ("interrupted", if_interrupted))), INTERRUPTED)
@@ -143,8 +141,7 @@ def _discard_stdout() -> None:
 
 def set_up_logging() -> None:
     """Logs to stderr with the seconds since the start: all of voxport, only errors of other packages."""
-    start = CLEAR_LINE if sys.stderr.isatty() else ""
-    layout = f"{start}%(elapsed)s %(message)s"
+    layout = f"{CLEAR_LINE if sys.stderr.isatty() else ''}%(elapsed)s %(message)s"
     logging.basicConfig(level=logging.ERROR, stream=sys.stderr, format=layout, force=True)
     for handler in logging.getLogger().handlers:
         handler.addFilter(_add_elapsed)
@@ -172,3 +169,41 @@ def integer(least: int, most: int | None = None) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+class Progress:
+    """Shows on stderr how much of `total` is done: a bar on a terminal, a line every few seconds elsewhere.
+
+    Shows only the text without a total. Use it as a context manager.
+    """
+
+    def __init__(self, total: float | None = None):
+        self._total, self._is_terminal = total, sys.stderr.isatty()
+        self._interval = BAR_INTERVAL_S if self._is_terminal else LINE_INTERVAL_S
+        self._shown = time.monotonic()
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_terminal:
+            print(CLEAR_LINE, end="", file=sys.stderr, flush=True)
+
+    def update(self, done: float, text: str) -> None:
+        """`done` has the unit of the total. Shows nothing if the last text is recent."""
+        now = time.monotonic()
+        if now - self._shown < self._interval:
+            return
+        self._shown = now
+        if self._is_terminal:
+            print(f"{CLEAR_LINE}{self._bar(done)}{text}", end="", file=sys.stderr, flush=True)
+        else:
+            log.info("%s", text)
+
+    def _bar(self, done: float) -> str:
+        if not self._total:
+            return ""
+        share = min(done / self._total, 1.0)
+        return f"[{'#' * round(share * BAR_WIDTH):<{BAR_WIDTH}}] {share:4.0%} "

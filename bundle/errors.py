@@ -48,10 +48,6 @@ class EngineUnavailable(UsageError):
     """The package of an engine or a target is not installed; the message names the extra to install."""
 
 
-class OutputExists(UsageError):
-    """The output folder holds something else."""
-
-
 class OutputError(UsageError):
     """A file or folder cannot be written as asked."""
 
@@ -93,12 +89,6 @@ def one_line(message: object) -> str:
     """`message` as one printable line of at most `MAX_MESSAGE` characters."""
     printable = "".join(character if character.isprintable() else " " for character in str(message))
     return " ".join(printable.split())[:MAX_MESSAGE]
-
-
-def system_error(error: OSError) -> str:
-    """The system's message for `error`, with the file it concerns."""
-    where = f"{str(error.filename)[:200]}: " if error.filename else ""
-    return one_line(f"{where}{error.strerror or error}")
 
 
 def first_line(message: object) -> str:

@@ -1,29 +1,10 @@
-"""Files by hash, and files that are written whole or not at all."""
+"""Files of a folder, and files that are written whole or not at all."""
 
-import hashlib
 import os
 import secrets
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import Field
 
 from bundle.errors import UsageError, VoxportError
-from bundle.record import Record
-
-
-class FileEntry(Record):
-    """Size in bytes and SHA-256 of a file."""
-
-    size: Annotated[int, Field(ge=0)]
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-
-
-def file_entry(path: Path) -> FileEntry:
-    """Size and hash of a file, which is read in blocks."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return FileEntry(size=path.stat().st_size, sha256=digest)
 
 
 def files_below(folder: Path) -> list[str]:
@@ -51,9 +32,9 @@ def write_whole(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
         os.replace(temporary, path)
     except OSError as error:
-        reason = error.strerror or error
         raise VoxportError(
-            f"{path}: cannot write {len(content)} bytes: {reason}; free space or name another place"
+            f"{path}: cannot write {len(content)} bytes: {error.strerror or error}; "
+            "free space or name another place"
         ) from None
     finally:
         temporary.unlink(missing_ok=True)

@@ -1,21 +1,48 @@
-"""`manifest.json`: what a bundle was made from, what it holds, and how it was verified. See FORMAT.md."""
+"""`manifest.json`: what a bundle was made from, what it holds, and how it was verified. See FORMAT.md.
 
+`Bundle` is an opened bundle folder.
+"""
+
+import hashlib
 import json
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, JsonValue, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from bundle.errors import IntegrityError, UsageError
-from bundle.files import FileEntry
-from bundle.record import Record, RelativePath, first_fault
 from bundle.spec import Signature, Size
 
 SCHEMA_VERSION: Literal[2] = 2
 MANIFEST = "manifest.json"
 VOICE_KEY = "embedding"  # of the only tensor in a voice file, float32 [N, dim]
 NOT_RUN = "not run"  # `Manifest.executed_by` where nothing has executed the artifacts
+MAX_PATH_BYTES = 200  # every file system takes that
 Precision = Literal["float16", "float32"]
+
+
+def _check_relative(path: str) -> str:
+    plain = path.isprintable() and len(path.encode()) <= MAX_PATH_BYTES and not {"\\", ":"} & set(path)
+    inside = bool(path) and not path.startswith("/") and ".." not in PurePosixPath(path).parts
+    if not (plain and inside and str(PurePosixPath(path)) == path):
+        raise ValueError(f"{path[:100]!r} is not a plain path inside the bundle")
+    return path
+
+
+RelativePath = Annotated[str, AfterValidator(_check_relative)]
+
+
+class Record(BaseModel):
+    """Immutable; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FileEntry(Record):
+    """Size in bytes and SHA-256 of a file."""
+
+    size: Annotated[int, Field(ge=0)]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class SchemeEntry(Record):
@@ -135,6 +162,66 @@ class Manifest(Record):
     verification: Verification = Verification(status="unverified", rows=(), reports={})
 
 
+class Bundle:
+    """A folder with a manifest.
+
+    Opening it checks that every file exists with its size. `check_hashes` reads all files.
+    """
+
+    def __init__(self, folder: Path | str):
+        """Raises UsageError or IntegrityError."""
+        self.folder = Path(folder)
+        self.manifest = read_manifest(self.folder)
+        self._check_files()
+
+    @property
+    def job(self) -> ExportJob:
+        return self.manifest.job
+
+    @property
+    def components(self) -> tuple[ComponentEntry, ...]:
+        return self.manifest.job.components
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files listed in the manifest."""
+        return sum(entry.size for entry in self.manifest.files.values())
+
+    @property
+    def is_verified(self) -> bool:
+        return self.manifest.verification.status == "passed"
+
+    def component(self, name: str) -> ComponentEntry:
+        return next(entry for entry in self.components if entry.name == name)
+
+    def check_hashes(self) -> None:
+        """Raises IntegrityError with the name of the first file whose bytes differ from the exported ones."""
+        for name, entry in self.manifest.files.items():
+            if file_entry(self.folder / name) != entry:
+                raise IntegrityError(
+                    f"{self.folder / name}: its bytes differ from the manifest's hash; "
+                    "fetch or export the bundle again"
+                )
+
+    def _check_files(self) -> None:
+        """Every file of the manifest exists with its size, and every file that it uses is one of them."""
+        for name, entry in self.manifest.files.items():
+            path = self.folder / name
+            if not path.is_file() or not path.resolve().is_relative_to(self.folder.resolve()):
+                raise IntegrityError(
+                    f"{path}: missing, though the manifest lists it; export the bundle again"
+                )
+            if (size := path.stat().st_size) != entry.size:
+                raise IntegrityError(f"{path}: {size} bytes, expected {entry.size}; export the bundle again")
+        artifacts = (entry.file for entry in self.components)
+        for name in (*self.manifest.voices.values(), *artifacts, *self.manifest.tokenizer):
+            if not any(file == name or file.startswith(f"{name}/") for file in self.manifest.files):
+                raise IntegrityError(
+                    f"{self.folder / MANIFEST}: {name} is used but is not among the files; "
+                    "export the bundle again"
+                )
+
+
 def read_manifest(folder: Path) -> Manifest:
     """Raises UsageError without a manifest, IntegrityError if it is damaged or of another schema version."""
     path = folder / MANIFEST
@@ -144,11 +231,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise UsageError(f"{folder} is not a bundle: it has no {MANIFEST}; {advice}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-    ) as error:  # ValueError: not UTF-8, not JSON, a number of 5,000 digits
+    except (OSError, ValueError, RecursionError) as error:  # ValueError also: a number of 5,000 digits
         raise IntegrityError(f"{path}: not JSON ({error}); export the bundle again") from None
     version = content.get("schema_version") if isinstance(content, dict) else None
     if isinstance(version, int) and version != SCHEMA_VERSION:
@@ -160,3 +243,16 @@ def read_manifest(folder: Path) -> Manifest:
         return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
         raise IntegrityError(f"{path}: {first_fault(error)}; export the bundle again") from None
+
+
+def file_entry(path: Path) -> FileEntry:
+    """Size and hash of a file, which is read in blocks."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return FileEntry(size=path.stat().st_size, sha256=digest)
+
+
+def first_fault(error: ValidationError) -> str:
+    """`key: what is wrong` for the first error."""
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg'].removeprefix('Value error, ')}"

@@ -1,6 +1,7 @@
 """`Signature`: inputs, outputs and states of one callable.
 
-One class describes a torch module, an eager call, an artifact's entry point and an engine's call.
+One class describes a torch module, an eager call, an artifact's entry point and an engine's call. The layouts
+of KV caches and the names of states in artifacts are here as well.
 """
 
 from dataclasses import field
@@ -11,15 +12,21 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from bundle.cache import LAYOUTS, MAX_ROW_POSITION, LayoutName
-
 MAX_STATE_VALUES = 2**32  # a cache of the published models has 2 million to 134 million
+# Rows of each of the two tables that give the angles of a sliding-window cache's positions.
+ROTARY_SPAN = 4096
+# Rows that a sliding-window cache may count: 93 hours at 50 rows per second.
+MAX_ROW_POSITION = ROTARY_SPAN * (ROTARY_SPAN - 1)
+# Ends of the names of the ExecuTorch methods that return and replace the states of a graph.
+READ_METHOD, WRITE_METHOD = ".read", ".write"
+ONNX_PAST, ONNX_PRESENT = "past.", "present."  # prefixes of a state's input and output
 STRICT = ConfigDict(extra="forbid")
 
 Dimension = Annotated[int, Field(ge=0)] | str
 Size = Annotated[int, Field(ge=1, le=2**40)]
 Bounds = tuple[Size, Size]
 Dtype = Literal["float32", "float16", "int64", "int32"]
+LayoutName = Literal["BSHD", "BHSD", "BHSD, staged"]
 
 
 class Kind(StrEnum):
@@ -44,6 +51,29 @@ class TensorSpec:
     dtype: Dtype
     shape: tuple[Dimension, ...]
     kind: Kind
+
+
+@dataclass(frozen=True, config=STRICT)
+class Layout:
+    """Memory order of a cache tensor. `row_axis` is the axis of its rows.
+
+    A sliding-window cache of L rows stores the row of position p in one of two ways:
+
+    - ring: at row `p mod L`. L is at least window + rows of a call - 1. A new row then never overwrites a
+      visible key.
+    - staged: history at row `p mod (window - 1)`. The rows of a call are written behind the history and are
+      moved into it after the call. A cache of exactly `window` rows takes one row per call once it is full.
+    """
+
+    row_axis: int
+    staged: bool = False
+
+
+LAYOUTS: dict[str, Layout] = {
+    "BSHD": Layout(row_axis=1),
+    "BHSD": Layout(row_axis=2),
+    "BHSD, staged": Layout(row_axis=2, staged=True),
+}
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -129,3 +159,15 @@ class Signature:
             return None
         rows = MAX_ROW_POSITION if state.cache.window else state.rows
         return rows // state.cache.rows_per_position
+
+
+def cache_shape(layout: LayoutName, rows: int, n_kv_heads: int, head_dim: int) -> tuple[int, ...]:
+    """Shape of one cache tensor: [1, rows, heads, head_dim] or [1, heads, rows, head_dim]."""
+    if LAYOUTS[layout].row_axis == 1:
+        return (1, rows, n_kv_heads, head_dim)
+    return (1, n_kv_heads, rows, head_dim)
+
+
+def coreml_state_name(graph: str, state: str) -> str:
+    """Name of a state in a Core ML package, and of a mutable buffer in an ExecuTorch program."""
+    return f"{graph}_{state}"

@@ -9,8 +9,9 @@ from export.commands import COMMANDS
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code; `bundle.errors` lists them. Options without a command belong to `export`."""
-    description = "Export speech checkpoints and verify the bundles."
-    return run_command_line("python -m export", description, COMMANDS, argv, default="export")
+    return run_command_line(
+        "python -m export", "Export speech checkpoints and verify the bundles.", COMMANDS, argv, "export"
+    )
 
 
 if __name__ == "__main__":

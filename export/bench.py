@@ -4,13 +4,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from bundle.cache import LayoutName
-from bundle.spec import Signature
+from bundle.spec import LayoutName, Signature
+from export.estimate import graph_weights
 from export.job import eager_job
 from export.resolve import Resolved
-from export.source import Source
 from export.verify.eager import EagerEngine
-from model.checkpoint import is_below, materialize
+from model.checkpoint import materialize
 from runtime.bench import BenchTarget, measure
 from runtime.engines.base import Arrays, Stream, unique_states
 from runtime.families import open_family
@@ -22,7 +21,7 @@ LAYOUT: LayoutName = "BSHD"
 
 def bench_eager(resolved: Resolved, beside: Figures) -> Figures:
     """The measurement `beside` of a bundle, repeated with the model in bfloat16: 2 bytes per weight."""
-    source, job = resolved.source, eager_job(resolved)
+    job, weights = eager_job(resolved), graph_weights(resolved, float_bytes=2)
     family = open_family(job.family)
     constants, threads = family.parse_constants(job), beside["machine"]["threads"]
     voice = np.random.default_rng(0).standard_normal((beside["voice_rows"], constants.dim), dtype=np.float32)
@@ -32,7 +31,7 @@ def bench_eager(resolved: Resolved, beside: Figures) -> Figures:
         lambda: BFloat16Engine(resolved),
         constants,
         job.cache_length,
-        {part.name: _bytes_read(source, part.graph) for part in resolved.components(LAYOUT)},
+        {component: int(weights[graph].read) for component, graph in resolved.graph_of.items()},
         BenchSettings(voice, beside["prompt_tokens"]),
     )
     return {
@@ -41,26 +40,11 @@ def bench_eager(resolved: Resolved, beside: Figures) -> Figures:
             "family": job.family,
             "target": job.target,
             "recipe": "bfloat16",
-            "bytes": source.checkpoint.size,
+            "bytes": resolved.source.checkpoint.size,
         },
         "machine": describe_machine(threads, "torch"),
         **measure(target, threads, beside["frame"]["frames"]),
     }
-
-
-def _bytes_read(source: Source, graph: str) -> int:
-    """Bytes of weights that one call reads. The few rows of a table and folded constants do not count."""
-    root, prefixes = source.root(), source.family.weights_of_graph[graph]
-    left_out = {
-        f"{path}.weight"
-        for path, module in root.named_modules()
-        if isinstance(module, nn.Embedding) or source.family.is_constant(path)
-    }
-    return sum(
-        2 * parameter.numel()
-        for name, parameter in root.named_parameters(remove_duplicate=False)
-        if name not in left_out and is_below(name, prefixes)
-    )
 
 
 class BFloat16Engine(EagerEngine):
@@ -69,9 +53,8 @@ class BFloat16Engine(EagerEngine):
     def __init__(self, resolved: Resolved):
         source, root = resolved.source, resolved.source.root()
         prefixes = {prefix for below in source.family.weights_of_graph.values() for prefix in below}
-        materialize(
-            root, source.checkpoint, prefixes, _as_stored
-        )  # at once: a tied weight is asked for by its first name
+        # at once: a tied weight is asked for by its first name
+        materialize(root, source.checkpoint, prefixes, _as_stored)
         root.to(torch.bfloat16)
         with torch.no_grad(), _bfloat16_autocast():  # constants are derived here
             modules = {
@@ -82,8 +65,7 @@ class BFloat16Engine(EagerEngine):
             }
         for module in modules.values():
             module.to(torch.bfloat16)
-        components = resolved.components(LAYOUT)
-        super().__init__(components, lambda name: modules[resolved.graph_of[name]], LAYOUT)
+        super().__init__(resolved.components(LAYOUT), lambda name: modules[resolved.graph_of[name]], LAYOUT)
 
     def stream(self) -> "BFloat16Stream":  # type: ignore[override]  # torch states: NumPy has no bfloat16
         return BFloat16Stream(

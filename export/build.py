@@ -9,18 +9,24 @@ from pathlib import Path
 
 from safetensors.torch import save
 
-from bundle.bundle import Bundle
-from bundle.errors import IntegrityError, OutputExists, UsageError, VerificationError
-from bundle.files import FileEntry, file_entry, files_below
-from bundle.manifest import MANIFEST, VOICE_KEY, ExportJob, Manifest, WeightError, read_manifest
+from bundle.errors import IntegrityError, UsageError, VerificationError
+from bundle.files import files_below
+from bundle.manifest import (
+    MANIFEST,
+    VOICE_KEY,
+    Bundle,
+    ExportJob,
+    Manifest,
+    WeightError,
+    file_entry,
+    read_manifest,
+)
 from export.bundle_readme import bundle_readme
-from export.job import graph_key, makes_same_bundle
+from export.job import graph_key
 from export.memory import check_memory, free_memory, peak_memory
 from export.model import Model
-from export.resolve import Resolved
-from export.resume import RECORD, FinishedGraph, ResumeCache
-from export.source import Source
-from export.staging import staging
+from export.resolve import Resolved, Source
+from export.staging import RECORD, FinishedGraph, ResumeCache, staging
 from export.targets.base import Target
 from export.verify.report import failures
 from export.verify.run import verify
@@ -44,11 +50,11 @@ class Output:
 def build(resolved: Resolved, job: ExportJob, target: Target, output: Output) -> bool:
     """Exports one bundle. Returns False where the folder already holds this very bundle.
 
-    Raises ExportError, VerificationError or OutputExists; then no finished bundle is left behind.
+    Raises ExportError, VerificationError or UsageError; then no finished bundle is left behind.
     """
     source = resolved.source
     _check_tokenizer(source)
-    if output.folder.exists() and _is_current(output, job):
+    if output.folder.exists() and not output.force and _is_current(output.folder, job, output.verify):
         return False
     check_memory(output.memory, f"{job.source.name} for {job.target}", output.verify)
     with staging(output.folder) as folder:
@@ -63,7 +69,6 @@ def build(resolved: Resolved, job: ExportJob, target: Target, output: Output) ->
 
 
 def _check_tokenizer(source: Source) -> None:
-    """Raises IntegrityError where the checkpoint's tokenizer cannot be read."""
     paths = [source.folder / name for name in source.tokenizer_files]
     if paths:
         open_family(source.family.name).open_tokenizer(paths)
@@ -98,7 +103,8 @@ def _lower_graph(target: Target, model: Model, name: str, folder: Path) -> Weigh
 
 
 def _progress(graph: FinishedGraph) -> str:
-    size, error = f"{graph.size / 1e6:.1f} MB", graph.weight_error
+    size = f"{sum(entry.size for entry in graph.files.values()) / 1e6:.1f} MB"
+    error = graph.weight_error
     return f"{size}, weight error {error.searched:.3%} (min-max: {error.min_max:.3%})" if error else size
 
 
@@ -106,17 +112,17 @@ def _write_bundle(
     source: Source, target: Target, job: ExportJob, finished: dict[str, FinishedGraph], folder: Path
 ) -> Manifest:
     """Writes everything but the artifacts; the manifest says `unverified`."""
-    voices = _write_tokenizer_and_voices(source, folder)
     manifest = Manifest(
         job=job,
         files={},
         tokenizer=source.tokenizer_files,
-        voices=voices,
+        voices=_write_tokenizer_and_voices(source, folder),
         weight_errors={name: graph.weight_error for name, graph in finished.items() if graph.weight_error},
     )
     readme = bundle_readme(manifest, source.family.calls(job.constants, job.options), target)
     (folder / "README.md").write_text(readme, encoding="utf-8")
-    manifest = manifest.model_copy(update={"files": _artifact_files(folder)})
+    files = {name: file_entry(folder / name) for name in _artifact_names(folder)}
+    manifest = manifest.model_copy(update={"files": files})
     _write_manifest(folder, manifest)
     return manifest
 
@@ -127,43 +133,41 @@ def _verify(resolved: Resolved, target: Target, model: Model, manifest: Manifest
     log.info("%s: verifying", job.source.name)
     result = verify(Bundle(folder), resolved, target, model=model)
     if not result.passed:
-        first = "; ".join(failures(result)[:3])
-        raise VerificationError(f"{job.source.name} for {job.target} does not match eager: {first}")
+        raise VerificationError(
+            f"{job.source.name} for {job.target} does not match eager: {'; '.join(failures(result)[:3])}"
+        )
     verified = {"verification": result.stored(), "executed_by": target.runners[0]}
     _write_manifest(folder, manifest.model_copy(update=verified))
 
 
-def _is_current(output: Output, job: ExportJob) -> bool:
-    """Whether the folder holds the bundle of this job, checked file by file.
+def _is_current(folder: Path, job: ExportJob, verified: bool) -> bool:
+    """Whether the folder holds the bundle of this job, checked file by file, however its request is spelled.
 
-    Raises OutputExists if the folder holds anything else.
+    Raises UsageError if the folder holds anything else.
     """
-    folder = output.folder
-    if output.force:
-        return False
     try:
         found = read_manifest(folder)
     except (UsageError, IntegrityError):
         found = None
-    if found is not None and makes_same_bundle(found.job, job):
+    if found is not None and found.job.model_copy(update={"request": job.request}) == job:
         try:
             Bundle(folder).check_hashes()
         except IntegrityError as error:
             raise IntegrityError(f"{error} (a forced export replaces it)") from None
-        if not output.verify or found.verification.status == "passed":
+        if not verified or found.verification.status == "passed":
             return True
         foreign = [name for name in _artifact_names(folder) if name not in found.files]
         if not foreign:
             return False  # the same bundle, unverified: exported again
-        raise OutputExists(
+        raise UsageError(
             f"{folder}: holds {foreign[0]}, which is not part of the bundle; "
             "move it, or force the export to replace the folder"
         )
     if folder.is_dir() and not any(folder.iterdir()):
         return False
-    what = "another bundle" if found is not None else "files that are not a bundle"
-    raise OutputExists(
-        f"{folder}: holds {what}; use another output folder, or force the export to replace it"
+    raise UsageError(
+        f"{folder}: holds {'another bundle' if found else 'files that are not a bundle'}; "
+        "use another output folder, or force the export to replace it"
     )
 
 
@@ -181,10 +185,6 @@ def _write_tokenizer_and_voices(source: Source, folder: Path) -> dict[str, str]:
         # not save_file, whose error on a full disk does not say so
         (folder / paths[name]).write_bytes(save({VOICE_KEY: rows.float().contiguous()}))
     return paths
-
-
-def _artifact_files(folder: Path) -> dict[str, FileEntry]:
-    return {name: file_entry(folder / name) for name in _artifact_names(folder)}
 
 
 def _artifact_names(folder: Path) -> list[str]:

@@ -1,10 +1,11 @@
-"""Estimates of an export from shapes alone: memory, time and disk.
+"""Sizes of weights, and estimates of an export from shapes alone: memory, time and disk.
 
 The constants are measured with exports of the published size and of the smallest one, on two cores with
 AVX-512. `speed` scales the times to the current machine.
 """
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,8 +13,8 @@ from torch import nn
 
 from export.resolve import Resolved
 from export.targets.base import Target
-from export.weights import GraphWeights, graph_weights
 from model.checkpoint import is_below
+from quantize.schemes import Storage
 from quantize.search import search_scales
 
 TOOLS_BYTES = 0.5e9  # resident after torch and the packages of a target are imported
@@ -26,6 +27,56 @@ PROBED = 100e6  # weights that the reference machine quantises per second
 SLOWEST = 0.2  # least result of `speed`
 
 
+@dataclass
+class GraphWeights:
+    """Weights of one graph.
+
+    Without folded constants: their `count`, and bytes. `stored` is the size in the recipe's types. `read` is
+    what one call reads from memory; the few rows of a table count as none. `loaded` and `packed` are the size
+    in memory before and after packing.
+
+    With folded constants: `largest` is the number of values of the largest tensor, and `products` the number
+    of matrices and kernels of convolutions.
+    """
+
+    count: int = 0
+    stored: float = 0.0
+    read: float = 0.0
+    loaded: float = 0.0
+    packed: float = 0.0
+    largest: int = 0
+    products: int = 0
+
+
+def graph_weights(resolved: Resolved, float_bytes: int) -> dict[str, GraphWeights]:
+    """Sizes of the weights of each graph; `float_bytes` is the size of an unquantised value."""
+    return {graph: _graph_weights(resolved, graph, float_bytes) for graph in resolved.recipes}
+
+
+def _graph_weights(resolved: Resolved, graph: str, float_bytes: int) -> GraphWeights:
+    source, recipe, found = resolved.source, resolved.recipes[graph], GraphWeights()
+    # a tied weight is in both graphs
+    for name, parameter in source.root().named_parameters(remove_duplicate=False):
+        path, count = name.removesuffix(".weight"), parameter.numel()
+        if not is_below(name, source.family.weights_of_graph[graph]):
+            continue
+        found.largest = max(found.largest, count)
+        found.products += parameter.dim() > 1
+        if source.family.is_constant(path):
+            continue
+        module = source.quantizable.get(path)
+        is_table = isinstance(module, nn.Embedding)
+        scheme = recipe.scheme_for(path, is_table) if module else None
+        floats = Storage(float(float_bytes * count), float(4 * count), float(4 * count))
+        storage = scheme.storage(parameter.shape) if scheme else floats
+        found.count += count
+        found.stored += storage.artifact
+        found.read += 0 if is_table else storage.artifact
+        found.loaded += storage.loaded
+        found.packed += storage.packed
+    return found
+
+
 def estimate(resolved: Resolved, target: Target, verifies: bool = True) -> dict[str, Any]:
     """Weights and bytes of each graph; disk and peak memory in bytes, time in seconds. `verifies` includes
     verification.
@@ -34,37 +85,35 @@ def estimate(resolved: Resolved, target: Target, verifies: bool = True) -> dict[
     a graph is read, where the artifact of a graph is made, or where all artifacts run beside their
     references.
     """
-    source, costs = resolved.source, target.costs
-    root = source.root()
-    graphs: dict[str, dict[str, Any]] = {}
+    source, costs, weights = resolved.source, target.costs, graph_weights(resolved, target.float_bytes)
     loaded, peak, seconds = 0.0, 0.0, source.checkpoint.size / HASHED
-    for graph, recipe in resolved.recipes.items():
-        prefixes = source.family.weights_of_graph[graph]
+    for graph, found in weights.items():
         loaded = loaded if verifies else 0.0
-        weights = graph_weights(root, source.family, graph, recipe, target.float_bytes)
-        reading = loaded + LOADING * _largest(root, prefixes)
-        peak = max(peak, reading, loaded + weights.loaded + costs.lowering * weights.stored)
-        loaded += weights.packed
-        rate = READ if recipe.linears is None else QUANTISED
-        seconds += costs.product * _products(root, prefixes) + weights.count / rate
-        graphs[graph] = _graph_row(weights, recipe.name)
-    artifact = sum(row["bytes"] for row in graphs.values())
-    count = sum(row["weights"] for row in graphs.values())
+        peak = max(peak, loaded + LOADING * found.largest)
+        peak = max(peak, loaded + found.loaded + costs.lowering * found.stored)
+        loaded += found.packed
+        rate = READ if resolved.recipes[graph].linears is None else QUANTISED
+        seconds += costs.product * found.products + found.count / rate
+    rows = {
+        graph: {"weights": found.count, "bytes": int(found.stored), "recipe": resolved.recipes[graph].name}
+        for graph, found in weights.items()
+    }
+    artifact = sum(int(found.stored) for found in weights.values())
+    count = sum(found.count for found in weights.values())
     if verifies:
-        streams = STREAMS * _cache_bytes(resolved)
+        caches = max(  # bytes, of the component that has the most
+            sum(4 * torch.Size(state.shape).numel() for state in component.signature.states)
+            for component in resolved.components()
+        )
         reference = 0 if source.is_large else 4 * count  # of a small model, in full precision
-        peak = max(peak, loaded + costs.running * artifact + streams + reference)
+        peak = max(peak, loaded + costs.running * artifact + STREAMS * caches + reference)
         seconds += costs.verification + (costs.sample * count / 1e9 if source.is_large else 0)
     return {
-        "graphs": graphs,
-        "disk_bytes": int(artifact + sum(rows.numel() * 4 for rows in source.voices.values())),
+        "graphs": rows,
+        "disk_bytes": int(artifact + sum(voice.numel() * 4 for voice in source.voices.values())),
         "memory_bytes": int(TOOLS_BYTES + peak),
         "reference_seconds": seconds,
     }
-
-
-def _graph_row(weights: GraphWeights, recipe: str) -> dict[str, Any]:
-    return {"weights": weights.count, "bytes": int(weights.stored), "recipe": recipe}
 
 
 def speed(seconds: float = 1.0) -> float:
@@ -80,30 +129,3 @@ def speed(seconds: float = 1.0) -> float:
         search_scales(weight, 32, (-8, 7))
         best = min(best, time.perf_counter() - started)
     return max(SLOWEST, PROBE / PROBED / best)
-
-
-def _products(root: nn.Module, prefixes: tuple[str, ...]) -> int:
-    """Number of weights that become products: matrices and kernels of convolutions."""
-    return sum(
-        is_below(name, prefixes) and parameter.dim() > 1
-        for name, parameter in root.named_parameters(remove_duplicate=False)
-    )
-
-
-def _largest(root: nn.Module, prefixes: tuple[str, ...]) -> int:
-    return max(
-        (
-            parameter.numel()
-            for name, parameter in root.named_parameters(remove_duplicate=False)
-            if is_below(name, prefixes)
-        ),
-        default=0,
-    )
-
-
-def _cache_bytes(resolved: Resolved) -> int:
-    """Bytes of the caches of the component that has the most."""
-    return max(
-        sum(4 * torch.Size(state.shape).numel() for state in component.signature.states)
-        for component in resolved.components()
-    )

@@ -9,10 +9,10 @@ from typing import Any
 
 from bundle.manifest import ComponentEntry, ExportJob, RecipeEntry
 from bundle.manifest import Source as SourceEntry
+from export.estimate import GraphWeights, graph_weights
 from export.resolve import Resolved
 from export.targets import check_recipes
 from export.targets.base import Target
-from export.weights import GraphWeights, graph_weights
 from model.component import Component
 
 PACKAGES = ("bundle", "export", "model", "quantize", "runtime")
@@ -26,13 +26,8 @@ def make_job(resolved: Resolved, target: Target, name: str, licence: str) -> Exp
     source, recipes = resolved.source, resolved.recipes
     check_recipes(target, recipes.values())
     target.check_installed()
-    root = source.root()
-    weights = {
-        graph: graph_weights(root, source.family, graph, recipe, target.float_bytes)
-        for graph, recipe in recipes.items()
-    }
-    components = resolved.components(target.layout)
-    entries = (_entry(target, part, recipes[part.graph].name, weights[part.graph]) for part in components)
+    weights = graph_weights(resolved, target.float_bytes)
+    versions = {package: version(package) for package in sorted({*target.packages, "torch", "torchao"})}
     return ExportJob(
         family=source.family.name,
         source=SourceEntry(name=name, files=source.files),
@@ -43,9 +38,12 @@ def make_job(resolved: Resolved, target: Target, name: str, licence: str) -> Exp
         constants=resolved.constants,
         recipes={graph: RecipeEntry.model_validate(recipe.to_dict()) for graph, recipe in recipes.items()},
         cache_length=resolved.cache_length,
-        components=tuple(entries),
+        components=tuple(
+            _entry(target, component, recipes[component.graph].name, weights[component.graph])
+            for component in resolved.components(target.layout)
+        ),
         licence=licence,
-        tools=tool_versions(target.packages),
+        tools=versions | {"voxport": _code_hash()},
     )
 
 
@@ -66,11 +64,6 @@ def eager_job(resolved: Resolved) -> ExportJob:
         licence=source.family.licence,
         tools={},
     )
-
-
-def makes_same_bundle(job: ExportJob, other: ExportJob) -> bool:
-    """Whether two jobs are the same, however their requests are spelled."""
-    return job.model_copy(update={"request": other.request}) == other
 
 
 def _entry(target: Target, component: Component, recipe: str, weights: GraphWeights) -> ComponentEntry:
@@ -98,33 +91,20 @@ def graph_key(job: ExportJob, graph: str) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def tool_versions(packages: tuple[str, ...]) -> dict[str, str]:
-    """Versions that decide the bytes of an artifact; that of voxport is a hash of its code."""
-    versions = {package: version(package) for package in sorted({*packages, "torch", "torchao"})}
-    return versions | {"voxport": _code_hash()}
-
-
 @cache
 def _code_hash() -> str:
-    digest = hashlib.sha256()
+    """The version of voxport, because its code decides the bytes of an artifact."""
     root = Path(__file__).parent.parent
-    for package in PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+    paths = (path for package in PACKAGES for path in sorted((root / package).rglob("*.py")))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
-def first_difference(found: Any, expected: Any, path: str = "") -> str | None:
-    """Path of the first value in which two JSON values differ; None where they are equal."""
-    if isinstance(found, dict) and isinstance(expected, dict):
-        for key in sorted(found.keys() | expected.keys()):
-            below = first_difference(found.get(key), expected.get(key), f"{path}.{key}" if path else key)
-            if below:
-                return below
-        return None
+def first_difference(found: Any, expected: Any, path: str) -> str | None:
+    """Path of the first value in which two JSON values differ, below `path`; None where they are equal."""
     if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
-        for index, pair in enumerate(zip(found, expected, strict=True)):
-            if below := first_difference(*pair, f"{path}.{index}"):
-                return below
-        return None
+        return first_difference(dict(enumerate(found)), dict(enumerate(expected)), path)
+    if isinstance(found, dict) and isinstance(expected, dict):
+        keys = sorted(found.keys() | expected.keys())
+        below = (first_difference(found.get(key), expected.get(key), f"{path}.{key}") for key in keys)
+        return next(filter(None, below), None)
     return None if found == expected else path

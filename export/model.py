@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from bundle.cache import LayoutName
 from bundle.errors import ExportError
 from bundle.manifest import Precision, WeightError
+from bundle.spec import LayoutName
 from export.resolve import Resolved
 from export.targets.base import Graph
 from model.checkpoint import materialize
@@ -68,29 +68,8 @@ def _round_to_float16(graph: str, module: nn.Module) -> None:
         if tensor.is_floating_point():
             rounded = tensor.half()
             if not rounded.isfinite().all():
-                largest = float(tensor.abs().max())
                 raise ExportError(
-                    f"{graph}: a weight of {largest:.3g} exceeds half precision; "
+                    f"{graph}: a weight of {float(tensor.abs().max()):.3g} exceeds half precision; "
                     "compute precision float32 holds it"
                 )
             tensor.data = rounded.float()
-
-
-class LazyReference:
-    """Modules of a full-precision reference by the name of a component, loaded when called.
-
-    A model too large to be held twice is held one graph at a time, so calls should come graph by graph.
-    """
-
-    def __init__(self, resolved: Resolved, layout: LayoutName):
-        self._resolved, self._layout = resolved.in_full_precision(), layout
-        self._held: dict[str, nn.Module] = {}
-        self.holds_all = not resolved.source.is_large
-
-    def __call__(self, component: str) -> nn.Module:
-        graph = self._resolved.graph_of[component]
-        if graph not in self._held:
-            if not self.holds_all:
-                self._held.clear()
-            self._held[graph] = Model(self._resolved, self._layout).graph(graph).module
-        return self._held[graph]

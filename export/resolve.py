@@ -1,23 +1,73 @@
-"""Resolves a request against a checkpoint: once, at the edge. What comes after reads the result."""
+"""Opens a checkpoint and resolves a request against it: once, at the edge. Later code reads the result."""
 
+import copy
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import BaseModel, ValidationError
 from torch import nn
 
-from bundle.cache import LayoutName
 from bundle.errors import RecipeError, UsageError
-from bundle.manifest import ExportRequest
-from bundle.record import first_fault
-from export.source import Source
+from bundle.manifest import ExportRequest, FileEntry, file_entry, first_fault
+from bundle.spec import LayoutName
 from model.checkpoint import is_below
 from model.component import Component
+from model.families import family_of, open_family
 from quantize.recipe import Recipe, Rule, find_recipe, parse_rule
 
+MAX_REFERENCE_BYTES = 2e9  # of float32 weights that a reference may hold beside the model that is verified
 MIN_CACHE_LENGTH = 64  # rows that verification writes: twice its longest call, and one teacher-forced run
+
+
+class Source:
+    """A checkpoint folder, checked when opened: family, configuration, files, quantisable weights.
+
+    Loads no weight. Raises an error of `bundle.errors` that names the fault.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.family = open_family(family_of(folder))
+        self.config = self.family.load_config(folder)
+        self.checkpoint = self.family.open_checkpoint(folder)
+        self._root = self.family.open_root(self.config, self.checkpoint)
+
+    def root(self) -> nn.Module:
+        """A new root module on the meta device."""
+        return copy.deepcopy(self._root)
+
+    @cached_property
+    def files(self) -> dict[str, FileEntry]:
+        """Size and hash of every file that a bundle is made from."""
+        return {name: file_entry(self.folder / name) for name in self.family.format.source_files(self.folder)}
+
+    @property
+    def tokenizer_files(self) -> tuple[str, ...]:
+        """Paths of the tokenizer's files that the checkpoint has."""
+        return tuple(self.family.format.tokenizer_files(self.folder))
+
+    @property
+    def is_large(self) -> bool:
+        """Whether memory does not hold a full-precision reference beside the model."""
+        return 4 * sum(parameter.numel() for parameter in self._root.parameters()) > MAX_REFERENCE_BYTES
+
+    @cached_property
+    def quantizable(self) -> dict[str, nn.Module]:
+        """Linears and tables that a recipe may quantise, by path, on the meta device."""
+        return {
+            path: part
+            for path, part in self._root.named_modules()
+            if isinstance(part, nn.Linear | nn.Embedding) and not self.family.is_constant(path)
+        }
+
+    @cached_property
+    def voices(self) -> dict[str, torch.Tensor]:
+        """Rows [N, dim] of each voice by name; empty for a family without voices."""
+        return self.family.format.voices(self.folder, self.config)
 
 
 @dataclass(frozen=True)
@@ -55,30 +105,18 @@ class Resolved:
 
 def resolve(source: Source, request: ExportRequest) -> Resolved:
     """Raises RecipeError or UsageError that names the option that cannot be followed."""
-    options, cache_length = _resolve_options(source, request), _resolve_cache_length(source, request)
-    resolved = Resolved(source, request, options, cache_length, recipes={})
-    return replace(resolved, recipes=_resolve_recipes(source, request, resolved.graph_of))
-
-
-def _resolve_options(source: Source, request: ExportRequest) -> Any:
-    """The family's options with their defaults, as a pydantic model of the family. Raises UsageError."""
     try:
-        return source.family.options(**request.options)
+        options: BaseModel = source.family.options(**request.options)
     except ValidationError as error:
-        name = str(error.errors()[0]["loc"][0])
-        raise UsageError(first_fault(error), field=name) from None
-
-
-def _resolve_cache_length(source: Source, request: ExportRequest) -> int:
-    """Rows of the decoder's cache. Raises RecipeError outside the bounds of the family."""
+        raise UsageError(first_fault(error), field=str(error.errors()[0]["loc"][0])) from None
     longest = source.family.longest_cache(source.config)
-    if request.cache_length is None:
-        return source.family.default_cache(source.config)
-    length = request.cache_length
-    if not MIN_CACHE_LENGTH <= length <= longest:
-        expected = f"expected {MIN_CACHE_LENGTH} to {longest} rows"
-        raise RecipeError(f"cache_length {length}: {expected}", field="cache_length")
-    return length
+    length = request.cache_length or source.family.default_cache(source.config)
+    if request.cache_length and not MIN_CACHE_LENGTH <= length <= longest:
+        raise RecipeError(
+            f"cache_length {length}: expected {MIN_CACHE_LENGTH} to {longest} rows", field="cache_length"
+        )
+    resolved = Resolved(source, request, options, length, recipes={})
+    return replace(resolved, recipes=_resolve_recipes(source, request, resolved.graph_of))
 
 
 def _resolve_recipes(source: Source, request: ExportRequest, graphs: dict[str, str]) -> dict[str, Recipe]:
@@ -89,9 +127,9 @@ def _resolve_recipes(source: Source, request: ExportRequest, graphs: dict[str, s
     rules = tuple(parse_rule(text) for text in request.rules)
     for rule in rules:
         if not any(fnmatchcase(path, rule.pattern) for path in source.quantizable):
-            example = list(source.quantizable)[-1]
             raise RecipeError(
-                f"rules {rule.pattern}: matches no weight; paths are as in the checkpoint, like {example}",
+                f"rules {rule.pattern}: matches no weight; "
+                f"paths are as in the checkpoint, like {list(source.quantizable)[-1]}",
                 field="rules",
             )
     chosen = _overrides(request, graphs)
@@ -128,14 +166,15 @@ def _check_shapes(source: Source, recipes: dict[str, Recipe]) -> None:
     misfits: dict[str, str] = {}
     for graph, recipe in recipes.items():
         for path, module in source.quantizable.items():
-            if not is_below(path, source.family.weights_of_graph[graph]):
-                continue
             is_table = isinstance(module, nn.Embedding)
             scheme = recipe.scheme_for(path, is_table)
-            if scheme and (reason := scheme.misfit(module.get_parameter("weight").shape, is_table)):
+            if scheme is None or not is_below(path, source.family.weights_of_graph[graph]):
+                continue
+            if reason := scheme.misfit(module.get_parameter("weight").shape, is_table):
                 misfits.setdefault("*" + ".".join(path.split(".")[-2:]), f"{reason} of {path}")
     if misfits:
         rules = ", ".join(f"'{pattern}=none'" for pattern in misfits)
-        first = next(iter(misfits.values()))
-        remedy = f"use w8, which takes every shape, or keep such weights as floats with rules: {rules}"
-        raise RecipeError(f"{first}; {remedy}")
+        raise RecipeError(
+            f"{next(iter(misfits.values()))}; use w8, which takes every shape, "
+            f"or keep such weights as floats with rules: {rules}"
+        )

@@ -11,8 +11,8 @@ import torch
 from pydantic import BaseModel
 from torch import nn
 
-from bundle.cache import LayoutName
 from bundle.errors import CheckpointNotFound
+from bundle.spec import LayoutName
 from model.checkpoint import Checkpoint, expected_tensors
 from model.checkpoint_format import CheckpointFormat
 from model.component import Component

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from bundle.bundle import Bundle
 from bundle.errors import UsageError
+from bundle.manifest import Bundle
 from runtime.engines import ENGINES, open_engine
 from runtime.engines.base import Arrays, Engine, EngineOptions, Stream
 from runtime.families import open_family, read_constants

@@ -6,8 +6,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from bundle.bundle import Bundle
 from bundle.errors import UsageError
+from bundle.manifest import Bundle
 from runtime.engines import DEFAULT, open_engine
 from runtime.engines.base import EngineOptions
 from runtime.families import open_family, read_constants

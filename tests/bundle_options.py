@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from bundle.files import file_entry
+from bundle.manifest import file_entry
 
 WIDE = "layers.0.attention.wo=w4g128"
 QUANT = [

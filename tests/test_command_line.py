@@ -16,11 +16,10 @@ import pytest
 import soundfile
 from pydantic import BaseModel, Field
 
-from bundle.command import Command, integer, run_command_line, set_up_logging
+from bundle.command import Command, Progress, integer, run_command_line, set_up_logging
 from bundle.errors import IntegrityError, UsageError, VerificationError, VoxportError
-from bundle.progress import Progress
 from export.__main__ import main as export
-from export.commands.family_options import add_family_options, given_options
+from export.commands.request import add_family_options, given_options
 from model.__main__ import main as model
 from runtime.__main__ import main as runtime
 from voxport.__main__ import COMMANDS
@@ -239,7 +238,7 @@ def test_an_option_of_another_family_is_refused():
 
 
 def test_progress_is_a_line_where_there_is_no_terminal(monkeypatch, capsys):
-    monkeypatch.setattr("bundle.progress.LINE_INTERVAL_S", 0.0)
+    monkeypatch.setattr("bundle.command.LINE_INTERVAL_S", 0.0)
     set_up_logging()
     with Progress(10.0) as progress:
         progress.update(5.0, "half")
@@ -248,7 +247,7 @@ def test_progress_is_a_line_where_there_is_no_terminal(monkeypatch, capsys):
 
 
 def test_progress_is_a_bar_on_a_terminal(monkeypatch, capsys):
-    monkeypatch.setattr("bundle.progress.BAR_INTERVAL_S", 0.0)
+    monkeypatch.setattr("bundle.command.BAR_INTERVAL_S", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with Progress(10.0) as progress:
         progress.update(5.0, "half")

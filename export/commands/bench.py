@@ -5,14 +5,13 @@ With --compare eager, the published weights in eager PyTorch in bfloat16 are mea
 
 import argparse
 
-from bundle.bundle import Bundle
 from bundle.errors import UsageError
+from bundle.manifest import Bundle
+from export.commands.request import add_checkpoint_argument, open_source, resolve_in_full
 from runtime.commands import bench as bundle_bench
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from export.commands.request import add_checkpoint_argument
-
     bundle_bench.add_arguments(parser)
     compare = "also measure eager PyTorch in bfloat16; needs the extra [export] (default: only the bundle)"
     parser.add_argument("--compare", choices=("eager",), help=compare)
@@ -24,13 +23,10 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.checkpoint:
             raise UsageError("bench: --checkpoint needs --compare; give both or none")
         return bundle_bench.run(arguments)
-    from export.commands.request import full_request, open_source
-
     source = open_source(arguments.checkpoint, Bundle(arguments.bundle).job.family)
     result = bundle_bench.measure_bundle(arguments)
     from export.bench import bench_eager
-    from export.resolve import resolve
 
-    result["eager"] = bench_eager(resolve(source, full_request(source)), result)
+    result["eager"] = bench_eager(resolve_in_full(source), result)
     bundle_bench.print_result(result, arguments.json)
     return 0

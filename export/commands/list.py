@@ -1,20 +1,15 @@
 """List models, targets, recipes, and the components and module paths of each model."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from export.commands.request import full_request, open_source
+from export.commands.request import open_source, resolve_in_full
 from export.targets import TARGETS, targets_that_hold
 from model.families import FAMILIES, public_name
 from quantize.recipe import RECIPES
 from quantize.schemes import Scheme
-
-if TYPE_CHECKING:
-    from export.source import Source
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,35 +18,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     sources = {family: open_source(None, family) for family in FAMILIES}
-    print(json.dumps(_content(sources), indent=1) if arguments.json else "\n".join(_lines(sources)))
-    return 0
-
-
-def _content(sources: dict[str, Source]) -> dict[str, Any]:
-    return {
+    content = {
         "families": {family: row.title for family, row in FAMILIES.items()},
         "targets": list(TARGETS),
         "recipes": {name: recipe.to_dict() for name, recipe in RECIPES.items()},
-        "components": {family: _components(source) for family, source in sources.items()},
-        "paths": {family: _paths(source) for family, source in sources.items()},
+        "components": {
+            family: {component.name: component.purpose for component in resolve_in_full(source).components()}
+            for family, source in sources.items()
+        },
+        "paths": {  # N is any layer number
+            family: sorted({re.sub(r"\.\d+\.", ".N.", path) for path in source.quantizable})
+            for family, source in sources.items()
+        },
     }
+    kept = {family: source.family.high_precision for family, source in sources.items()}
+    print(json.dumps(content, indent=1) if arguments.json else "\n".join(_lines(content, kept)))
+    return 0
 
 
-def _components(source: Source) -> dict[str, str]:
-    """Component name -> purpose, with every option that adds components."""
-    from export.resolve import resolve
-
-    return {
-        component.name: component.purpose for component in resolve(source, full_request(source)).components()
-    }
-
-
-def _paths(source: Source) -> list[str]:
-    """Module paths that a recipe may quantise; N is any layer number."""
-    return sorted({re.sub(r"\.\d+\.", ".N.", path) for path in source.quantizable})
-
-
-def _lines(sources: dict[str, Source]) -> list[str]:
+def _lines(content: dict[str, Any], kept: dict[str, tuple[str, ...]]) -> list[str]:
+    """Text of `content`. `kept` has the paths of each family that stay floats by default."""
     lines = [
         f"models      {', '.join(map(public_name, FAMILIES))}",
         f"targets     {', '.join(TARGETS)}",
@@ -60,11 +46,11 @@ def _lines(sources: dict[str, Source]) -> list[str]:
             for name, recipe in RECIPES.items()
         ),
     ]
-    for family, source in sources.items():
+    for family, components in content["components"].items():
         lines += ["", public_name(family)]
-        lines += [f"component   {name:<14} {purpose}" for name, purpose in _components(source).items()]
-        for path in _paths(source):
-            note = "  (kept as floats unless a rule matches)" if path in source.family.high_precision else ""
+        lines += [f"component   {name:<14} {purpose}" for name, purpose in components.items()]
+        for path in content["paths"][family]:
+            note = "  (kept as floats unless a rule matches)" if path in kept[family] else ""
             lines.append(f"path        {path}{note}")
     return lines
 

@@ -1,21 +1,29 @@
-"""Arguments that name a checkpoint and describe an export: they give a `Source` and an `ExportRequest`."""
+"""Arguments that name a checkpoint and describe an export. They give a `Source` or a `Resolved`.
+
+Model families may have options of the same name.
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from bundle.command import integer
 from bundle.errors import UsageError
-from export.commands.family_options import add_family_options, given_options, option_models
-from model.families import DEFAULT, FAMILIES, find_family, public_name
+from bundle.manifest import ExportRequest
+from model.families import DEFAULT, FAMILIES, find_family, options_of, public_name
 from quantize.recipe import RECIPES, find_recipe
 from runtime.commands import COMPUTE_PRECISIONS
 
 if TYPE_CHECKING:
-    from bundle.manifest import ExportRequest
-    from export.source import Source
+    from export.resolve import Resolved, Source
+
+OptionModels = Mapping[str, type[BaseModel]]  # by family
 
 
 def add_checkpoint_argument(parser: argparse.ArgumentParser, purpose: str) -> None:
@@ -25,30 +33,100 @@ def add_checkpoint_argument(parser: argparse.ArgumentParser, purpose: str) -> No
 
 def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     add_checkpoint_argument(parser, "folder of a checkpoint as published")
-    names = " or ".join(map(public_name, FAMILIES))
-    model = f"{names}: family that the checkpoint must have, or of the embedded model"
-    model += f" (default: {public_name(DEFAULT)})"
-    parser.add_argument("--model", metavar="NAME", help=model)
-    quant = f"recipe of all components: {', '.join(RECIPES)} (default: none)"
-    parser.add_argument("--quant", default="none", metavar="RECIPE", help=quant)
-    override: dict[str, Any] = {"action": "append", "default": []}  # keyword arguments of argparse
-    quant_for = "recipe of one component; may be repeated (default: that of --quant)"
-    parser.add_argument("--quant-for", metavar="COMPONENT=RECIPE", help=quant_for, **override)
-    rule = "recipe of the module paths that match; rules come first, in their order; may be repeated"
-    rule += " (default: no rule)"
-    parser.add_argument("--quant-rule", dest="rules", metavar="PATTERN=RECIPE", help=rule, **override)
-    length = "rows of the KV cache (default: 2048 for text to speech, the model's window for speech to text)"
-    parser.add_argument("--cache-length", type=integer(1), metavar="ROWS", help=length)
-    precision = "floats of a Core ML bundle (default: float16)"
-    parser.add_argument("--compute-precision", choices=COMPUTE_PRECISIONS, help=precision)
-    add_family_options(parser, option_models())
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help=f"{' or '.join(map(public_name, FAMILIES))}: family that the checkpoint must have, or of the "
+        f"embedded model (default: {public_name(DEFAULT)})",
+    )
+    parser.add_argument(
+        "--quant",
+        default="none",
+        metavar="RECIPE",
+        help=f"recipe of all components: {', '.join(RECIPES)} (default: none)",
+    )
+    parser.add_argument(
+        "--quant-for",
+        action="append",
+        default=[],
+        metavar="COMPONENT=RECIPE",
+        help="recipe of one component; may be repeated (default: that of --quant)",
+    )
+    parser.add_argument(
+        "--quant-rule",
+        dest="rules",
+        action="append",
+        default=[],
+        metavar="PATTERN=RECIPE",
+        help="recipe of the module paths that match; rules come first, in their order; may be repeated "
+        "(default: no rule)",
+    )
+    parser.add_argument(
+        "--cache-length",
+        type=integer(1),
+        metavar="ROWS",
+        help="rows of the KV cache (default: 2048 for text to speech, the model's window for speech to text)",
+    )
+    parser.add_argument(
+        "--compute-precision",
+        choices=COMPUTE_PRECISIONS,
+        help="floats of a Core ML bundle (default: float16)",
+    )
+    add_family_options(parser, _option_models())
 
 
-def check_names(arguments: argparse.Namespace) -> None:
-    """Checks the names of family and recipe before torch is imported. Raises UnknownFamily or RecipeError."""
-    find_recipe(arguments.quant)
-    if arguments.model:
-        find_family(arguments.model)
+def add_family_options(parser: argparse.ArgumentParser, models: OptionModels) -> None:
+    """One argument per option name. An option that is not given is None."""
+    group = parser.add_argument_group("options of a model family")
+    for name, fields in _fields_by_name(models).items():
+        flag = f"--{name.replace('_', '-')}"
+        help_text = "; ".join(f"{_title(family)}: {_help(field)}" for family, field in fields.items())
+        takes_no_value = [field.annotation is bool for field in fields.values()]
+        if all(takes_no_value):
+            group.add_argument(flag, action="store_const", const=True, help=help_text)
+        elif any(takes_no_value):
+            group.add_argument(flag, metavar="VALUE", nargs="?", const="true", help=help_text)
+        else:
+            group.add_argument(flag, metavar="VALUE", help=help_text)
+
+
+def given_options(arguments: argparse.Namespace, family: str, models: OptionModels) -> dict[str, Any]:
+    """The options that were given, by name. Raises UsageError if the family has no such option."""
+    names = _fields_by_name(models)
+    given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    for name in given:
+        if family not in names[name]:
+            raise UsageError(
+                f"{name}: an option of {', '.join(map(_title, names[name]))}; "
+                f"this checkpoint is {_title(family)}",
+                field=name,
+            )
+    return given
+
+
+def _option_models() -> OptionModels:
+    return {family: options_of(family) for family in FAMILIES}
+
+
+def _fields_by_name(models: OptionModels) -> dict[str, dict[str, FieldInfo]]:
+    """Option name -> family -> field."""
+    names: dict[str, dict[str, FieldInfo]] = {}
+    for family, model in models.items():
+        for name, field in model.model_fields.items():
+            names.setdefault(name, {})[family] = field
+    return names
+
+
+def _title(family: str) -> str:
+    return FAMILIES[family].title if family in FAMILIES else family
+
+
+def _help(field: FieldInfo) -> str:
+    if field.annotation is bool:
+        return str(field.description)
+    choices = get_args(field.annotation)
+    values = f", one of {', '.join(map(str, choices))}" if choices else ""
+    return f"{field.description}{values} (default: {field.default})".replace("%", "%%")
 
 
 def open_source(checkpoint: Path | None, model: str | None) -> Source:
@@ -56,43 +134,49 @@ def open_source(checkpoint: Path | None, model: str | None) -> Source:
 
     Raises UsageError if the checkpoint has another family.
     """
-    from export.source import Source
+    from export.resolve import Source
     from model.synthetic.checkpoint import embedded_default
 
     key = find_family(model) if model else DEFAULT
-    if checkpoint is None:
-        return Source(embedded_default(key))
-    source = Source(checkpoint)
+    source = Source(checkpoint or embedded_default(key))
     if model and source.family.name != key:
-        found, expected = source.family.title, FAMILIES[key].title
         raise UsageError(
-            f"{checkpoint}: a checkpoint of {found}, not of {expected}; give another --checkpoint"
+            f"{checkpoint}: a checkpoint of {source.family.title}, not of {FAMILIES[key].title}; "
+            "give another --checkpoint"
         )
     return source
 
 
-def export_request(arguments: argparse.Namespace, family: str) -> ExportRequest:
-    """The request that the arguments describe. Raises UsageError or RecipeError."""
-    from bundle.manifest import ExportRequest
+def resolve_arguments(arguments: argparse.Namespace) -> Resolved:
+    """The checkpoint and the request that the arguments describe. Raises UsageError or RecipeError.
 
-    overrides = []
+    Wrong names of a family or a recipe are found before torch is imported.
+    """
+    find_recipe(arguments.quant)
+    if arguments.model:
+        find_family(arguments.model)
+    from export.resolve import resolve
+
+    source, overrides = open_source(arguments.checkpoint, arguments.model), []
     for text in arguments.quant_for:
         component, separator, recipe = text.partition("=")
         if not separator:
             raise UsageError(f"--quant-for {text!r}: expected COMPONENT=RECIPE, as in codec=none")
         overrides.append((component, find_recipe(recipe).name))
-    return ExportRequest(
+    request = ExportRequest(
         quant=arguments.quant,
         quant_for=tuple(overrides),
         rules=tuple(arguments.rules),
-        options=given_options(arguments, family, option_models()),
+        options=given_options(arguments, source.family.name, _option_models()),
         cache_length=arguments.cache_length,
     )
+    return resolve(source, request)
 
 
-def full_request(source: Source) -> ExportRequest:
-    """A request with every family option that adds components."""
-    from bundle.manifest import ExportRequest
+def resolve_in_full(source: Source) -> Resolved:
+    """The checkpoint with every family option that adds components."""
+    from export.resolve import resolve
 
     fields = source.family.options.model_fields.items()
-    return ExportRequest(options={name: True for name, field in fields if field.annotation is bool})
+    request = ExportRequest(options={name: True for name, field in fields if field.annotation is bool})
+    return resolve(source, request)

@@ -1,27 +1,22 @@
 """Run eager PyTorch on given inputs and write every intermediate value as .npz."""
 
-from __future__ import annotations
-
 import argparse
 import json
-from typing import TYPE_CHECKING
 
 from bundle.errors import UsageError
 from bundle.files import check_writable
-from export.commands.request import add_request_arguments, check_names, export_request, open_source
+from export.commands.request import add_request_arguments, resolve_arguments
 from export.targets import TARGETS, check_recipes, open_target, parse_targets
 from runtime.commands.trace import add_trace_arguments
-
-if TYPE_CHECKING:
-    from export.resolve import Resolved
-    from export.targets.base import Target
-    from export.verify.eager import EagerEngine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_request_arguments(parser)
-    target = f"activation arithmetic of a quantised model: that of {', '.join(TARGETS)} (default: floats)"
-    parser.add_argument("--target", metavar="TARGET", help=target)
+    parser.add_argument(
+        "--target",
+        metavar="TARGET",
+        help=f"activation arithmetic of a quantised model: that of {', '.join(TARGETS)} (default: floats)",
+    )
     add_trace_arguments(parser)
 
 
@@ -32,16 +27,21 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.compute_precision and not targets:
         raise UsageError("--compute-precision needs --target; give both or none")
     target = open_target(targets[0], arguments.compute_precision) if targets else None
-    check_names(arguments)
+    resolved = resolve_arguments(arguments)
     from export.job import eager_job
-    from export.resolve import resolve
+    from export.model import Model
+    from export.verify.eager import EagerEngine
     from runtime.families import open_family
     from runtime.trace import read_inputs, write_outputs
 
-    source = open_source(arguments.checkpoint, arguments.model)
-    resolved = resolve(source, export_request(arguments, source.family.name))
-    engine = _eager_engine(resolved, target)
-    family = open_family(source.family.name)
+    if target:
+        check_recipes(target, resolved.recipes.values())
+        model = Model(resolved, target.layout, target.compute_precision)
+        engine = EagerEngine(model.components, model.module, target.layout, target.linear_kernel)
+    else:
+        model = Model(resolved, "BSHD")
+        engine = EagerEngine(model.components, model.module, "BSHD")
+    family = open_family(resolved.source.family.name)
     constants = family.parse_constants(eager_job(resolved))
     inputs = read_inputs(arguments.inputs, family.trace.inputs(constants))
     check_writable(arguments.output)
@@ -50,17 +50,3 @@ def run(arguments: argparse.Namespace) -> int:
     shapes = {name: array.shape for name, array in outputs.items()}
     print(json.dumps(shapes) if arguments.json else arguments.output)
     return 0
-
-
-def _eager_engine(resolved: Resolved, target: Target | None) -> EagerEngine:
-    """Eager PyTorch with the arithmetic of `target`, or in floats."""
-    from export.model import Model
-    from export.verify.eager import EagerEngine
-    from quantize.modules import float_activations
-
-    if target is None:
-        model = Model(resolved, "BSHD")
-        return EagerEngine(model.components, model.module, "BSHD", float_activations)
-    check_recipes(target, resolved.recipes.values())
-    model = Model(resolved, target.layout, target.compute_precision)
-    return EagerEngine(model.components, model.module, target.layout, target.linear_kernel)

@@ -5,10 +5,10 @@ import json
 import logging
 from pathlib import Path
 
-from bundle.bundle import Bundle
 from bundle.command import integer
 from bundle.errors import UsageError, VerificationError, VoxportError
 from bundle.files import write_whole
+from bundle.manifest import Bundle
 from export.commands.request import add_checkpoint_argument, open_source
 from runtime.commands import COMPUTE_PRECISIONS, add_compute_units
 
@@ -18,19 +18,27 @@ log = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", type=Path, help="folder of the bundle")
     add_checkpoint_argument(parser, "checkpoint the bundle was exported from")
-    steps = (
-        "decode steps of the long run, at most the cache length; 200 in a second precision (default: 1000)"
+    parser.add_argument(
+        "--steps",
+        type=integer(1),
+        default=1000,
+        metavar="N",
+        help="decode steps of the long run, at most the cache length; 200 in a second precision "
+        "(default: 1000)",
     )
-    parser.add_argument("--steps", type=integer(1), default=1000, metavar="N", help=steps)
-    precision = "Core ML bundles: precision of the reference executor (default: float16, then float32)"
-    parser.add_argument("--compute-precision", choices=COMPUTE_PRECISIONS, help=precision)
+    parser.add_argument(
+        "--compute-precision",
+        choices=COMPUTE_PRECISIONS,
+        help="Core ML bundles: precision of the reference executor (default: float16, then float32)",
+    )
     add_compute_units(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON on stdout")
 
 
 def run(arguments: argparse.Namespace) -> int:
     bundle = Bundle(arguments.bundle)
-    _check_core_ml_options(arguments, bundle.job.target)
+    job = bundle.job
+    _check_core_ml_options(arguments, job.target)
     bundle.check_hashes()
     from export.build import REPORT
     from export.targets import target_of_job
@@ -38,7 +46,6 @@ def run(arguments: argparse.Namespace) -> int:
     from export.verify.report import failures, table
     from export.verify.run import VerifyOptions, verify
 
-    job = bundle.job
     source = open_source(arguments.checkpoint, job.family)
     check_source(job.source.files, source, arguments.checkpoint is None)
     target = target_of_job(job)
@@ -60,7 +67,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_core_ml_options(arguments: argparse.Namespace, target: str) -> None:
-    """Raises UsageError on an option for Core ML bundles that this target does not have."""
     from runtime.engines import ENGINES
 
     options = ENGINES[target].options if target in ENGINES else ()

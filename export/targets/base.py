@@ -8,10 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from bundle.cache import LayoutName
 from bundle.errors import ExportError
 from bundle.manifest import Precision
-from bundle.spec import Dtype, Signature
+from bundle.spec import Dtype, LayoutName, Signature
 from quantize.schemes import Scheme
 
 if TYPE_CHECKING:

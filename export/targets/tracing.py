@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
-from bundle.cache import coreml_state_name
 from bundle.errors import ExportError, first_line
+from bundle.spec import coreml_state_name
 from export.targets.base import Graph
 from model.component import Component
 from model.layers.attention import AttentionKernel, attention_kernel

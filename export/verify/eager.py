@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from bundle.cache import LayoutName
-from bundle.spec import Signature
+from bundle.spec import LayoutName, Signature
 from model.component import Component
 from model.layers.attention import ReferenceAttention, attention_kernel
 from quantize.modules import LinearKernel, QuantizedLinear, float_activations, linear_kernel

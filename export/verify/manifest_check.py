@@ -6,13 +6,10 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from bundle.bundle import Bundle
 from bundle.errors import IntegrityError, RecipeError, UsageError
-from bundle.files import FileEntry
-from bundle.manifest import MANIFEST, NOT_RUN, VOICE_KEY
+from bundle.manifest import MANIFEST, NOT_RUN, VOICE_KEY, Bundle, FileEntry
 from export.job import first_difference, make_job
-from export.resolve import Resolved, resolve
-from export.source import Source
+from export.resolve import Resolved, Source, resolve
 from export.targets.base import Target
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from bundle.bundle import Bundle
 from bundle.errors import ExportError, VoxportError
+from bundle.manifest import Bundle
 from export.memory import free_memory
-from export.model import LazyReference, Model
+from export.model import Model
 from export.resolve import Resolved
 from export.targets.base import Graph, Target
 from export.verify.batching import check_batches
@@ -96,16 +96,17 @@ def _open_context(
     graphs = list(model.graphs())
     is_float16 = target.runs_in_float16(options.compute_precision)
     dtype = torch.float16 if is_float16 else torch.float32
-    reference = LazyReference(resolved, layout)
+    reference = Model(resolved.in_full_precision(), layout)
+    is_large = resolved.source.is_large
     is_rounded = any(model.quantized.values()) or job.compute_precision == "float16"
-    has_full = reference.holds_all and is_rounded
+    has_full = not is_large and is_rounded
     return Context(
         {component.name: component for component in components},
         ComparedEngines(
             artifact=open_engine(bundle, options),
             eager=EagerEngine(components, model.module, layout, target.linear_kernel),
             perturbed=EagerEngine(components, model.module, layout, perturbed(target.linear_kernel, dtype)),
-            full=EagerEngine(components, reference, layout) if has_full else None,
+            full=EagerEngine(components, reference.module, layout) if has_full else None,
         ),
         resolved.source.family.verification,
         Bars(
@@ -113,7 +114,7 @@ def _open_context(
             quantisation=_quantisation_bars(graphs),
             integer_graphs=_integer_graphs(graphs, target),
         ),
-        WHOLE if reference.holds_all else SMOKE if target.is_slow else SAMPLE,
+        WHOLE if not is_large else SMOKE if target.is_slow else SAMPLE,
         {entry.name: entry.max_batch for entry in bundle.components},
     )
 

@@ -5,7 +5,7 @@
 write) with `attention_kernel`.
 
 A cache holds every row up to its end, or is a sliding-window cache: it holds the last rows of an unbounded
-stream, and a query sees the last `window` keys, its own included. `bundle.cache.Layout` says where such a
+stream, and a query sees the last `window` keys, its own included. `bundle.spec.Layout` says where such a
 cache stores a row.
 """
 
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bundle.cache import LAYOUTS, LayoutName
+from bundle.spec import LAYOUTS, LayoutName
 from model.config import BlockArgs
 from model.layers.basic import Layer, exchanged, fuse
 from model.layers.rope import Rotation

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from bundle.cache import ROTARY_SPAN as SPAN
+from bundle.spec import ROTARY_SPAN as SPAN
 
 
 def _angles(head_dim: int, theta: float, length: int) -> torch.Tensor:
@@ -37,7 +37,7 @@ class UnboundedRotaryTable(nn.Module):
     """The same for sliding-window caches, whose positions have no end.
 
     An angle is the sum of two: that of `pos % SPAN` and that of the rest, each from a table of `SPAN` rows.
-    Positions are below `bundle.cache.MAX_ROW_POSITION`.
+    Positions are below `bundle.spec.MAX_ROW_POSITION`.
     """
 
     def __init__(self, head_dim: int, theta: float):

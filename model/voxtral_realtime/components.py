@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bundle.cache import LayoutName, cache_shape
-from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
+from bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
 from model.component import Component
 from model.voxtral_realtime.config import (
     BOS_ID,

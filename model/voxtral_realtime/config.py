@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from bundle.errors import ConfigError
-from bundle.record import Record
+from bundle.manifest import Record
 from model.checkpoint_format import PARAMS, TOKENIZER
 from model.config import Few, Positive, Section, Size, TransformerArgs, parse_params, read_params, require
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from bundle.record import Record
+from bundle.manifest import Record
 from model.checkpoint_format import PARAMS
 from model.config import (
     BlockArgs,

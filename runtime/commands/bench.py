@@ -4,9 +4,9 @@ import argparse
 import json
 from pathlib import Path
 
-from bundle.bundle import Bundle
 from bundle.command import integer
 from bundle.errors import UsageError
+from bundle.manifest import Bundle
 from runtime.bench import bench, bench_text
 from runtime.commands import add_engine_arguments, engine_options
 from runtime.families import open_family

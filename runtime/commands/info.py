@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from bundle.bundle import Bundle
+from bundle.manifest import Bundle
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

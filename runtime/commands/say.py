@@ -10,9 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle.command import integer
+from bundle.command import Progress, integer
 from bundle.errors import UsageError, VoxportError
-from bundle.progress import Progress
 from runtime.commands import add_task_arguments, engine_options
 
 if TYPE_CHECKING:

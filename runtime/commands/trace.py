@@ -4,8 +4,8 @@ import argparse
 import json
 from pathlib import Path
 
-from bundle.bundle import Bundle
 from bundle.files import check_writable
+from bundle.manifest import Bundle
 from runtime.commands import add_engine_arguments, engine_options
 from runtime.engines import open_engine
 from runtime.families import open_family, read_constants

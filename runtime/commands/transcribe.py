@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from bundle.command import integer
+from bundle.command import Progress, integer
 from bundle.errors import UsageError
 from bundle.files import check_writable, write_whole
-from bundle.progress import Progress
 from runtime.audio.captions import Word, as_json, as_lines, as_srt, as_vtt, as_word_line
 from runtime.audio.sources import LiveSource, Recording, raw_stdin
 from runtime.commands import add_task_arguments, engine_options

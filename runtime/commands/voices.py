@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from bundle.bundle import Bundle
+from bundle.manifest import Bundle
 from runtime.families import open_family
 
 

@@ -11,7 +11,7 @@ from bundle.errors import EngineUnavailable, UsageError
 from runtime.engines.base import EngineOptions
 
 if TYPE_CHECKING:
-    from bundle.bundle import Bundle
+    from bundle.manifest import Bundle
     from runtime.engines.base import Engine
 
 DEFAULT = EngineOptions()

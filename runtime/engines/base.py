@@ -10,9 +10,8 @@ from threading import RLock
 
 import numpy as np
 
-from bundle.cache import MAX_ROW_POSITION
 from bundle.errors import UsageError
-from bundle.spec import Dimension, Signature, StateSpec
+from bundle.spec import MAX_ROW_POSITION, Dimension, Signature, StateSpec
 
 Arrays = dict[str, np.ndarray]
 PAGE_VALUES = 1024  # float32 values of a memory page

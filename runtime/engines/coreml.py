@@ -14,11 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from bundle.bundle import Bundle
-from bundle.cache import coreml_state_name
 from bundle.errors import IntegrityError, UsageError, VoxportError, first_line
-from bundle.manifest import ComponentEntry
-from bundle.spec import StateSpec, TensorSpec
+from bundle.manifest import Bundle, ComponentEntry
+from bundle.spec import StateSpec, TensorSpec, coreml_state_name
 from runtime.engines.base import Arrays, Engine, EngineOptions, Stream, check_states
 from runtime.mil import PRECISIONS, Executor, MilError, Package, PackageError
 from runtime.mil.program import Function

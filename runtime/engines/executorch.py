@@ -16,11 +16,9 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from bundle.bundle import Bundle
-from bundle.cache import read_method, write_method
 from bundle.errors import VoxportError, first_line
-from bundle.manifest import ComponentEntry
-from bundle.spec import StateSpec
+from bundle.manifest import Bundle, ComponentEntry
+from bundle.spec import READ_METHOD, WRITE_METHOD, StateSpec
 from runtime.engines.base import (
     Arrays,
     Engine,
@@ -193,7 +191,7 @@ class ExecuTorchStream(Stream):
                 self._saved[state.name][:, block[0]] if state.cache else self._saved[state.name]
                 for state in entry.signature.states
             ]
-            self._engine.execute(entry.file, write_method(graph), [*block, *values])
+            self._engine.execute(entry.file, f"{graph}{WRITE_METHOD}", [*block, *values])
         for state in entry.signature.states:
             del self._saved[state.name]
         self._engine.active[graph] = self
@@ -210,7 +208,7 @@ class ExecuTorchStream(Stream):
         entry, count = self._graphs[graph], self._rows[graph]
         states = _empty_rows(entry.signature.states, count)
         for block in _row_blocks(entry, count):
-            found = self._engine.execute(entry.file, read_method(graph), block)
+            found = self._engine.execute(entry.file, f"{graph}{READ_METHOD}", block)
             for state, values in zip(entry.signature.states, found, strict=True):
                 states[state.name][:, block[0] if state.cache else slice(None)] = values
         return states

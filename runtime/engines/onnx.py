@@ -5,10 +5,9 @@ import os
 import numpy as np
 import onnxruntime as ort
 
-from bundle.bundle import Bundle
-from bundle.cache import ONNX_PAST, ONNX_PRESENT
 from bundle.errors import UsageError, VoxportError, first_line
-from bundle.spec import CacheSpec, Signature
+from bundle.manifest import Bundle
+from bundle.spec import ONNX_PAST, ONNX_PRESENT, CacheSpec, Signature
 from runtime.engines.base import (
     Arrays,
     Engine,
@@ -128,7 +127,7 @@ class OnnxStream(Stream):
 def _move_into_history(array: np.ndarray, cache: CacheSpec, position: int, count: int) -> None:
     """Moves new row p of a sliding-window cache from the staging area to row p mod history.
 
-    `count` rows were written, from `position` on. See `bundle.cache.Layout`.
+    `count` rows were written, from `position` on. See `bundle.spec.Layout`.
     """
     history = (cache.window or 1) - 1
     staged = min(position, history) if cache.max_call_rows == 1 else history

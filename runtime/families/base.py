@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
 import numpy as np
 from pydantic import Field, ValidationError
 
-from bundle.bundle import Bundle
 from bundle.errors import IntegrityError
-from bundle.manifest import ComponentEntry, ExportJob
-from bundle.record import Record, first_fault
+from bundle.manifest import Bundle, ComponentEntry, ExportJob, Record, first_fault
 from runtime.engines.base import Arrays, Engine, Stream
 from runtime.trace import ArraySpec
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle.bundle import Bundle
 from bundle.errors import IntegrityError, UsageError
+from bundle.manifest import Bundle
 
 if TYPE_CHECKING:
     from mistral_common.tokens.tokenizers.tekken import Tekkenizer

@@ -13,8 +13,8 @@ from bundle_options import vouch_for
 from exercises.toy_model.modules import Decoder
 
 import runtime
-from bundle.bundle import Bundle
 from bundle.errors import UsageError
+from bundle.manifest import Bundle
 from export.__main__ import main as export
 from runtime.__main__ import main as runtime_command
 

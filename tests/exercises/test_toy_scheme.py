@@ -9,10 +9,9 @@ from bundle_options import vouch_for
 from exercises.toy_scheme import Int6Scheme
 
 import runtime
-from bundle.bundle import Bundle
+from bundle.manifest import Bundle
 from export.__main__ import main as export
-from export.resolve import resolve
-from export.source import Source
+from export.resolve import Source, resolve
 from export.targets.coreml.target import CoreMLTarget
 from quantize.recipe import RECIPES, Recipe
 from quantize.schemes import IntegerScheme

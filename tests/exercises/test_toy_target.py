@@ -8,7 +8,7 @@ import pytest
 from bundle_options import vouch_for
 
 import runtime
-from bundle.bundle import Bundle
+from bundle.manifest import Bundle
 from export.__main__ import main as export
 from runtime.__main__ import main as runtime_command
 

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from bundle.errors import ExportError
 from bundle.manifest import ExportRequest
 from export.model import Model
-from export.resolve import resolve
-from export.source import Source
+from export.resolve import Source, resolve
 from export.targets.base import Graph
 from export.targets.coreml.attention import OneHotAttention
 from export.targets.coreml.lowering import STATE_PASSES

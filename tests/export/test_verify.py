@@ -65,7 +65,7 @@ def test_a_large_model_is_checked_by_a_sample_and_the_report_says_it(
     bundles, monkeypatch, capsys, target, sampled
 ):
     """The limit for references is 0 bytes, so every model counts as large."""
-    monkeypatch.setattr("export.source.MAX_REFERENCE_BYTES", 0)
+    monkeypatch.setattr("export.resolve.MAX_REFERENCE_BYTES", 0)
     assert verify(bundles / target) == 0
     out = capsys.readouterr().out
     assert f"{sampled}; not compared with full precision" in out and ("reset and replay" in out) == (
@@ -74,7 +74,7 @@ def test_a_large_model_is_checked_by_a_sample_and_the_report_says_it(
 
 
 def test_a_fault_is_found_in_a_sample_too(onnx_copy, monkeypatch, capsys):
-    monkeypatch.setattr("export.source.MAX_REFERENCE_BYTES", 0)
+    monkeypatch.setattr("export.resolve.MAX_REFERENCE_BYTES", 0)
     edit_graph(onnx_copy, "acoustic_step.onnx", lambda graph: offset_output(graph, "next_x", 0.05))
     assert verify(onnx_copy) == 4
     assert "next_x" in capsys.readouterr().err

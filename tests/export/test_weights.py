@@ -9,8 +9,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from bundle.manifest import ExportRequest
 from export.memory import free_memory
 from export.model import Model
-from export.resolve import resolve
-from export.source import Source
+from export.resolve import Source, resolve
 from export.targets import open_target
 from model.synthetic.checkpoint import embedded_default
 from quantize.modules import QuantizedEmbedding, QuantizedLinear

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from bundle.manifest import ExportRequest
 from export.model import Model
-from export.resolve import resolve
-from export.source import Source
+from export.resolve import Source, resolve
 from export.verify.eager import EagerEngine
 from runtime.families.voxtral_tts.decoder import quantize_levels
 

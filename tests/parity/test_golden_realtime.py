@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 from mistral_common.audio import mel_filter_bank
 
-from bundle.bundle import Bundle
-from bundle.manifest import ExportRequest
+from bundle.manifest import Bundle, ExportRequest
 from export.__main__ import main as export
 from export.model import Model
-from export.resolve import resolve
-from export.source import Source
+from export.resolve import Source, resolve
 from export.verify.eager import EagerEngine
 from runtime.__main__ import main as runtime
 from runtime.engines import open_engine

@@ -15,8 +15,7 @@ from safetensors.torch import save_file
 
 from bundle.manifest import ExportRequest
 from export.model import Model
-from export.resolve import resolve
-from export.source import Source
+from export.resolve import Source, resolve
 from export.verify.eager import EagerEngine
 from runtime.families.voxtral_realtime.decoder import Constants, DecodeOptions, StreamingDecoder
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from bundle.bundle import Bundle
+from bundle.manifest import Bundle
 from export.__main__ import main as export
 from runtime.__main__ import main as runtime
 from runtime.machine import measure_bandwidth

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from bundle_options import QUANT, edit_manifest, vouch_for
 
-from bundle.bundle import Bundle
 from bundle.errors import UsageError
+from bundle.manifest import Bundle
 from export.__main__ import main as export
 from export.job import make_job
-from export.resolve import resolve
-from export.source import Source
+from export.resolve import Source, resolve
 from export.targets import open_target
 from runtime.__main__ import main as runtime
 from runtime.engines import open_engine

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bundle.bundle import Bundle
 from bundle.errors import EngineUnavailable, UsageError, VoxportError
+from bundle.manifest import Bundle
 from bundle.spec import Kind, Signature, StateSpec, TensorSpec
 from runtime.engines import ENGINES, EngineEntry, open_engine
 from runtime.engines.base import (

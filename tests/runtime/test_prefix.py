@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bundle.bundle import Bundle
 from bundle.errors import UsageError
+from bundle.manifest import Bundle
 from runtime.engines import open_engine
 from runtime.families.voxtral_tts.decoder import SpeechDecoder
 from runtime.opening import open_bundle

@@ -55,7 +55,7 @@ def test_a_recording_is_transcribed_on_every_target(realtime_bundles, recording,
 
 @pytest.mark.parametrize("form", ["text", "srt", "vtt", "json"])
 def test_every_format_is_written_to_a_file(realtime_bundles, recording, tmp_path, form, monkeypatch, capsys):
-    monkeypatch.setattr("bundle.progress.LINE_INTERVAL_S", 0.0)
+    monkeypatch.setattr("bundle.command.LINE_INTERVAL_S", 0.0)
     out = tmp_path / f"out.{form}"
     assert (
         runtime(

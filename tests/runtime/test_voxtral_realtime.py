@@ -16,12 +16,11 @@ from mistral_common.tokens.tokenizers.audio import (
     TranscriptionFormat,
 )
 
-from bundle.cache import MAX_ROW_POSITION
 from bundle.errors import ConfigError, VoxportError
 from bundle.manifest import ExportRequest
+from bundle.spec import MAX_ROW_POSITION
 from export.model import Model
-from export.resolve import resolve
-from export.source import Source
+from export.resolve import Source, resolve
 from export.verify.eager import EagerEngine
 from model.checkpoint import expected_tensors
 from model.layers.attention import ReferenceAttention

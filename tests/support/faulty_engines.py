@@ -9,8 +9,7 @@ import numpy as np
 from bundle.manifest import ExportRequest
 from export.job import eager_job
 from export.model import Model
-from export.resolve import resolve
-from export.source import Source
+from export.resolve import Source, resolve
 from export.verify.comparison import Comparison, Report, Result
 from export.verify.context import Bars, ComparedEngines, Context
 from export.verify.eager import EagerEngine, perturbed

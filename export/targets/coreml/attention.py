@@ -2,7 +2,7 @@
 
 import torch
 
-from bundle.cache import LayoutName
+from bundle.spec import LayoutName
 from export.targets.coreml.target import CoreMLTarget
 from export.targets.tracing import MASKED
 from model.layers.attention import Attended, AttentionKernel, ring_positions, window_mask

@@ -7,10 +7,9 @@ published model.
 from pathlib import Path
 from typing import Any
 
-from bundle.cache import coreml_state_name
 from bundle.errors import ExportError, first_line
 from bundle.manifest import Precision
-from bundle.spec import TensorSpec
+from bundle.spec import TensorSpec, coreml_state_name
 from export.memory import free_memory
 from export.targets.base import Graph
 from export.targets.coreml.package import MODEL, blob_values

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle.cache import coreml_state_name
-from bundle.spec import Dtype
+from bundle.spec import Dtype, coreml_state_name
 from export.targets.base import Costs, EntryPoint, Graph, Target
 
 if TYPE_CHECKING:

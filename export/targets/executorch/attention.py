@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  registers torch.ops.llama
 
-from bundle.cache import LayoutName
+from bundle.spec import LayoutName
 from export.targets.executorch.target import ExecuTorchTarget
 from export.targets.tracing import MASKED
 from model.layers.attention import Attended, AttentionKernel, ring_positions, window_mask

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from bundle.cache import read_method, write_method
+from bundle.spec import READ_METHOD, WRITE_METHOD
 from export.targets.executorch.target import state_rows_per_call
 from export.targets.tracing import TRACE_ROWS, Stateful
 from model.component import Component
@@ -62,10 +62,10 @@ def state_methods(component: Component) -> dict[str, torch.export.ExportedProgra
     values = tuple(torch.zeros(state.shape)[:, : TRACE_ROWS if state.cache else None] for state in states)
     dynamic = tuple({1: count} if state.cache else None for state in states)
     return {
-        read_method(component.graph): torch.export.export(
+        f"{component.graph}{READ_METHOD}": torch.export.export(
             ReadStates(component), rows, dynamic_shapes=(({0: count},),) if most else None, strict=False
         ),
-        write_method(component.graph): torch.export.export(
+        f"{component.graph}{WRITE_METHOD}": torch.export.export(
             WriteStates(component),
             (*rows, *values),
             dynamic_shapes=(({0: count}, *dynamic),) if most else None,

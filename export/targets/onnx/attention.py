@@ -2,7 +2,7 @@
 
 import torch
 
-from bundle.cache import LayoutName
+from bundle.spec import LayoutName
 from export.targets.onnx.operators import biased_attention, group_query_attention
 from export.targets.onnx.target import OnnxTarget
 from export.targets.tracing import MASKED

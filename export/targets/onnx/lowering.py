@@ -11,7 +11,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 import torch
 
-from bundle.cache import ONNX_PAST, ONNX_PRESENT
+from bundle.spec import ONNX_PAST, ONNX_PRESENT
 from export.targets.base import Graph
 from export.targets.onnx.attention import SharedBufferAttention
 from export.targets.onnx.operators import TRANSLATIONS

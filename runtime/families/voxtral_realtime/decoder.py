@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from bundle.errors import UsageError, VoxportError
-from bundle.record import Record
+from bundle.manifest import Record
 from runtime.audio.mel import LogMel, MelSettings
 from runtime.engines.base import Arrays, Stream
 from runtime.families.base import Count, Id

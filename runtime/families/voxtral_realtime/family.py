@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bundle.bundle import Bundle
+from bundle.manifest import Bundle
 from runtime.engines.base import Engine
 from runtime.families.base import Call, RuntimeFamily, parse_record
 from runtime.families.voxtral_realtime.bench import BENCH

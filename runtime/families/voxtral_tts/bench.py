@@ -5,9 +5,8 @@ from functools import partial
 
 import numpy as np
 
-from bundle.bundle import Bundle
 from bundle.errors import UsageError
-from bundle.manifest import ComponentEntry
+from bundle.manifest import Bundle, ComponentEntry
 from runtime.engines.base import Arrays, Engine, Stream
 from runtime.families.base import BenchSettings, BenchWorkload, Figures, TimeSteps
 from runtime.families.voxtral_tts.decoder import (

@@ -11,8 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from bundle.errors import UsageError
-from bundle.manifest import ExportJob
-from bundle.record import Record
+from bundle.manifest import ExportJob, Record
 from runtime.engines.base import Arrays, Stream
 from runtime.families.base import Count, Id, parse_record
 from runtime.sampler import sample

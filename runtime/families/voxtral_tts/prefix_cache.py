@@ -13,10 +13,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from bundle.bundle import Bundle
 from bundle.errors import VoxportError
 from bundle.files import write_whole
-from bundle.manifest import MANIFEST
+from bundle.manifest import MANIFEST, Bundle
 from runtime.engines.base import Arrays
 from runtime.families.voxtral_tts.decoder import Prompt
 

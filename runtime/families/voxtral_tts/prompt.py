@@ -10,9 +10,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from bundle.bundle import Bundle
 from bundle.errors import IntegrityError, UsageError, VoxportError
-from bundle.manifest import VOICE_KEY
+from bundle.manifest import VOICE_KEY, Bundle
 from runtime.families.voxtral_tts.decoder import Constants, Prompt, check_room
 from runtime.text.cleanup import check_text, clean_text
 from runtime.text.tokenizer import load_tekken, special_id, tekken_path

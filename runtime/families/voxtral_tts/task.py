@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from bundle.bundle import Bundle
+from bundle.manifest import Bundle
 from runtime.batching import BatchedDecoder, Fill, SlotOutput, Status
 from runtime.engines.base import Engine, Stream
 from runtime.families.voxtral_tts.decoder import (

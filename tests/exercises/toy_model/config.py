@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError
 
 from bundle.errors import ConfigError
-from bundle.record import Record, first_fault
+from bundle.manifest import Record, first_fault
 
 
 class ToyConfig(BaseModel):

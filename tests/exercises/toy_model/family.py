@@ -11,8 +11,7 @@ from exercises.toy_model.config import Options, ToyConfig, load_config, parse_co
 from exercises.toy_model.format import FORMAT, LETTERS
 from exercises.toy_model.modules import ToyWeights, build
 
-from bundle.cache import LayoutName, cache_shape
-from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
+from bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
 from model.component import Component
 from model.family import Decoder, Family, Synthetic, VerificationPlan
 

@@ -6,7 +6,7 @@ from exercises.toy_runtime.decoder import Constants, Letters, parse_constants
 from exercises.toy_runtime.task import ToyTextToSpeech
 from exercises.toy_runtime.workloads import BENCH, TRACE, VERIFICATION
 
-from bundle.bundle import Bundle
+from bundle.manifest import Bundle
 from runtime.engines.base import Engine
 from runtime.families.base import Call, RuntimeFamily
 from runtime.text.tokenizer import tokenizer_paths

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bundle.bundle import Bundle
+from bundle.manifest import Bundle
 from runtime.engines.base import (
     Arrays,
     Engine,
