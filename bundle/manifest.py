@@ -144,7 +144,7 @@ class Verification(Record):
     """Result of the checks; `verify.json` has the same form. `reports` are measured values without a bar."""
 
     status: Literal["passed", "failed", "unverified"]
-    # rows are tables of text and numbers with one of two sets of columns; export.verify.report defines them
+    # rows are text and numbers with one of two sets of columns, which export.verify.comparison defines
     rows: tuple[dict[str, Any], ...]
     reports: dict[str, dict[str, float]]
 

@@ -28,8 +28,7 @@ from export.model import Model
 from export.resolve import Resolved, Source
 from export.staging import RECORD, FinishedGraph, ResumeCache, staging
 from export.targets.base import Target
-from export.verify.report import failures
-from export.verify.run import verify
+from export.verify.run import failures, verify
 from runtime.families import open_family
 
 log = logging.getLogger(__name__)

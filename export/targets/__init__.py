@@ -26,7 +26,7 @@ def parse_targets(text: str) -> tuple[str, ...]:
     """`onnx,coreml` -> names in order, each once. Raises RecipeError for an unknown name."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for name in names:
-        _check_name(name)
+        _target_class(name)
     return names
 
 
@@ -52,8 +52,7 @@ def target_of_job(job: ExportJob) -> Target:
     default.
     """
     target = _target_class(job.target)
-    known = job.compute_precision in target.compute_precisions
-    return target(job.compute_precision if known else target.compute_precisions[0])
+    return target(job.compute_precision if job.compute_precision in target.compute_precisions else None)
 
 
 def check_recipes(target: Target, recipes: Iterable[Recipe]) -> None:
@@ -72,13 +71,9 @@ def targets_that_hold(scheme: Scheme) -> tuple[str, ...]:
     return tuple(sorted(name for name in TARGETS if open_target(name).holds(scheme)))
 
 
-def _check_name(name: str) -> None:
+def _target_class(name: str) -> type[Target]:
     if name not in TARGETS:
         raise RecipeError(f"target {name!r} is unknown; there are {', '.join(TARGETS)}", field="target")
-
-
-def _target_class(name: str) -> type[Target]:
-    _check_name(name)
     module, attribute = TARGETS[name]
     target: type[Target] = getattr(import_module(module), attribute)
     return target

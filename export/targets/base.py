@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -11,13 +12,18 @@ from typing import TYPE_CHECKING, ClassVar
 from bundle.errors import ExportError
 from bundle.manifest import Precision
 from bundle.spec import Dtype, LayoutName, Signature
+from model.component import Component
 from quantize.schemes import Scheme
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from model.component import Component
     from quantize.modules import LinearKernel
+
+
+RING_NOTES = """\
+A cache with a window is a sliding-window cache. It is a ring, which the graph maintains.
+"""
 
 
 @dataclass(frozen=True)
@@ -31,10 +37,6 @@ class Graph:
     @property
     def first(self) -> Component:
         return self.components[0]
-
-    @property
-    def batched(self) -> bool:
-        return any(component.batched for component in self.components)
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Target(ABC):
     `lower`, `check` and `linear_kernel` import the packages that they need when they are called.
 
     name: name in the table and in manifests.
+    kernel: module and function of the arithmetic of quantised linears in the artifacts, in plain torch.
     packages: packages that `lower` needs. Their versions go into the manifest, with those of torch and
         torchao.
     layout: memory layout of the KV caches.
@@ -93,6 +96,7 @@ class Target(ABC):
     name: ClassVar[str]
     packages: ClassVar[tuple[str, ...]]
     layout: ClassVar[LayoutName]
+    kernel: ClassVar[tuple[str, str]]
     costs: ClassVar[Costs]
     state_notes: ClassVar[str]
     sliding_window_notes: ClassVar[str] = ""
@@ -109,9 +113,11 @@ class Target(ABC):
         self.compute_precision: Precision = compute_precision or self.compute_precisions[0]
 
     @property
-    @abstractmethod
     def linear_kernel(self) -> LinearKernel:
-        """Arithmetic of quantised products in the artifacts, in plain torch, for the eager reference."""
+        """The function that `kernel` names, for the eager reference."""
+        module, function = self.kernel
+        kernel: LinearKernel = getattr(import_module(module), function)
+        return kernel
 
     @property
     def float_bytes(self) -> int:

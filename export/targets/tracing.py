@@ -5,14 +5,13 @@ errors.
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import nn
 
 from bundle.errors import ExportError, first_line
 from bundle.spec import coreml_state_name
-from export.targets.base import Graph
 from model.component import Component
 from model.layers.attention import AttentionKernel, attention_kernel
 from model.layers.basic import NormKernel, norm_kernel
@@ -29,8 +28,8 @@ def example_inputs(component: Component, sizes: dict[str, int], seed: int = 0) -
 
 def trace_inputs(component: Component) -> list[torch.Tensor]:
     """Inputs to trace a component with, in order."""
-    sizes = {dim: min(TRACE_ROWS, high) for dim, (_, high) in component.signature.dims.items()}
-    return list(example_inputs(component, sizes).values())
+    dims = component.signature.dims
+    return list(example_inputs(component, {dim: min(TRACE_ROWS, dims[dim][1]) for dim in dims}).values())
 
 
 def zero_states(component: Component) -> list[torch.Tensor]:
@@ -61,6 +60,7 @@ class Stateful(nn.Module):
         super().__init__()
         self.module = module
         self.n_outputs = len(component.signature.outputs)
+        self.are_caches = [state.cache is not None for state in component.signature.states]
         self.names = [coreml_state_name(component.graph, state.name) for state in component.signature.states]
         for name, state in zip(self.names, component.signature.states, strict=True):
             self.register_buffer(name, torch.zeros(state.shape))
@@ -79,16 +79,17 @@ class Stateful(nn.Module):
         return result[: self.n_outputs]
 
 
-def trace(
-    component: Component, module: nn.Module, shapes: list[dict[int, torch.export.Dim]]
-) -> torch.export.ExportedProgram:
-    """Exports a component with its states as buffers. `shapes` are those of `dynamic_shapes`.
+def trace(component: Component, module: nn.Module) -> torch.export.ExportedProgram:
+    """Exports a component with its states as buffers.
 
     Not strict, because strict tracing renames inputs that a module takes as *args.
     """
-    dynamic = (tuple(axes or None for axes in shapes),)
-    inputs = tuple(trace_inputs(component))
-    return torch.export.export(Stateful(component, module), inputs, dynamic_shapes=dynamic, strict=False)
+    return torch.export.export(
+        Stateful(component, module),
+        tuple(trace_inputs(component)),
+        dynamic_shapes=(tuple(axes or None for axes in dynamic_shapes(component)),),
+        strict=False,
+    )
 
 
 @contextmanager
@@ -96,37 +97,32 @@ def target_kernels(
     module: nn.Module, linear: LinearKernel, attention: AttentionKernel, norm: NormKernel | None = None
 ) -> Iterator[None]:
     """Sets the kernels of a target below `module`, and restores the previous kernels on exit."""
-    with ExitStack() as stack:
-        stack.enter_context(linear_kernel(module, linear))
-        stack.enter_context(attention_kernel(module, attention))
-        if norm is not None:
-            stack.enter_context(norm_kernel(module, norm))
+    norms = nullcontext() if norm is None else norm_kernel(module, norm)
+    with linear_kernel(module, linear), attention_kernel(module, attention), norms:
         yield
 
 
 @contextmanager
-def export_errors(graph: Graph, step: str) -> Iterator[None]:
-    """Raises errors of a target's tools as an ExportError of one line that names graph and step."""
+def export_errors(what: str) -> Iterator[None]:
+    """Raises errors of a target's tools as an ExportError of one line, which begins with `what`."""
     try:
         yield
     except ExportError:
         raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        raise ExportError(f"{graph.name}: {step} failed: {reason}") from error
+        raise ExportError(f"{what}: {type(error).__name__}: {first_line(error)}") from error
 
 
 @contextmanager
 def quiet(*loggers: str) -> Iterator[None]:
     """Hides warnings, and messages below errors of these loggers, while the tools of a target run."""
-    found = [logging.getLogger(name) for name in loggers]
-    levels = [logger.level for logger in found]
+    levels = {logger: logger.level for logger in map(logging.getLogger, loggers)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for logger in found:
+        for logger in levels:
             logger.setLevel(logging.ERROR)
         try:
             yield
         finally:
-            for logger, level in zip(found, levels, strict=True):
+            for logger, level in levels.items():
                 logger.setLevel(level)

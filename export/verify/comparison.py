@@ -5,10 +5,9 @@ integers, scales and activation arithmetic. The *quantisation error* is that of 
 precision.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf, isfinite, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,80 +40,103 @@ TIE_BAR = distance_at(0.999)
 MAX_BAR = distance_at(0.99)  # however far eager is from itself
 
 
+class Distance(NamedTuple):
+    """The largest and the median difference over the largest expected value, and the distance in the 2-norm
+    over the norm of the expected values.
+    """
+
+    largest: float
+    median: float
+    norm: float
+
+
+def measure(found: np.ndarray, expected: np.ndarray) -> Distance:
+    """Infinite where shapes differ or a value is not finite."""
+    if found.shape != expected.shape or not (np.isfinite(found).all() and np.isfinite(expected).all()):
+        return Distance(inf, inf, inf)
+    if found.size == 0:
+        return Distance(0.0, 0.0, 0.0)
+    scale = max(float(np.abs(expected).max()), 1e-9)
+    errors = np.abs(found.astype(np.float64) - expected)
+    norm = float(np.linalg.norm((found - expected).astype(np.float64)))
+    expected_norm = max(float(np.linalg.norm(expected.astype(np.float64))), 1e-9)
+    return Distance(float(errors.max()) / scale, float(np.median(errors)) / scale, norm / expected_norm)
+
+
 @dataclass
 class Comparison:
-    """One output of one component over many calls.
+    """One output of one component over many calls of the check `name`.
 
-    Each call adds its largest error, its median error and its distance in the 2-norm. The `perturbed` lists
-    are those of eager under another order of float sums, against eager.
+    `calls` are the distances of the artifact from eager, `perturbed` those of eager under another order of
+    float sums from eager, `quantisation` those of eager from full precision.
     """
 
     component: str
     output: str
-    check: str
+    name: str
     integer_activations: bool
     float_bar: float = FLOAT_BAR
-    errors: list[float] = field(default_factory=list)
-    medians: list[float] = field(default_factory=list)
-    distances: list[float] = field(default_factory=list)
-    perturbed_errors: list[float] = field(default_factory=list)
-    perturbed_medians: list[float] = field(default_factory=list)
-    perturbed_distances: list[float] = field(default_factory=list)
-    quantisation: list[float] = field(default_factory=list)
+    calls: list[Distance] = field(default_factory=list)
+    perturbed: list[Distance] = field(default_factory=list)
+    quantisation: list[Distance] = field(default_factory=list)
     quantisation_bar: float | None = None
 
-    def add(self, found: np.ndarray, expected: np.ndarray, perturbed: np.ndarray | None = None) -> None:
-        """Adds one call: of the artifact, of eager, and of eager under another order of float sums."""
-        self.errors.append(lowering_error(found, expected))
-        self.medians.append(lowering_error(found, expected, np.median))
-        self.distances.append(relative_distance(found, expected))
+    def add(
+        self,
+        found: np.ndarray,
+        expected: np.ndarray,
+        perturbed: np.ndarray | None = None,
+        *,
+        full: np.ndarray | None = None,
+    ) -> None:
+        """Adds one call: of the artifact, of eager, of perturbed eager, and of eager in full precision."""
+        self.calls.append(measure(found, expected))
         if perturbed is not None:
-            self.perturbed_errors.append(lowering_error(perturbed, expected))
-            self.perturbed_medians.append(lowering_error(perturbed, expected, np.median))
-            self.perturbed_distances.append(relative_distance(perturbed, expected))
-
-    def suffixed(self, suffix: str) -> "Comparison":
-        return replace(self, check=f"{self.check}{suffix}")
+            self.perturbed.append(measure(perturbed, expected))
+        if full is not None:
+            self.quantisation.append(measure(expected, full))
 
     @property
     def typical(self) -> float:
         """Median over calls: of the largest error, or of the median error where ties may differ."""
-        errors = self.medians if self.integer_activations else self.errors
+        errors = [call.median if self.integer_activations else call.largest for call in self.calls]
         return float(np.median(errors)) if errors else inf
 
     @property
     def bar(self) -> float:
         """For the typical error."""
-        if not self.perturbed_medians:
+        if not self.perturbed:
             return self.float_bar
-        return min(max(self.float_bar, TIE_FACTOR * float(np.median(self.perturbed_medians))), MAX_BAR)
+        ties = float(np.median([call.median for call in self.perturbed]))
+        return min(max(self.float_bar, TIE_FACTOR * ties), MAX_BAR)
 
     @property
     def worst(self) -> float:
-        return max(self.errors, default=inf)
+        return max((call.largest for call in self.calls), default=inf)
 
     @property
     def distance(self) -> float:
         """Of the worst call."""
-        return max(self.distances, default=inf)
+        return max((call.norm for call in self.calls), default=inf)
 
     @property
     def beyond(self) -> float:
         """Share of the calls with an error beyond the float bar."""
-        return _share_beyond(self.errors, self.float_bar)
+        return _share_beyond(self.calls, self.float_bar)
 
     @property
     def beyond_allowed(self) -> float:
         if not self.integer_activations:
             return 0.0
-        deviation = sqrt(0.25 / max(len(self.errors), 1))
-        return min(TIE_FACTOR * _share_beyond(self.perturbed_errors, self.float_bar) + 3 * deviation, 1.0)
+        deviation = sqrt(0.25 / max(len(self.calls), 1))
+        return min(TIE_FACTOR * _share_beyond(self.perturbed, self.float_bar) + 3 * deviation, 1.0)
 
     @property
     def distance_bar(self) -> float | None:
         """None where single precision keeps every value within the float bar."""
         if self.integer_activations:
-            return min(max(TIE_BAR, TIE_FACTOR * max(self.perturbed_distances, default=0.0)), MAX_BAR)
+            ties = max((call.norm for call in self.perturbed), default=0.0)
+            return min(max(TIE_BAR, TIE_FACTOR * ties), MAX_BAR)
         return FLOAT16_DISTANCE_BAR if self.float_bar == FLOAT16_BAR else None
 
     @property
@@ -126,7 +148,7 @@ class Comparison:
 
     @property
     def quantisation_error(self) -> float | None:
-        return float(np.median(self.quantisation)) if self.quantisation else None
+        return float(np.median([call.norm for call in self.quantisation])) if self.quantisation else None
 
     @property
     def margin(self) -> float:
@@ -143,8 +165,8 @@ class Comparison:
         return {
             "component": self.component,
             "output": self.output,
-            "check": self.check,
-            "calls": len(self.errors),
+            "check": self.name,
+            "calls": len(self.calls),
             "lowering_error": finite(self.typical),
             "lowering_error_worst": finite(self.worst),
             "bar": self.bar,
@@ -167,9 +189,6 @@ class Check:
     passed: bool
     detail: str
 
-    def suffixed(self, suffix: str) -> "Check":
-        return replace(self, name=f"{self.name}{suffix}")
-
     def row(self) -> Row:
         """For the manifest and for `verify.json`."""
         return {"check": self.name, "passed": self.passed, "detail": self.detail}
@@ -182,50 +201,14 @@ class Report:
     name: str
     values: dict[str, float]
 
-    def suffixed(self, suffix: str) -> "Report":
-        return replace(self, name=f"{self.name}{suffix}")
-
 
 Result = Comparison | Check | Report
 
 
-def _share_beyond(errors: list[float], bar: float) -> float:
-    return sum(not error <= bar for error in errors) / max(len(errors), 1)
+def _share_beyond(calls: list[Distance], bar: float) -> float:
+    return sum(not call.largest <= bar for call in calls) / max(len(calls), 1)
 
 
 def finite(value: float | None) -> float | None:
     """The value, or None where it is not a finite number."""
     return value if value is not None and isfinite(value) else None
-
-
-def lowering_error(
-    found: np.ndarray, expected: np.ndarray, summary: Callable[[np.ndarray], float] = np.max
-) -> float:
-    """Largest (or median) difference over the largest value of `expected`.
-
-    Infinite where shapes differ or a value is not finite.
-    """
-    if not _comparable(found, expected):
-        return inf
-    if found.size == 0:
-        return 0.0
-    largest = max(float(np.abs(expected).max()), 1e-9)
-    return float(summary(np.abs(found.astype(np.float64) - expected)) / largest)
-
-
-def relative_distance(found: np.ndarray, expected: np.ndarray) -> float:
-    """|found - expected| / |expected| in the 2-norm. Infinite if shapes differ or a value is not finite."""
-    if not _comparable(found, expected):
-        return inf
-    norm = max(float(np.linalg.norm(expected.astype(np.float64))), 1e-9)
-    return float(np.linalg.norm((found - expected).astype(np.float64)) / norm)
-
-
-def _comparable(found: np.ndarray, expected: np.ndarray) -> bool:
-    return found.shape == expected.shape and bool(np.isfinite(found).all() and np.isfinite(expected).all())
-
-
-def median_of_quarters(errors: list[float]) -> tuple[float, float]:
-    """Medians of the first and the last quarter of a run."""
-    quarter = max(len(errors) // 4, 1)
-    return float(np.median(errors[:quarter])), float(np.median(errors[-quarter:]))

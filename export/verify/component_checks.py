@@ -1,16 +1,17 @@
-"""Checks of single calls: every component against eager, and the last positions of its caches."""
+"""Checks of components: single calls, last positions of caches, batches, and inputs in chunks."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from bundle.errors import UsageError
-from export.verify.comparison import Check, Comparison, relative_distance
-from export.verify.context import Context, has_cache, has_window
-from export.verify.start_states import MAX_ROWS, at_position, full_states
+from export.verify.comparison import Check, Comparison
+from export.verify.context import MAX_ROWS, Context, at_position, equal_rows, full_states, has_window
 from model.component import Component
-from runtime.engines.base import Arrays, Stream
+from model.family import ChunkedComponent
+from runtime.engines.base import Arrays, Engine, Stream
+
+CHUNKS = (1, 3, 7)  # sizes, besides the largest
 
 
 def check_components(context: Context) -> Iterable[Comparison | Check]:
@@ -25,26 +26,22 @@ def check_components(context: Context) -> Iterable[Comparison | Check]:
 def _check_component(context: Context, component: Component) -> Iterable[Comparison | Check]:
     streams = context.streams(component.name)
     full = context.engines.full.stream() if context.engines.full else None
-    compared = {
-        spec.name: context.comparison(component.name, spec.name, "outputs")
-        for spec in component.signature.outputs
-    }
-    for comparison in compared.values():
-        comparison.quantisation_bar = context.quantisation_bar(component.name)
+    outputs = [
+        context.comparison(component.name, spec.name, "outputs") for spec in component.signature.outputs
+    ]
     states = context.comparison(component.name, "states", "states")
     rest_unchanged = True
-    for call in _calls(context, component, streams[0]):
-        results = [_run(call, stream) for stream in streams]
-        for name, comparison in compared.items():
-            comparison.add(*(result[name] for result in results))
-        if full:
-            exact = _run(call, full)
-            for name, comparison in compared.items():
-                comparison.quantisation.append(relative_distance(results[1][name], exact[name]))
+    for before, inputs, rows in _calls(context, component, streams[0]):
+        results = [_run(stream, before, component, [inputs])[0] for stream in streams]
+        exact = _run(full, before, component, [inputs])[0] if full else {}
+        for comparison in outputs:
+            name = comparison.output
+            comparison.add(*(result[name] for result in results), full=exact.get(name))
         if component.signature.states:
-            unchanged = _compare_states(call, streams, states)
-            rest_unchanged = rest_unchanged and unchanged
-    yield from compared.values()
+            rest_unchanged &= _compare_states(component, before, rows, streams, states)
+    for comparison in outputs:
+        comparison.quantisation_bar = context.bars.quantisation.get(component.graph)
+        yield comparison
     if component.signature.states:
         yield states
         if _has_plain_caches(component):
@@ -52,25 +49,16 @@ def _check_component(context: Context, component: Component) -> Iterable[Compari
             yield Check(f"{component.name}: rows that are not written", rest_unchanged, detail)
 
 
-@dataclass(frozen=True)
-class _Call:
-    """A call of a component from given states. `rows` is the end of the rows that it writes."""
-
-    component: Component
-    states: Arrays
-    inputs: Arrays
-    rows: int
-
-
-def _calls(context: Context, component: Component, artifact: Stream) -> Iterable[_Call]:
+def _calls(context: Context, component: Component, artifact: Stream) -> Iterable[tuple[Arrays, Arrays, int]]:
+    """The states before each call, its inputs, and the end of the rows that it writes."""
     bounds = artifact.signatures[component.name].dims
     for seed in context.extent.seeds:
         position = MAX_ROWS if _is_warm(context, component, seed) else 0
-        states = context.start_states.find(component.graph, seed, position > 0)
+        states = context.start_states(component.graph, seed, position > 0)
         for size in context.extent.sizes if bounds else (1,):
             sizes = {dim: min(size, high) for dim, (_, high) in bounds.items()}
             inputs = at_position(component.example(seed, **sizes), position)
-            yield _Call(component, states, inputs, position + next(iter(sizes.values()), 1))
+            yield states, inputs, position + next(iter(sizes.values()), 1)
 
 
 def _is_warm(context: Context, component: Component, seed: int) -> bool:
@@ -80,34 +68,27 @@ def _is_warm(context: Context, component: Component, seed: int) -> bool:
     odd seeds.
     """
     graph = next((graph for graph in context.stateful_graphs() if component in graph), [component])
-    return component in graph[1:] or (has_cache(component) and seed % 2 == 1)
+    return component in graph[1:] or (component.signature.cache is not None and seed % 2 == 1)
 
 
-def _run(call: _Call, stream: Stream) -> Arrays:
-    stream.restore(call.states)
-    return stream.run(call.component.name, call.inputs)
+def _run(stream: Stream, states: Arrays, component: Component, calls: Sequence[Arrays]) -> list[Arrays]:
+    """Outputs of consecutive calls, the first from `states`."""
+    stream.restore(states)
+    return [stream.run(component.name, inputs) for inputs in calls]
 
 
-def _compare_states(call: _Call, streams: list[Stream], compared: Comparison) -> bool:
+def _compare_states(
+    component: Component, before: Arrays, rows: int, streams: list[Stream], compared: Comparison
+) -> bool:
     """Adds every state, of a cache the rows up to the last one written.
 
-    Returns whether the artifact left the other rows unchanged, to the bit.
+    Returns whether the artifact left the other rows as they were `before`, to the bit.
     """
-    specs = call.component.signature.states
-    if not _has_plain_caches(call.component):
-        snapshots = [stream.snapshot() for stream in streams]
-        for spec in specs:
-            compared.add(*(states[spec.name] for states in snapshots))
-        return True
-    written = [stream.save_rows(call.rows) for stream in streams]
+    specs, is_plain = component.signature.states, _has_plain_caches(component)
+    found = [stream.save_rows(rows) if is_plain else stream.snapshot() for stream in streams]
     for spec in specs:
-        compared.add(*(rows[spec.name] for rows in written))
-    after, rest = streams[0].snapshot(), []
-    for spec in specs:
-        axis = spec.cache.row_axis if spec.cache else 0
-        found, before = (np.split(states[spec.name], [call.rows], axis)[1] for states in (after, call.states))
-        rest.append(np.array_equal(found, before))
-    return all(rest)
+        compared.add(*(states[spec.name] for states in found))
+    return not is_plain or equal_rows(streams[0].snapshot(), before, specs, slice(rows, None))
 
 
 def _has_plain_caches(component: Component) -> bool:
@@ -120,20 +101,18 @@ def check_last_positions(context: Context) -> Iterable[Comparison | Check]:
 
     A sliding-window cache is checked at its last row and beyond, and at the last position of a stream.
     """
-    for component in (graph[-1] for graph in context.stateful_graphs() if has_cache(graph[-1])):
+    for component in (graph[-1] for graph in context.stateful_graphs() if graph[-1].signature.cache):
         last = (component.signature.capacity or 0) - 1
         yield _run_from_full_caches(context, component, last)
         name = f"{component.name}: one past the last position is refused"
         try:
-            inputs = at_position(component.example(0), last + 1)
-            context.engines.artifact.stream().run(component.name, inputs)
+            context.engines.artifact.stream().run(component.name, at_position(component.example(0), last + 1))
             yield Check(name, False, f"position {last + 1} ran")
         except UsageError as error:
             yield Check(name, True, f"by the runtime: {error}")
 
 
 def _run_from_full_caches(context: Context, component: Component, last: int) -> Comparison:
-    """Calls at consecutive positions, from the same full caches for all sides."""
     seeds, output = context.extent.seeds, component.signature.outputs[0].name
     runs: list[Sequence[int]] = [(last,)]
     if has_window(component) and (cache := component.signature.cache):
@@ -143,12 +122,85 @@ def _run_from_full_caches(context: Context, component: Component, last: int) -> 
     for index in range(max(len(runs), len(seeds))):
         seed, positions = seeds[index % len(seeds)], runs[index % len(runs)]
         calls = [at_position(component.example(seed + position), position) for position in positions]
-        found = []
-        for new_stream in context.stream_factories(component.name):  # one stream with full caches at a time
-            stream = new_stream()
-            stream.restore(filled)
-            found.append([stream.run(component.name, inputs)[output] for inputs in calls])
-            del stream
+        found = [
+            _run(engine.stream(), filled, component, calls)  # one stream with full caches at a time
+            for engine in context.compared(component.name)
+        ]
         for results in zip(*found, strict=True):
-            compared.add(*results)
+            compared.add(*(result[output] for result in results))
+    return compared
+
+
+def check_batches(context: Context) -> Iterable[Comparison]:
+    """Each slot of a batch gives what eager gives for its inputs in a batch of 1.
+
+    Batches of 2 and of the largest size of each component, with every slot at another position.
+    """
+    for component in context.components.values():
+        largest = context.max_batch.get(component.name, 1)
+        for size in sorted({2, largest}) if largest > 1 else ():
+            yield from _check_batch(context, component, context.engines.artifact.batched(size))
+
+
+def _check_batch(context: Context, component: Component, stream: Stream) -> Iterable[Comparison]:
+    check, has_cache = f"batch of {stream.batch}", component.signature.cache is not None
+    spacing = MAX_ROWS // max(stream.batch - 1, 1)  # the last slot is at or near position 0
+    positions = [MAX_ROWS - spacing * index if has_cache else 0 for index in range(stream.batch)]
+    calls = [at_position(component.example(seed), position) for seed, position in enumerate(positions)]
+    starts = [context.start_rows(component.graph, row, row) for row in positions] if has_cache else []
+    for index, rows in enumerate(starts):
+        stream.slot(index).load_rows(rows)
+    found = stream.run(
+        component.name, {name: np.concatenate([call[name] for call in calls]) for name in calls[0]}
+    )
+    outputs = [context.comparison(component.name, spec.name, check) for spec in component.signature.outputs]
+    caches = context.comparison(component.name, "states", check)
+    for index, call in enumerate(calls):
+        references = context.streams(component.name)[1:]
+        for reference in references if has_cache else ():
+            reference.load_rows(starts[index])
+        results = [reference.run(component.name, call) for reference in references]
+        for comparison in outputs:
+            name = comparison.output
+            comparison.add(found[name][index : index + 1], *(result[name] for result in results))
+        if has_cache:
+            written = [side.save_rows(positions[index] + 1) for side in (stream.slot(index), *references)]
+            for name in (state.name for state in component.signature.states if state.cache):
+                caches.add(*(rows[name] for rows in written))
+    yield from [*outputs, caches] if has_cache else outputs
+
+
+def check_streaming(context: Context) -> Iterable[Comparison | Check]:
+    """Chunks of any size give what one call for the whole input gives.
+
+    They run through the component for chunks where it takes their size, otherwise the whole one.
+    """
+    if not context.plan.chunked:
+        yield Check("chunks equal whole", True, "left out: the family has no component that takes chunks")
+    for chunked in context.plan.chunked:
+        yield _check_chunks(context, chunked)
+
+
+def _check_chunks(context: Context, chunked: ChunkedComponent) -> Comparison:
+    component, count, engines = context.components[chunked.whole], context.extent.chunked, context.engines
+    chunk = context.components.get(chunked.chunk)
+    name, output = component.signature.inputs[0].name, component.signature.outputs[0].name
+    dim, (_, largest) = next(iter(component.signature.dims.items()))
+    example = component.example(11, **{dim: count})
+
+    def run(engine: Engine, size: int) -> np.ndarray:
+        called = chunk if chunk and (size == 1 or chunk.signature.dims) else component
+        calls = [
+            at_position({**example, name: example[name][:, start : start + size]}, start)
+            for start in range(0, count, size)
+        ]
+        stream = engine.stream()
+        return np.concatenate([stream.run(called.name, inputs)[output] for inputs in calls], axis=1)
+
+    compared = context.comparison(component.name, output, "chunks equal whole")
+    whole = run(engines.eager, min(count, largest))
+    largest = engines.artifact.stream().signatures[component.name].dims[dim][1]
+    for size in sorted({min(size, largest, count) for size in (*CHUNKS, count)}):
+        perturbed = run(engines.perturbed, size) if context.is_integer(component.name) else None
+        compared.add(run(engines.artifact, size), whole, perturbed)
     return compared

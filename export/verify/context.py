@@ -1,15 +1,18 @@
-"""`Context`: the engines that the checks compare, the bars they apply, and how much they run."""
+"""`Context`: the engines that checks compare, their bars and start states, and how much is checked."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from bundle.spec import StateSpec
 from export.verify.comparison import FLOAT_BAR, Comparison
-from export.verify.start_states import MAX_ROWS, StartStates
 from model.component import Component
 from model.family import VerificationPlan
-from runtime.engines.base import Engine, Stream
+from runtime.engines.base import Arrays, Engine, Stream
 
-NewStream = Callable[[], Stream]
+MAX_ROWS = 24  # of the longest call
+NOISE_STEP = 997  # values between the starts of two states' noise; a prime, so that no two rows are equal
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Extent:
     run_steps: int = 40  # of a teacher-forced run and of a free run
     replay_steps: int = 6  # of each of the two runs that are repeated
     past_window: int = 2  # steps past the last row of a sliding-window cache
-    free_run: bool = True
+    left_out: tuple[str, ...] = ()  # checks that do not run
 
     def __str__(self) -> str:
         counts = ((len(self.seeds), "seed"), (self.steps, "decode step"))
@@ -36,8 +39,7 @@ class Extent:
             f"{seeds}, up to {max(self.sizes)} rows, {steps}, {self.chunked} frames in chunks, "
             f"runs of {self.run_steps}"
         )
-        missing = (("no replay", not self.replay_steps), ("no free run", not self.free_run))
-        return ", ".join([done, *(text for text, is_missing in missing if is_missing)])
+        return ", ".join([done, *(f"no {name}" for name in self.left_out)])
 
 
 WHOLE = Extent()
@@ -50,9 +52,8 @@ SMOKE = Extent(
     steps=0,
     chunked=4,
     run_steps=1,
-    replay_steps=0,
     past_window=1,
-    free_run=False,
+    left_out=("replay", "free run"),
 )
 
 
@@ -93,28 +94,23 @@ class Context:
     bars: Bars = Bars()
     extent: Extent = WHOLE
     max_batch: Mapping[str, int] = field(default_factory=dict)
-    start_states: StartStates = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "start_states", StartStates(self.components, self.engines.eager))
+    _last_states: dict[tuple[str, int, bool], Arrays] = field(default_factory=dict, init=False)
 
     def comparison(self, component: str, output: str, check: str) -> Comparison:
         return Comparison(component, output, check, self.is_integer(component), self.bars.lowering)
 
     def streams(self, component: str) -> list[Stream]:
-        """New streams: the artifact's, eager's and, for integer activations, perturbed eager's."""
-        return [new_stream() for new_stream in self.stream_factories(component)]
+        """A new stream of each engine of `compared`."""
+        return [engine.stream() for engine in self.compared(component)]
 
-    def stream_factories(self, component: str) -> tuple[NewStream, ...]:
+    def compared(self, component: str) -> tuple[Engine, ...]:
+        """The artifact, eager and, for integer activations, perturbed eager."""
         engines = (self.engines.artifact, self.engines.eager, self.engines.perturbed)
-        return tuple(engine.stream for engine in engines[: 3 if self.is_integer(component) else 2])
+        return engines[: 3 if self.is_integer(component) else 2]
 
     def is_integer(self, component: str) -> bool:
         """Whether the component's activations are integers, so that ties may round differently."""
         return self.components[component].graph in self.bars.integer_graphs
-
-    def quantisation_bar(self, component: str) -> float | None:
-        return self.bars.quantisation.get(self.components[component].graph)
 
     def stateful_graphs(self) -> list[list[Component]]:
         """The components with states, by graph. The last one of a graph takes the smallest steps."""
@@ -124,11 +120,62 @@ class Context:
                 graphs.setdefault(component.graph, []).append(component)
         return list(graphs.values())
 
+    def start_states(self, graph: str, seed: int, is_warm: bool) -> Arrays:
+        """States of eager: empty, or warm after `MAX_ROWS` rows of the first component of `graph`.
+
+        Keeps the last states, because the components of one graph start from the same ones.
+        """
+        key = (graph, seed, is_warm)
+        if key not in self._last_states:
+            stream = self.engines.eager.stream()
+            if is_warm:
+                first = next(other for other in self.components.values() if other.graph == graph)
+                stream.run(first.name, largest_example(first, seed + 100))
+            self._last_states.clear()
+            self._last_states[key] = stream.snapshot()
+        return self._last_states[key]
+
+    def start_rows(self, graph: str, seed: int, count: int) -> Arrays:
+        """The first `count` rows of every cache of `start_states`; warm if `count` is not 0."""
+        stream = self.engines.eager.stream()
+        stream.restore(self.start_states(graph, seed, count > 0))
+        return stream.save_rows(count)
+
+
+def at_position(inputs: Arrays, position: int) -> Arrays:
+    """The inputs with their position replaced, of a component that takes one."""
+    return {**inputs, "position": np.array([position])} if "position" in inputs else inputs
+
+
+def largest_example(component: Component, seed: int, limit: int = MAX_ROWS) -> Arrays:
+    """Example inputs with every dynamic dimension at `limit` or at its upper bound."""
+    return component.example(
+        seed, **{dim: min(limit, high) for dim, (_, high) in component.signature.dims.items()}
+    )
+
+
+def full_states(eager: Engine, names: Collection[str]) -> Arrays:
+    """A snapshot with noise in the named states and zeros in the others.
+
+    All noise is cut from one array, because full caches of the published size take half a gigabyte.
+    """
+    states = eager.stream().snapshot()
+    sizes = {name: states[name].size for name in sorted(names)}
+    noise = 0.5 * np.random.default_rng(3).standard_normal(
+        max(sizes.values(), default=0) + NOISE_STEP * len(sizes), dtype=np.float32
+    )
+    for index, (name, size) in enumerate(sizes.items()):
+        states[name] = noise[NOISE_STEP * index :][:size].reshape(states[name].shape)
+    return states
+
 
 def has_window(component: Component) -> bool:
     """Whether its caches hold the last rows of an unbounded stream."""
     return any(state.window for state in component.signature.states)
 
 
-def has_cache(component: Component) -> bool:
-    return any(state.cache for state in component.signature.states)
+def equal_rows(first: Arrays, second: Arrays, states: Iterable[StateSpec], rows: slice) -> bool:
+    """Whether these rows of all caches are equal, to the bit."""
+    axes = {state.name: state.cache.row_axis for state in states if state.cache}
+    places = [(name, (slice(None),) * axis + (rows,)) for name, axis in axes.items()]
+    return all(np.array_equal(first[name][place], second[name][place]) for name, place in places)

@@ -81,11 +81,8 @@ class EagerStream(Stream):
         names = [state.name for state in signature.states]
         given = [torch.from_numpy(self._states[name]) for name in names]
         results = self._engine.call(component, arguments, given)
-        arrays = [result.numpy() for result in results]
-        count = len(signature.outputs)
-        for name, before, after, array in zip(names, given, results[count:], arrays[count:], strict=True):
-            if (
-                after is not before
-            ):  # written in place otherwise; storing views of views would keep all of them alive
-                self._states[name] = array
-        return dict(zip((spec.name for spec in signature.outputs), arrays, strict=False))
+        for name, before, after in zip(names, given, results[len(signature.outputs) :], strict=True):
+            # written in place otherwise; storing views of views would keep all of them alive
+            if after is not before:
+                self._states[name] = after.numpy()
+        return {spec.name: result.numpy() for spec, result in zip(signature.outputs, results, strict=False)}

@@ -1,32 +1,49 @@
-"""Verifies a bundle: builds the reference engines from the checkpoint and runs the checks."""
+"""Verifies a bundle: builds the reference engines from the checkpoint, runs the checks and reports them."""
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 
 from bundle.errors import ExportError, VoxportError
-from bundle.manifest import Bundle
+from bundle.manifest import Bundle, Verification
 from export.memory import free_memory
 from export.model import Model
 from export.resolve import Resolved
 from export.targets.base import Graph, Target
-from export.verify.batching import check_batches
-from export.verify.comparison import FLOAT16_BAR, FLOAT_BAR, Check, Result, distance_at
-from export.verify.component_checks import check_components, check_last_positions
+from export.verify.comparison import (
+    FLOAT16_BAR,
+    FLOAT_BAR,
+    Check,
+    Comparison,
+    Report,
+    Result,
+    distance_at,
+    finite,
+)
+from export.verify.component_checks import (
+    check_batches,
+    check_components,
+    check_last_positions,
+    check_streaming,
+)
 from export.verify.context import SAMPLE, SMOKE, WHOLE, Bars, ComparedEngines, Context
 from export.verify.eager import EagerEngine, perturbed
-from export.verify.recurrence import check_long_runs, check_replay
-from export.verify.report import VerificationResult
-from export.verify.streaming import check_streaming
-from export.verify.teacher_forcing import check_codes, check_free_run
+from export.verify.run_checks import check_codes, check_free_run, check_long_runs, check_replay
 from quantize.modules import QuantizedModule
 from runtime.engines import open_engine
 from runtime.engines.base import EngineOptions
 from runtime.families import open_family, read_constants
 
 DEFAULT_STEPS, OTHER_STEPS = 1000, 200  # of the long run: in the first precision, and in the others
+HEADINGS = (
+    f"{'component':<14} {'output':<16} {'check':<20} {'lowering':>9} {'bar':>7} {'worst':>9} {'beyond':>7} "
+    f"{'allowed':>7} {'distance':>9} {'bar':>7} {'margin':>8} {'quantisation':>13} {'bar':>7}"
+)
+
+
 log = logging.getLogger(__name__)
 
 
@@ -44,14 +61,33 @@ class VerifyOptions:
     compute_units: str | None = None
 
 
-DEFAULT = VerifyOptions()
+@dataclass(frozen=True)
+class VerificationResult:
+    """All checks of a bundle. `reports` are measured values without a bar, by name."""
+
+    rows: tuple[Comparison | Check, ...]
+    reports: dict[str, dict[str, float]]
+
+    @property
+    def passed(self) -> bool:
+        return all(row.passed for row in self.rows)
+
+    @property
+    def status(self) -> Literal["passed", "failed"]:
+        return "passed" if self.passed else "failed"
+
+    def stored(self) -> Verification:
+        """The form of the manifest and of `verify.json`."""
+        return Verification(
+            status=self.status, rows=tuple(row.row() for row in self.rows), reports=self.reports
+        )
 
 
 def verify(
     bundle: Bundle,
     resolved: Resolved,
     target: Target,
-    options: VerifyOptions = DEFAULT,
+    options: VerifyOptions = VerifyOptions(),
     model: Model | None = None,
 ) -> VerificationResult:
     """Runs every check that the target allows. A failed check is part of the result and raises nothing.
@@ -75,12 +111,14 @@ def verify(
         found = _run_checks(
             _open_context(bundle, resolved, target, model, engine_options), bundle, steps, suffix
         )
-        results += [result.suffixed(suffix) for result in found]
-    return VerificationResult.of(results)
+        results += [replace(result, name=f"{result.name}{suffix}") for result in found]
+    return VerificationResult(
+        tuple(result for result in results if not isinstance(result, Report)),
+        {result.name: result.values for result in results if isinstance(result, Report)},
+    )
 
 
 def _check_structure(graph: Graph, bundle: Bundle, target: Target) -> list[Check]:
-    """Checks a saved graph without running it, where the target can."""
     try:
         detail = target.check(graph, bundle.folder)
     except ExportError as error:
@@ -92,57 +130,55 @@ def _open_context(
     bundle: Bundle, resolved: Resolved, target: Target, model: Model, options: EngineOptions
 ) -> Context:
     """The engines to compare in one precision, with their bars."""
-    job, layout, components = bundle.job, target.layout, model.components
-    graphs = list(model.graphs())
+    layout, components = target.layout, model.components
     is_float16 = target.runs_in_float16(options.compute_precision)
+    bars = _bars(model.graphs(), target, is_float16)  # loads every graph, which fills `model.quantized`
     dtype = torch.float16 if is_float16 else torch.float32
     reference = Model(resolved.in_full_precision(), layout)
     is_large = resolved.source.is_large
-    is_rounded = any(model.quantized.values()) or job.compute_precision == "float16"
-    has_full = not is_large and is_rounded
+    is_rounded = any(model.quantized.values()) or bundle.job.compute_precision == "float16"
     return Context(
         {component.name: component for component in components},
         ComparedEngines(
             artifact=open_engine(bundle, options),
             eager=EagerEngine(components, model.module, layout, target.linear_kernel),
             perturbed=EagerEngine(components, model.module, layout, perturbed(target.linear_kernel, dtype)),
-            full=EagerEngine(components, reference.module, layout) if has_full else None,
+            full=EagerEngine(components, reference.module, layout) if is_rounded and not is_large else None,
         ),
         resolved.source.family.verification,
-        Bars(
-            lowering=FLOAT16_BAR if is_float16 else FLOAT_BAR,
-            quantisation=_quantisation_bars(graphs),
-            integer_graphs=_integer_graphs(graphs, target),
-        ),
+        bars,
         WHOLE if not is_large else SMOKE if target.is_slow else SAMPLE,
         {entry.name: entry.max_batch for entry in bundle.components},
     )
 
 
-def _integer_graphs(graphs: list[Graph], target: Target) -> frozenset[str]:
-    """Graphs with products of integer activations."""
-    return frozenset(
-        graph.name
+def _bars(graphs: Iterable[Graph], target: Target, is_float16: bool) -> Bars:
+    """Those of quantisation follow from the coarsest scheme of each graph."""
+    schemes = {
+        graph.name: [
+            (part.scheme, part.is_table)
+            for part in graph.module.modules()
+            if isinstance(part, QuantizedModule)
+        ]
         for graph in graphs
-        for part in _quantized_modules(graph)
-        if not part.is_table and part.scheme.integer_activations(target.has_integer_kernels)
+    }
+    return Bars(
+        lowering=FLOAT16_BAR if is_float16 else FLOAT_BAR,
+        quantisation={
+            graph: distance_at(min(scheme.min_correlation for scheme, _ in found))
+            for graph, found in schemes.items()
+            if found
+        },
+        integer_graphs=frozenset(
+            graph
+            for graph, found in schemes.items()
+            for scheme, is_table in found
+            if not is_table and scheme.integer_activations(target.has_integer_kernels)
+        ),
     )
 
 
-def _quantisation_bars(graphs: list[Graph]) -> dict[str, float]:
-    """The largest distance of each graph from full precision, by its coarsest scheme."""
-    limits = {
-        graph.name: [part.scheme.min_correlation for part in _quantized_modules(graph)] for graph in graphs
-    }
-    return {graph: distance_at(min(found)) for graph, found in limits.items() if found}
-
-
-def _quantized_modules(graph: Graph) -> list[QuantizedModule]:
-    return [part for part in graph.module.modules() if isinstance(part, QuantizedModule)]
-
-
 def _run_checks(context: Context, bundle: Bundle, steps: int, suffix: str) -> Iterable[Result]:
-    """Runs every check in one precision, which `suffix` names."""
     workload, constants = open_family(bundle.job.family).verification, read_constants(bundle.job)
     extent = context.extent
     checks: dict[str, Iterable[Result]] = {
@@ -155,17 +191,13 @@ def _run_checks(context: Context, bundle: Bundle, steps: int, suffix: str) -> It
         "codes": check_codes(context, workload, constants),
         "free run": check_free_run(context, workload, constants),
     }
-    if not extent.replay_steps:
-        del checks["replay"]
-    if not extent.free_run:
-        del checks["free run"]
     if extent is not WHOLE:
         detail = f"a model of billions of weights: {extent}; not compared with full precision"
         log.info("  checking a sample of %s", detail)
         yield Check("sample", True, detail)
-    for name, check in checks.items():
+    for name in (name for name in checks if name not in extent.left_out):
         log.info("  checking%s: %s", suffix.replace(",", " in", 1), name)
-        yield from guarded(check, name)
+        yield from guarded(checks[name], name)
 
 
 def guarded(check: Iterable[Result], name: str) -> Iterable[Result]:
@@ -174,3 +206,68 @@ def guarded(check: Iterable[Result], name: str) -> Iterable[Result]:
         yield from check
     except (VoxportError, ArithmeticError, LookupError, ValueError) as error:
         yield Check(name, False, f"{type(error).__name__}: {error}")
+
+
+def table(result: VerificationResult) -> str:
+    """Text: a line per comparison with errors, bars and margin, then other checks, reports and the status."""
+    comparisons = [row for row in result.rows if isinstance(row, Comparison)]
+    checks = [row for row in result.rows if isinstance(row, Check)]
+    passed = sum(row.passed for row in result.rows)
+    lines = [
+        HEADINGS,
+        *map(_comparison_line, comparisons),
+        *(f"{'ok    ' if check.passed else 'FAILED'} {check.name}: {check.detail}" for check in checks),
+        *(
+            f"       {name}: " + ", ".join(f"{key} {value:.3f}" for key, value in values.items())
+            for name, values in result.reports.items()
+        ),
+        f"{result.status}: {passed} of {len(result.rows)} checks hold{_smallest_margin(comparisons)}",
+    ]
+    return "\n".join(lines)
+
+
+def failures(result: VerificationResult) -> list[str]:
+    """A line for each check that failed."""
+    return [
+        _failed_comparison(row) if isinstance(row, Comparison) else f"{row.name}: {row.detail}"
+        for row in result.rows
+        if not row.passed
+    ]
+
+
+def _comparison_line(row: Comparison) -> str:
+    margin = finite(row.margin)
+    factor = "-" if margin is None else f"{margin:.1f}x" if margin < 1000 else ">1000x"
+    return (
+        f"{row.component:<14} {row.output:<16} {row.name:<20} {_short(row.typical):>9} {_short(row.bar):>7} "
+        f"{_short(row.worst):>9} {row.beyond:>7.0%} {row.beyond_allowed:>7.0%} {_short(row.distance):>9} "
+        f"{_short(row.distance_bar):>7} {factor:>8} {_short(row.quantisation_error):>13} "
+        f"{_short(row.quantisation_bar):>7} {'' if row.passed else 'FAILED'}"
+    ).rstrip()
+
+
+def _smallest_margin(comparisons: list[Comparison]) -> str:
+    margins = [
+        (row.margin, f"{row.component}.{row.output}, {row.name}")
+        for row in comparisons
+        if finite(row.margin) is not None
+    ]
+    return "; smallest margin {:.1f}x at {}".format(*min(margins)) if margins else ""
+
+
+def _failed_comparison(row: Comparison) -> str:
+    text = (
+        f"{row.component}.{row.output} ({row.name}): error {_short(row.typical)}, bar {_short(row.bar)}, "
+        f"worst {_short(row.worst)}"
+    )
+    if row.beyond:
+        text += f", {row.beyond:.0%} of the calls beyond it"
+    if row.distance_bar is not None:
+        text += f", distance {_short(row.distance)}, bar {_short(row.distance_bar)}"
+    if row.quantisation_bar is not None:
+        text += f"; quantisation error {_short(row.quantisation_error)}, bar {_short(row.quantisation_bar)}"
+    return text
+
+
+def _short(value: float | None) -> str:
+    return "-" if finite(value) is None else f"{value:.1e}"

@@ -10,11 +10,9 @@ import pytest
 from support.faulty_engines import CACHE, failed, no_fault, reports, with_artifact
 
 from export.verify.comparison import FLOAT_BAR
-from export.verify.component_checks import check_components, check_last_positions
-from export.verify.recurrence import check_long_runs, check_replay
-from export.verify.start_states import MAX_ROWS
-from export.verify.streaming import check_streaming
-from export.verify.teacher_forcing import check_codes, check_free_run
+from export.verify.component_checks import check_components, check_last_positions, check_streaming
+from export.verify.context import MAX_ROWS
+from export.verify.run_checks import check_codes, check_free_run, check_long_runs, check_replay
 from model.family import VerificationPlan
 from runtime.engines.base import Arrays
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.faulty_engines import BatchedStreams, Engines, Fault, StreamEngine, failed, no_fault
 
-from export.verify.batching import check_batches
+from export.verify.component_checks import check_batches
 from export.verify.context import Context
 
 

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from support.faulty_engines import Engines, failed, no_fault, reports, with_artifact
 
-from export.verify.component_checks import check_components, check_last_positions
-from export.verify.recurrence import check_long_runs, check_replay
-from export.verify.streaming import check_streaming
-from export.verify.teacher_forcing import check_codes, check_free_run
+from export.verify.component_checks import check_components, check_last_positions, check_streaming
+from export.verify.run_checks import check_codes, check_free_run, check_long_runs, check_replay
 from model.layers.attention import Attention
 from model.synthetic.checkpoint import embedded_default
 from runtime.engines.base import Stream

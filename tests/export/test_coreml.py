@@ -9,20 +9,18 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.coreml_weights import read_quantized_weights
 
 from bundle.errors import ExportError
 from bundle.manifest import ExportRequest
 from export.model import Model
 from export.resolve import Source, resolve
 from export.targets.base import Graph
-from export.targets.coreml.attention import OneHotAttention
+from export.targets.coreml.kernels import OneHotAttention, lower_linear, rms_norm
 from export.targets.coreml.lowering import STATE_PASSES
-from export.targets.coreml.operators import rms_norm
 from export.targets.coreml.package import MODEL, WEIGHTS, blob_values, merge
-from export.targets.coreml.read_back import check_package
-from export.targets.coreml.stored_weights import read_program, read_quantized_weights
+from export.targets.coreml.read_back import check_package, read_program
 from export.targets.coreml.target import CoreMLTarget
-from export.targets.coreml.weights import lower_linear
 from model.layers.attention import ReferenceAttention
 from model.layers.rope import RotaryTable
 from model.synthetic.checkpoint import embedded_default

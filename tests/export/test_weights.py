@@ -88,7 +88,7 @@ def test_executorch_stores_the_quantised_weights_exactly(bundles, linears):
 
 
 def test_tables_are_equal_on_all_targets(bundles, tables):
-    from export.targets.coreml.stored_weights import read_quantized_weights
+    from support.coreml_weights import read_quantized_weights
 
     for graph, module in tables.items():
         program = (bundles / "executorch" / f"{graph}.pte").read_bytes()
@@ -106,7 +106,7 @@ def test_tables_are_equal_on_all_targets(bundles, tables):
 
 
 def test_coreml_stores_the_quantised_weights_exactly(bundles, linears):
-    from export.targets.coreml.stored_weights import read_quantized_weights
+    from support.coreml_weights import read_quantized_weights
 
     functions = {
         "backbone": ("prefill", "decode_step"),

@@ -1,1 +1,0 @@
-"""Core ML: one package per graph, with a function per component."""

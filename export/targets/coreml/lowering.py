@@ -12,13 +12,11 @@ from bundle.manifest import Precision
 from bundle.spec import Kind, TensorSpec
 from export.memory import free_memory
 from export.targets.base import Graph
-from export.targets.coreml.attention import OneHotAttention
-from export.targets.coreml.operators import DECOMPOSITIONS
+from export.targets.coreml.kernels import DECOMPOSITIONS, OneHotAttention, lower_linear, register_palettes
 from export.targets.coreml.package import merge, normalise
 from export.targets.coreml.read_back import bounds_of
 from export.targets.coreml.tools import OPSET, ct, silent
-from export.targets.coreml.weights import lower_linear, register_palettes
-from export.targets.tracing import dynamic_shapes, export_errors, target_kernels, trace
+from export.targets.tracing import export_errors, target_kernels, trace
 from model.component import Component
 
 DTYPES = {"float32": np.float32, "int64": np.int32}  # Core ML has no 64-bit integers
@@ -79,16 +77,15 @@ ELEMENTARY = {
 
 def lower_graph(graph: Graph, path: Path, precision: Precision) -> None:
     """Writes the package `path`. Raises ExportError."""
-    kernels = target_kernels(graph.module, lower_linear, OneHotAttention())
-    with export_errors(graph, "Core ML export"), silent(), kernels:
-        _write_package(graph, path, precision)
-
-
-def _write_package(graph: Graph, path: Path, precision: Precision) -> None:
-    register_palettes(graph.module)
     parts: dict[str, Path] = {}
-    with TemporaryDirectory(dir=path.parent, prefix=".coreml") as temporary:
-        converted: dict[str, Path] = {}
+    converted: dict[str, Path] = {}
+    with (
+        export_errors(f"{graph.name}: Core ML export failed"),
+        silent(),
+        target_kernels(graph.module, lower_linear, OneHotAttention()),
+        TemporaryDirectory(dir=path.parent, prefix=".coreml") as temporary,
+    ):
+        register_palettes(graph.module)
         for component in graph.components:
             bounds = str((component.signature.inputs, component.signature.dims))
             if bounds not in converted:  # components of the same bounds are one program under two names
@@ -97,14 +94,13 @@ def _write_package(graph: Graph, path: Path, precision: Precision) -> None:
                 free_memory()
             parts[component.name] = converted[bounds]
         merge(parts, graph.first.name, path)
-    normalise(path)
+        normalise(path)
 
 
 def _convert(component: Component, module: nn.Module, precision: Precision, path: Path) -> None:
-    """Writes a package with one function."""
     signature = component.signature
     with torch.no_grad():
-        program = trace(component, module, dynamic_shapes(component))
+        program = trace(component, module)
     exact = [index for index, spec in enumerate(signature.outputs) if spec.kind in EXACT]
     mixed = ct.transform.FP16ComputePrecision(lambda op: not _stays_float32(op, exact))
     ct.convert(

@@ -33,7 +33,8 @@ def merge(parts: dict[str, Path], default: str, path: Path) -> None:
     """
     shutil.copytree(next(iter(parts.values())), path)
     merged = ct.proto.Model_pb2.Model()
-    with _WeightWriter(path / WEIGHTS) as writer:
+    with (path / WEIGHTS).open("wb") as file:
+        writer = _WeightWriter(file)
         for name, part in parts.items():
             spec = ct.utils.load_spec(str(part / MODEL))
             (function,) = spec.mlProgram.functions.values()
@@ -45,6 +46,7 @@ def merge(parts: dict[str, Path], default: str, path: Path) -> None:
             merged.description.functions.add(
                 name=name, input=described.input, output=described.output, state=described.state
             )
+        writer.write_header()
     merged.description.defaultFunctionName = default
     (path / MODEL).write_bytes(merged.SerializeToString(deterministic=True))
 
@@ -52,18 +54,13 @@ def merge(parts: dict[str, Path], default: str, path: Path) -> None:
 class _WeightWriter:
     """Writes a weight file blob by blob, equal blobs once. `runtime.mil.weights` defines the layout."""
 
-    def __init__(self, path: Path):
-        self._path, self._places = path, dict[bytes, int]()
+    def __init__(self, file: BinaryIO):
+        self._file, self._places = file, dict[bytes, int]()
+        file.write(bytes(ALIGNMENT))
 
-    def __enter__(self) -> "_WeightWriter":
-        self._file = self._path.open("wb")
-        self._file.write(bytes(ALIGNMENT))
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def write_header(self) -> None:
         self._file.seek(0)
         self._file.write(HEADER.pack(len(self._places), VERSION))
-        self._file.close()
 
     def move(self, message: Any, source: Path) -> None:
         """Copies the blobs of the file `source` that a function refers to, and changes its references to this

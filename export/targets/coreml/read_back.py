@@ -4,23 +4,48 @@ Functions are read one at a time, because the weights of all functions do not fi
 published model.
 """
 
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bundle.errors import ExportError, first_line
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from bundle.errors import ExportError
 from bundle.manifest import Precision
 from bundle.spec import TensorSpec, coreml_state_name
 from export.memory import free_memory
 from export.targets.base import Graph
-from export.targets.coreml.package import MODEL, blob_values
-from export.targets.coreml.stored_weights import check_weights, read_program, stored_weights
-from export.targets.coreml.tools import OPSET, OPSET_NAME, SSAOpRegistry, ct
+from export.targets.coreml.package import CONTENT, MODEL, blob_values
+from export.targets.coreml.target import CoreMLTarget
+from export.targets.coreml.tools import OPSET, OPSET_NAME, SSAOpRegistry, ct, load_program, silent
+from export.targets.tracing import example_inputs, export_errors, target_kernels, zero_states
 from model.component import Component
+from model.layers.attention import ReferenceAttention
+from quantize.modules import PalettizedLinear, QuantizedEmbedding, QuantizedLinear
 
 STATE_OPS = {"write_state"}  # what coremltools calls `coreml_update_state`
 ArrayType = ct.proto.FeatureTypes_pb2.ArrayFeatureType
 ARRAY_TYPES = {"float32": ArrayType.FLOAT32, "int64": ArrayType.INT32}
-# Any in this module: protobuf messages, whose classes coremltools generates without types.
+Compressed = QuantizedLinear | QuantizedEmbedding | PalettizedLinear
+Array = npt.NDArray[Any]  # of integers or floats
+Weight = Callable[[], tuple[Array, Array]]
+# Integers and scales of a constant expression, or indices and palettes.
+READERS: dict[str, Callable[[Any], tuple[Array, Array]]] = {
+    "constexpr_lut_to_dense": lambda op: (
+        op.indices.val.astype(np.uint8),
+        op.lut.val[:, 0, :, 0].astype(np.float32),
+    ),
+    "constexpr_blockwise_shift_scale": lambda op: (
+        op.data.val.astype(np.int8),
+        op.scale.val.astype(np.float32),
+    ),
+}
+# Any in this module: protobuf messages, and programs and operations of coremltools, which have no types.
 
 
 def check_package(path: Path, graph: Graph, precision: Precision = "float16") -> None:
@@ -32,17 +57,10 @@ def check_package(path: Path, graph: Graph, precision: Precision = "float16") ->
     compared: list[list[list[int]]] = []
     for component in graph.components:
         where = f"{path.name}: function {component.name}"
-        try:
+        with export_errors(f"{path.name}: cannot be read back"):
             blobs = _check_function(where, path, component, precision)
             if blobs not in compared:
-                found = stored_weights(read_program(path, component.name), component.name)
-                check_weights(where, found, component, graph.module)
-                del found
-        except ExportError:
-            raise
-        except Exception as error:
-            reason = f"{type(error).__name__}: {first_line(error)}"
-            raise ExportError(f"{path.name}: cannot be read back: {reason}") from error
+                check_weights(where, stored_weights(path, component.name), component, graph.module)
         compared.append(blobs)
         free_memory()  # before the program of the next function is read
 
@@ -55,15 +73,14 @@ def _check_function(where: str, path: Path, component: Component, precision: Pre
         raise ExportError(f"{where}: missing; there are {', '.join(described) or 'none'}")
     function = spec.mlProgram.functions[component.name]
     block = function.block_specializations[function.opset]
-    _check_inputs_and_states(where, described[component.name], component)
-    _check_outputs(where, described[component.name], block, component)
+    _check_interface(where, described[component.name], block, component)
     _compare(where, "opset", function.opset, OPSET_NAME)
     products = [op.outputs[0].type.tensorType for op in block.operations if op.type in ("linear", "matmul")]
     if products:
         is_float16 = any(tensor.dataType == ct.proto.MIL_pb2.FLOAT16 for tensor in products)
         _compare(where, "compute precision", "float16" if is_float16 else "float32", precision)
-    types = {op.type for op in block.operations}
-    foreign = {kind for kind in types if OPSET not in SSAOpRegistry.core_ops.get(kind, ())} - STATE_OPS
+    types = {op.type for op in block.operations} - STATE_OPS
+    foreign = {kind for kind in types if OPSET not in SSAOpRegistry.core_ops.get(kind, ())}
     _compare(where, "operators outside iOS 18", sorted(foreign), [])
     return _blob_offsets(block)
 
@@ -95,30 +112,25 @@ def _compare(where: str, what: str, found: Any, expected: Any) -> None:
         raise ExportError(f"{where}: {what}: found {found}, expected {expected}")
 
 
-def _check_inputs_and_states(where: str, described: Any, component: Component) -> None:
-    """Compares names, dtypes and bounds."""
-    signature = component.signature
-    inputs = {part.name: _described(part.type.multiArrayType) for part in described.input}
-    expected = {spec.name: (ARRAY_TYPES[spec.dtype], bounds_of(spec, component)) for spec in signature.inputs}
-    _compare(where, "inputs", inputs, expected)
-    states = {part.name: _described(part.type.stateType.arrayType) for part in described.state}
+def _check_interface(where: str, described: Any, block: Any, component: Component) -> None:
+    """Compares names, dtypes and sizes. The package does not state dynamic sizes of outputs."""
+    outputs, dynamic = component.signature.outputs, str(component.signature.dims)
+    found = {part.name: _described(part.type.multiArrayType) for part in described.input}
+    inputs = component.signature.inputs
+    expected = {spec.name: (ARRAY_TYPES[spec.dtype], bounds_of(spec, component)) for spec in inputs}
+    _compare(where, "inputs", found, expected)
+    found = {part.name: _described(part.type.stateType.arrayType) for part in described.state}
     expected = {
         coreml_state_name(component.graph, state.name): (
             ArrayType.FLOAT16,
             [(size, size) for size in state.shape],
         )
-        for state in signature.states
+        for state in component.signature.states
     }
-    _compare(where, "states", states, expected)
-
-
-def _check_outputs(where: str, described: Any, block: Any, component: Component) -> None:
-    """Compares names, dtypes and fixed sizes. The package does not state the size of a dynamic dimension."""
-    signature = component.signature
-    found = {part.name: part.type.multiArrayType.dataType for part in described.output}
-    _compare(where, "outputs", found, {spec.name: ARRAY_TYPES[spec.dtype] for spec in signature.outputs})
+    _compare(where, "states", found, expected)
+    dtypes = {part.name: part.type.multiArrayType.dataType for part in described.output}
+    _compare(where, "outputs", dtypes, {spec.name: ARRAY_TYPES[spec.dtype] for spec in outputs})
     types = {out.name: out.type.tensorType for op in block.operations for out in op.outputs}
-    dynamic = str(signature.dims)
     shapes = [
         (
             name,
@@ -126,11 +138,10 @@ def _check_outputs(where: str, described: Any, block: Any, component: Component)
         )
         for name in block.outputs
     ]
-    expected = [
-        (spec.name, [size if isinstance(size, int) else dynamic for size in spec.shape])
-        for spec in signature.outputs
+    fixed = [
+        (spec.name, [size if isinstance(size, int) else dynamic for size in spec.shape]) for spec in outputs
     ]
-    _compare(where, "shapes of outputs", shapes, expected)
+    _compare(where, "shapes of outputs", shapes, fixed)
 
 
 def _described(array: Any) -> tuple[int, list[tuple[int, int]]]:
@@ -142,3 +153,73 @@ def _described(array: Any) -> tuple[int, list[tuple[int, int]]]:
 def bounds_of(spec: TensorSpec, component: Component) -> list[tuple[int, int]]:
     """Smallest and largest size of every axis of an input."""
     return [(size, size) if isinstance(size, int) else component.signature.dims[size] for size in spec.shape]
+
+
+def read_program(path: Path, function: str) -> Any:
+    """The program of a package, with weights, reduced to one function."""
+    with silent():
+        spec = ct.utils.load_spec(str(path / MODEL))
+        for other in [name for name in spec.mlProgram.functions if name != function]:
+            del spec.mlProgram.functions[other]
+        return load_program(spec, spec.specificationVersion, str(path / CONTENT / "weights"))
+
+
+def stored_weights(path: Path, function: str) -> list[Weight]:
+    """Readers of the quantised weights of a function of a package, in the order of use.
+
+    The weight of a product is a constant expression. A table is a gather of int8 rows, followed by a gather
+    of their scales.
+    """
+    weights: list[Weight] = []
+    table = None
+    for op in read_program(path, function).functions[function].operations:
+        values = (value for value in op.inputs.values() if not isinstance(value, list | tuple))
+        for source in (value.op for value in values if value.op):
+            if source.op_type in READERS and source.inputs.get("offset") is None:
+                weights.append(partial(READERS[source.op_type], source))
+        if op.op_type == "gather" and table is not None:
+            weights.append(partial(_tabular, table, op))
+            table = None
+        elif op.op_type == "gather" and op.x.val is not None and op.x.val.dtype == np.int8:
+            table = op.x.val
+    return weights
+
+
+def _tabular(integers: Array, scales: Any) -> tuple[Array, Array]:
+    return integers, scales.x.val.astype(np.float32)
+
+
+def check_weights(where: str, found: list[Weight], component: Component, module: nn.Module) -> None:
+    """Compares the weights of a function with those of `module`. `where` starts the ExportError."""
+    expected = _called_modules(component, module)
+    _compare(where, "number of quantised weights", len(found), len(expected))
+    for weight, (name, part) in zip(found, expected, strict=True):
+        if not all(map(np.array_equal, weight(), _integers_and_scales(part))):
+            raise ExportError(f"{where}: the integers or scales of {name} differ from those of the module")
+
+
+def _integers_and_scales(module: Compressed) -> tuple[torch.Tensor, torch.Tensor]:
+    if isinstance(module, PalettizedLinear):
+        return module.get_buffer("indices"), module.get_buffer("palette")
+    return module.integers() if isinstance(module, QuantizedLinear) else module.weight, module.scale
+
+
+def _called_modules(component: Component, module: nn.Module) -> list[tuple[str, Compressed]]:
+    """The quantised modules in the order of their calls, found by a run without products."""
+    called: list[tuple[str, Compressed]] = []
+    inputs = example_inputs(component, {dim: low for dim, (low, _) in component.signature.dims.items()})
+    with (
+        torch.no_grad(),
+        target_kernels(module, _multiply_by_zero, ReferenceAttention(CoreMLTarget.layout)),
+        ExitStack() as hooks,
+    ):
+        for name, part in module.named_modules():
+            if isinstance(part, Compressed):
+                hook = part.register_forward_pre_hook(lambda part, _, name=name: called.append((name, part)))
+                hooks.enter_context(hook)
+        module(*inputs.values(), *zero_states(component))
+    return called
+
+
+def _multiply_by_zero(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
+    return x.new_zeros(*x.shape[:-1], linear.out_features)

@@ -1,32 +1,13 @@
 """The target Core ML, for iOS 18 and macOS 15."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bundle.spec import Dtype, coreml_state_name
-from export.targets.base import Costs, EntryPoint, Graph, Target
-
-if TYPE_CHECKING:
-    from model.component import Component
-    from quantize.modules import LinearKernel
+from export.targets.base import RING_NOTES, Costs, EntryPoint, Graph, Target
+from model.component import Component
 
 IS_MACOS = sys.platform == "darwin"
-
-STATES = """\
-For iOS 18, macOS 15 or newer. Each entry point is a function of its package. Load it with
-`MLModelConfiguration.functionName`. States are Core ML states. Make one state object per package and
-utterance, and pass it to every function of that package. Refuse a position beyond the end of a cache without
-a window: the result is undefined. Integers are int32 and states float16, as the tables below say. Logits of
-compressed weights are rounded to float16. `manifest.json` has the names and dtypes that all targets share.
-Use the compute units `cpuAndGPU`, which the graphs are laid out for.
-"""
-
-SLIDING_WINDOW = """\
-A cache with a window is a sliding-window cache. It is a ring, which the graph maintains.
-"""
 
 
 class CoreMLTarget(Target):
@@ -39,20 +20,22 @@ class CoreMLTarget(Target):
     name = "coreml"
     packages = ("coremltools",)
     layout = "BHSD"
+    kernel = ("export.targets.coreml.kernels", "lower_linear")
     costs = Costs(lowering=2.7, running=1.8, product=0.45, verification=40, sample=16)
-    state_notes = STATES
-    sliding_window_notes = SLIDING_WINDOW
+    state_notes = """\
+For iOS 18, macOS 15 or newer. Each entry point is a function of its package. Load it with
+`MLModelConfiguration.functionName`. States are Core ML states. Make one state object per package and
+utterance, and pass it to every function of that package. Refuse a position beyond the end of a cache without
+a window: the result is undefined. Integers are int32 and states float16, as the tables below say. Logits of
+compressed weights are rounded to float16. `manifest.json` has the names and dtypes that all targets share.
+Use the compute units `cpuAndGPU`, which the graphs are laid out for.
+"""
+    sliding_window_notes = RING_NOTES
     runners = ("Core ML", "reference executor") if IS_MACOS else ("reference executor", "Core ML")
     compute_precisions = ("float16", "float32")
     verification_precisions = (None if IS_MACOS else "float16", "float32")
     native_schemes = frozenset({"integer", "palette"})
     is_slow = not IS_MACOS
-
-    @property
-    def linear_kernel(self) -> LinearKernel:
-        from export.targets.coreml.weights import lower_linear
-
-        return lower_linear
 
     def runs_in_float16(self, precision: str | None) -> bool:
         return precision != "float32"

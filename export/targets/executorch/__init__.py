@@ -1,1 +1,0 @@
-"""ExecuTorch: one program per graph, with XNNPACK and the llama custom operators."""

@@ -1,5 +1,5 @@
 """Lowering of one graph to an ExecuTorch program: XNNPACK for products, portable and llama operators for the
-rest.
+rest, and methods `GRAPH.read` and `GRAPH.write`, by which a runtime saves and restores states.
 """
 
 from collections.abc import Iterator
@@ -21,11 +21,21 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.passes import MemoryPlanningPass
+from torch import nn
 
+from bundle.spec import READ_METHOD, WRITE_METHOD
 from export.targets.base import Graph
-from export.targets.executorch.attention import LlamaAttention, rms_norm
-from export.targets.executorch.state_methods import state_methods
-from export.targets.tracing import dynamic_shapes, export_errors, quiet, target_kernels, trace
+from export.targets.executorch.kernels import LlamaAttention, rms_norm
+from export.targets.executorch.target import state_rows_per_call
+from export.targets.tracing import (
+    TRACE_ROWS,
+    Stateful,
+    export_errors,
+    quiet,
+    target_kernels,
+    trace,
+)
+from model.component import Component
 from quantize.modules import int8_per_token
 
 # Products of weights, of every precision. With everything that XNNPACK takes, slices and reshapes cut the
@@ -36,28 +46,27 @@ LOGGERS = ("torch", "torchao", "executorch", "root")
 
 def lower_graph(graph: Graph, folder: Path) -> None:
     """Writes `GRAPH.pte`. Raises ExportError."""
-    with export_errors(graph, "ExecuTorch export"), quiet(*LOGGERS):
-        programs = _trace(graph)
-    with export_errors(graph, "ExecuTorch lowering"), quiet(*LOGGERS), _shared_weights():
+    with (
+        export_errors(f"{graph.name}: ExecuTorch export failed"),
+        quiet(*LOGGERS),
+        target_kernels(graph.module, int8_per_token, LlamaAttention(), rms_norm),
+    ):
+        programs = {graph.name: trace(graph.first, graph.module), **_state_methods(graph.first)}
+    with export_errors(f"{graph.name}: ExecuTorch lowering failed"), quiet(*LOGGERS), _shared_weights():
         edge = to_edge_transform_and_lower(
             programs,
             partitioner={graph.name: [_product_partitioner()]},  # the state methods have no products
             compile_config=EdgeCompileConfig(_check_ir_validity=False),
         )
-        planning = MemoryPlanningPass(share_mutable_buffers=True)
         program = edge.to_executorch(
-            ExecutorchBackendConfig(memory_planning_pass=planning, emit_mutable_buffer_names=True)
+            ExecutorchBackendConfig(
+                memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True),
+                emit_mutable_buffer_names=True,
+            )
         )
     with (folder / f"{graph.name}.pte").open("wb") as file:
         program.write_to_file(file)
     _free_weights(edge)
-
-
-def _trace(graph: Graph) -> dict[str, torch.export.ExportedProgram]:
-    component = graph.first
-    with target_kernels(graph.module, int8_per_token, LlamaAttention(), rms_norm):
-        program = trace(component, graph.module, dynamic_shapes(component))
-        return {graph.name: program, **state_methods(component)}
 
 
 def _product_partitioner() -> XnnpackPartitioner:
@@ -65,8 +74,8 @@ def _product_partitioner() -> XnnpackPartitioner:
     delegate.
     """
     partitioner = XnnpackPartitioner(configs=PRODUCTS)
-    options = [CompileSpec("dqlinear_partitioner", b"")]
-    partitioner.delegation_spec = DelegationSpec(partitioner.delegation_spec.backend_id, options)
+    backend = partitioner.delegation_spec.backend_id
+    partitioner.delegation_spec = DelegationSpec(backend, [CompileSpec("dqlinear_partitioner", b"")])
     return partitioner
 
 
@@ -94,3 +103,63 @@ def _shared_weights() -> Iterator[None]:
         yield
     finally:
         storage.__deepcopy__ = copy
+
+
+class ReadStates(Stateful):
+    """`GRAPH.read`: returns all states.
+
+    For caches, it returns only the rows whose numbers are given in its input, int64 [N].
+    """
+
+    def forward(self, *rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(
+            buffer.index_select(1, rows[0]) if is_cache else buffer.clone()
+            for buffer, is_cache in zip(self.states(), self.are_caches, strict=True)
+        )
+
+
+class WriteStates(Stateful):
+    """`GRAPH.write`: replaces all states; of caches, the rows whose numbers are the first input, int64 [N].
+
+    States are zero when a program is loaded, whatever values it was exported with.
+    """
+
+    def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows, values = (given[:1], given[1:]) if any(self.are_caches) else ((), given)
+        for buffer, is_cache, value in zip(self.states(), self.are_caches, values, strict=True):
+            if is_cache:
+                torch.ops.llama.update_cache_with_indices(value, buffer, 0, rows[0][None])
+            else:
+                buffer.copy_(value)
+        return ()
+
+
+def _state_methods(component: Component) -> dict[str, torch.export.ExportedProgram]:
+    """Both methods by name; none for a component without states.
+
+    They move a limited number of rows per call. ExecuTorch allocates memory for the largest inputs and
+    outputs of a method when it is loaded, so methods for whole caches would take the memory of the caches
+    again.
+    """
+    states = component.signature.states
+    if not states:
+        return {}
+    most = state_rows_per_call(component)
+    count = torch.export.Dim("rows", min=1, max=most) if most else None
+    rows = (torch.arange(TRACE_ROWS),) if most else ()
+    values = tuple(torch.zeros(state.shape)[:, : TRACE_ROWS if state.cache else None] for state in states)
+    dynamic = tuple({1: count} if state.cache else None for state in states)
+    return {
+        f"{component.graph}{READ_METHOD}": torch.export.export(
+            ReadStates(component, nn.Module()),
+            rows,
+            dynamic_shapes=(({0: count},),) if most else None,
+            strict=False,
+        ),
+        f"{component.graph}{WRITE_METHOD}": torch.export.export(
+            WriteStates(component, nn.Module()),
+            (*rows, *values),
+            dynamic_shapes=(({0: count}, *dynamic),) if most else None,
+            strict=False,
+        ),
+    }

@@ -1,32 +1,13 @@
 """The target ExecuTorch, for its runtime with XNNPACK."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bundle.spec import Signature
-from export.targets.base import Costs, EntryPoint, Graph, Target
-
-if TYPE_CHECKING:
-    from model.component import Component
-    from quantize.modules import LinearKernel
+from export.targets.base import RING_NOTES, Costs, EntryPoint, Graph, Target
+from model.component import Component
 
 MAX_STATE_ROWS = 64  # cache rows that one call of `GRAPH.read` or `GRAPH.write` moves at most
-
-STATES = """\
-States are mutable buffers of the program of a graph. They are zero when the program is loaded. `GRAPH.read`
-returns all states of a graph in the order of the table. Its one input is int64 row numbers, at most
-`state_rows_per_call` of `manifest.json`. Of each cache it returns those rows. It has no input if the graph
-has no cache. `GRAPH.write` takes the same row numbers, then all states, and replaces them. Link the portable
-operators, XNNPACK, and the custom operators of `extension/llm` (update_cache, update_cache_with_indices,
-custom_sdpa), of the version in `manifest.json`.
-"""
-
-SLIDING_WINDOW = """\
-A cache with a window is a sliding-window cache. It is a ring, which the graph maintains.
-"""
 
 
 class ExecuTorchTarget(Target):
@@ -37,17 +18,19 @@ class ExecuTorchTarget(Target):
     name = "executorch"
     packages = ("executorch",)
     layout = "BSHD"
+    kernel = ("quantize.modules", "int8_per_token")
     costs = Costs(lowering=1.5, running=1.7, product=0.5, verification=17, sample=28)
-    state_notes = STATES
-    sliding_window_notes = SLIDING_WINDOW
+    state_notes = """\
+States are mutable buffers of the program of a graph. They are zero when the program is loaded. `GRAPH.read`
+returns all states of a graph in the order of the table. Its one input is int64 row numbers, at most
+`state_rows_per_call` of `manifest.json`. Of each cache it returns those rows. It has no input if the graph
+has no cache. `GRAPH.write` takes the same row numbers, then all states, and replaces them. Link the portable
+operators, XNNPACK, and the custom operators of `extension/llm` (update_cache, update_cache_with_indices,
+custom_sdpa), of the version in `manifest.json`.
+"""
+    sliding_window_notes = RING_NOTES
     runners = ("ExecuTorch",)
     has_integer_kernels = True
-
-    @property
-    def linear_kernel(self) -> LinearKernel:
-        from quantize.modules import int8_per_token
-
-        return int8_per_token
 
     def signature(self, component: Component) -> Signature:
         """A component with states but without a cache takes one step per call.

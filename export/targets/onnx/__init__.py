@@ -1,1 +1,0 @@
-"""ONNX: one graph file and one weight file per graph, with the operators of ONNX Runtime."""

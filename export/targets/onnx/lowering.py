@@ -2,20 +2,22 @@
 varies.
 """
 
+import hashlib
 import inspect
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 import torch
 
 from bundle.spec import ONNX_PAST, ONNX_PRESENT
 from export.targets.base import Graph
-from export.targets.onnx.attention import SharedBufferAttention
-from export.targets.onnx.operators import TRANSLATIONS
-from export.targets.onnx.weights import lower_linear, move_large_constants, pack_weights
+from export.targets.onnx.kernels import TRANSLATIONS, SharedBufferAttention, lower_linear
 from export.targets.tracing import (
     dynamic_shapes,
     export_errors,
@@ -27,6 +29,8 @@ from export.targets.tracing import (
 
 OPSET = 23
 TRACE_BATCH = 3  # batch size while tracing
+INLINE_BELOW = 1024  # bytes; smaller constants stay in the graph
+ALIGNMENT = 4096  # bytes; a page, so that a runtime may map each weight
 Axes = list[dict[int, torch.export.Dim]]
 
 
@@ -34,7 +38,7 @@ def lower_graph(graph: Graph, folder: Path, max_batch: int) -> None:
     """Writes `GRAPH.onnx` and `GRAPH.onnx.data`. Raises ExportError."""
     name = f"{graph.name}.onnx"
     inputs, dynamic = _trace_arguments(graph, max_batch)
-    with export_errors(graph, "ONNX export"):
+    with export_errors(f"{graph.name}: ONNX export failed"):
         model = _convert(graph, inputs, dynamic)
     pack_weights(model)
     _name_dimensions(model, dynamic)
@@ -47,9 +51,8 @@ def _trace_arguments(graph: Graph, max_batch: int) -> tuple[list[torch.Tensor], 
     """Inputs and then states of the first component, and their dynamic dimensions."""
     component = graph.first
     tensors = [*trace_inputs(component), *zero_states(component)]
-    dynamic = dynamic_shapes(component)
-    dynamic += [{} for _ in component.signature.states]
-    if graph.batched:
+    dynamic: Axes = [*dynamic_shapes(component), *({} for _ in component.signature.states)]
+    if any(part.batched for part in graph.components):
         batch = torch.export.Dim("B", min=1, max=max_batch)
         tensors = [tensor.expand(TRACE_BATCH, *tensor.shape[1:]).clone() for tensor in tensors]
         dynamic = [{0: batch, **axes} for axes in dynamic]
@@ -59,8 +62,10 @@ def _trace_arguments(graph: Graph, max_batch: int) -> tuple[list[torch.Tensor], 
 def _convert(graph: Graph, arguments: list[torch.Tensor], dynamic: Axes) -> ir.Model:
     signature = graph.first.signature
     names = [state.name for state in signature.states]
-    kernels = target_kernels(graph.module, lower_linear, SharedBufferAttention())
-    with quiet("torch.onnx", "onnxscript"), kernels:
+    with (
+        quiet("torch.onnx", "onnxscript"),
+        target_kernels(graph.module, lower_linear, SharedBufferAttention()),
+    ):
         # not strict, because strict tracing renames states, which modules take as *args
         program = torch.export.export(
             graph.module,
@@ -89,8 +94,8 @@ def _convert(graph: Graph, arguments: list[torch.Tensor], dynamic: Axes) -> ir.M
 
 def _by_parameter(module: torch.nn.Module, dynamic: Axes) -> tuple[Any, ...]:
     """`dynamic` as torch.export takes it: one item per parameter, and a tuple for `*states`."""
-    shapes = (axes or None for axes in dynamic)
-    return tuple(inspect.signature(module.forward).bind(*shapes).arguments.values())
+    bound = inspect.signature(module.forward).bind(*(axes or None for axes in dynamic))
+    return tuple(bound.arguments.values())
 
 
 def _name_dimensions(model: ir.Model, dynamic: Axes) -> None:
@@ -103,23 +108,20 @@ def _name_dimensions(model: ir.Model, dynamic: Axes) -> None:
         for value, axes in zip(model.graph.inputs, dynamic, strict=False)
         for axis, dim in axes.items()
     }
+    renamed = partial(re.compile(r"\bs\d+\b").sub, lambda match: names.get(match[0], match[0]))
     kept = {*model.graph.inputs, *model.graph.outputs}
     for value in (output for node in model.graph for output in node.outputs):
         if value not in kept:
             value.shape = None
     for value in kept:
-        value.shape = ir.Shape([_renamed(size, names) for size in _shape(value)])
+        value.shape = ir.Shape(
+            [size if isinstance(size, int) else renamed(str(size)) for size in _shape(value)]
+        )
 
 
 def _shape(value: ir.Value) -> ir.Shape:
     assert value.shape is not None  # every input and output has a shape
     return value.shape
-
-
-def _renamed(size: int | ir.SymbolicDim, names: dict[str, str]) -> int | str:
-    if isinstance(size, int):
-        return size
-    return re.sub(r"\bs\d+\b", lambda match: names.get(match[0], match[0]), str(size))
 
 
 def _strip(model: ir.Model, name: str) -> None:
@@ -130,3 +132,72 @@ def _strip(model: ir.Model, name: str) -> None:
     model.graph.metadata_props.clear()
     for part in [*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values(), *model.graph]:
         part.metadata_props.clear()
+
+
+def pack_weights(model: ir.Model) -> None:
+    """Replaces the int8 [N, K] weight of each MatMulNBits by one in the operator's packing, computed when it
+    is written.
+    """
+    packed: dict[tuple[str, int, int], ir.Value] = {}
+    for node in (node for node in model.graph if node.op_type == "MatMulNBits"):
+        source: Any = node.inputs[1]  # a named constant; onnx_ir types every input and name as optional
+        bits, block = (node.attributes[name].as_int() for name in ("bits", "block_size"))
+        key = (source.name, bits, block)
+        if key not in packed:
+            packed[key] = _packed_value(source, bits, block)
+            model.graph.register_initializer(packed[key])
+        node.replace_input_with(1, packed[key])
+    for name, _, _ in packed:
+        if not (replaced := model.graph.initializers[name]).uses():
+            del model.graph.initializers[name]
+            replaced.const_value = None  # rewrite patterns of the exporter keep graphs and values alive
+
+
+def _packed_value(source: Any, bits: int, block: int) -> ir.Value:
+    tensor, name = source.const_value, f"{source.name}.packed"
+    shape = ir.Shape([tensor.shape[0], -(-tensor.shape[1] // block), block * bits // 8])
+    lazy = ir.LazyTensor(
+        lambda: ir.Tensor(pack(tensor.numpy(), bits, block), name=name, shape=shape),
+        dtype=ir.DataType.UINT8,
+        shape=shape,
+        name=name,
+    )
+    return ir.Value(name=name, const_value=lazy, shape=shape, type=ir.TensorType(ir.DataType.UINT8))
+
+
+def pack(integers: npt.NDArray[np.int8], bits: int, block: int) -> npt.NDArray[np.uint8]:
+    """int8 [N, K] -> uint8 [N, ceil(K / block), block·bits / 8]: offset by the zero point; of two 4-bit
+    values in a byte, the first is in the low half.
+    """
+    zero = 1 << (bits - 1)
+    padding = ((0, 0), (0, -integers.shape[1] % block))
+    shifted = np.pad(integers.astype(np.int16) + zero, padding, constant_values=zero).astype(np.uint8)
+    blocks = shifted.reshape(len(integers), -1, block)
+    if bits == 8:
+        return blocks
+    return (blocks[..., 0::2] | (blocks[..., 1::2] << 4)).astype(np.uint8)
+
+
+def move_large_constants(model: ir.Model, path: Path) -> None:
+    """Writes large constants to the file `path`, equal bytes once, one tensor in memory at a time."""
+    offsets: dict[bytes, int] = {}
+    with path.open("wb") as file:
+        for value in model.graph.initializers.values():
+            tensor: Any = value.const_value  # an initializer has a value; onnx_ir types it as optional
+            if tensor.nbytes < INLINE_BELOW:
+                continue
+            data = tensor.tobytes()
+            key = hashlib.sha256(data).digest()
+            if key not in offsets:
+                file.write(b"\0" * (-file.tell() % ALIGNMENT))
+                offsets[key] = file.tell()
+                file.write(data)
+            value.const_value = ir.ExternalTensor(
+                path.name,
+                offsets[key],
+                len(data),
+                tensor.dtype,
+                shape=tensor.shape,
+                name=str(value.name),
+                base_dir=path.parent,
+            )

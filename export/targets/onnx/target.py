@@ -1,30 +1,9 @@
 """The target ONNX, for ONNX Runtime."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from export.targets.base import Costs, EntryPoint, Graph, Target
-
-if TYPE_CHECKING:
-    from model.component import Component
-    from quantize.modules import LinearKernel
-
-STATES = """\
-States are inputs `past.NAME` and outputs `present.NAME`. Bind the input and the output of a cache to one
-buffer. All other states are small. Large weights are in `GRAPH.onnx.data` beside each graph. Quantised
-products and attention are operators of ONNX Runtime (domain com.microsoft: MatMulNBits, GroupQueryAttention).
-"""
-
-SLIDING_WINDOW = """\
-A cache with a window W is a sliding-window cache. Its first W - 1 rows are the history: row p of the stream
-is stored at row p mod (W - 1). The row number p is `position` times the rows of a position. The graph writes
-the rows of a call behind the history, from row h on. h is W - 1. If the cache has W rows in all and fewer
-than W - 1 rows came before, h is their number. After each call, copy every row that was written at row W - 1
-or later into the history: row h + i to row (p + i) mod (W - 1), in ascending order. No other row is copied or
-cleared.
-"""
+from model.component import Component
 
 
 class OnnxTarget(Target):
@@ -33,18 +12,24 @@ class OnnxTarget(Target):
     name = "onnx"
     packages = ("onnx", "onnxscript", "onnxruntime")
     layout = "BHSD, staged"
+    kernel = ("quantize.modules", "int8_per_block")
     costs = Costs(lowering=1.2, running=1.5, product=0.05, verification=15, sample=20)
-    state_notes = STATES
-    sliding_window_notes = SLIDING_WINDOW
+    state_notes = """\
+States are inputs `past.NAME` and outputs `present.NAME`. Bind the input and the output of a cache to one
+buffer. All other states are small. Large weights are in `GRAPH.onnx.data` beside each graph. Quantised
+products and attention are operators of ONNX Runtime (domain com.microsoft: MatMulNBits, GroupQueryAttention).
+"""
+    sliding_window_notes = """\
+A cache with a window W is a sliding-window cache. Its first W - 1 rows are the history: row p of the stream
+is stored at row p mod (W - 1). The row number p is `position` times the rows of a position. The graph writes
+the rows of a call behind the history, from row h on. h is W - 1. If the cache has W rows in all and fewer
+than W - 1 rows came before, h is their number. After each call, copy every row that was written at row W - 1
+or later into the history: row h + i to row (p + i) mod (W - 1), in ascending order. No other row is copied or
+cleared.
+"""
     runners = ("ONNX Runtime",)
     has_integer_kernels = True
     max_batch = 4
-
-    @property
-    def linear_kernel(self) -> LinearKernel:
-        from quantize.modules import int8_per_block
-
-        return int8_per_block
 
     def entry_point(self, component: Component) -> EntryPoint:
         return EntryPoint(f"{component.graph}.onnx", component.graph)

@@ -1,15 +1,9 @@
 """The export half: one `.npz` of weights per graph. It holds the decoder of the toy family only."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from export.targets.base import Costs, EntryPoint, Graph, Target
-
-if TYPE_CHECKING:
-    from model.component import Component
-    from quantize.modules import LinearKernel
+from model.component import Component
 
 
 class NumpyTarget(Target):
@@ -18,15 +12,10 @@ class NumpyTarget(Target):
     name = "numpy"
     packages = ("numpy",)
     layout = "BSHD"
+    kernel = ("quantize.modules", "float_activations")
     costs = Costs(lowering=1, running=1, product=0.01, verification=1, sample=1)
     state_notes = "The caller keeps the states."
     runners = ("NumPy",)
-
-    @property
-    def linear_kernel(self) -> LinearKernel:
-        from quantize.modules import float_activations
-
-        return float_activations
 
     def entry_point(self, component: Component) -> EntryPoint:
         return EntryPoint(f"{component.graph}.npz", component.graph)

@@ -1,16 +1,19 @@
 """Attention with the llama operators of ExecuTorch, and RMSNorm without its power operator."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  registers torch.ops.llama
 
-from bundle.spec import LayoutName
 from export.targets.executorch.target import ExecuTorchTarget
 from export.targets.tracing import MASKED
 from model.layers.attention import Attended, AttentionKernel, ring_positions, window_mask
 from model.layers.rope import Rotation
+
+# `attend(q, keys, values, start, mask, dropout, is_causal)`: the first query [1, S, H, D] is at row `start`.
+# The operator reads `start` + S rows: with `is_causal` up to the row of each query, else all of them.
+attend: Callable[..., torch.Tensor] = torch.ops.llama.custom_sdpa
 
 
 def rms_norm(x: torch.Tensor, widths: Sequence[int], weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -23,7 +26,7 @@ class LlamaAttention(AttentionKernel):
     position.
     """
 
-    layout: LayoutName = ExecuTorchTarget.layout
+    layout = ExecuTorchTarget.layout
 
     def cached(
         self,
@@ -42,7 +45,7 @@ class LlamaAttention(AttentionKernel):
         torch._check(start + q.shape[1] <= k_cache.shape[1])
         torch.ops.llama.update_cache(k, k_cache, start)
         torch.ops.llama.update_cache(v, v_cache, start)
-        return _attend_up_to(q, k_cache, v_cache, start), k_cache, v_cache
+        return attend(q, k_cache, v_cache, start, None, 0.0, True), k_cache, v_cache
 
     def cache_update(
         self, position: torch.Tensor, rows: int, cache: torch.Tensor, window: int
@@ -55,8 +58,7 @@ class LlamaAttention(AttentionKernel):
         length = cache.shape[1]
         if length > window:
             visible = window_mask(ring_positions(length, position + rows), position, rows, window)
-            mask = torch.where(visible, 0.0, MASKED)
-            return ((position + torch.arange(rows)) % length)[None], mask
+            return ((position + torch.arange(rows)) % length)[None], torch.where(visible, 0.0, MASKED)
         place: Any = (position % length)[0].item()
         before: Any = position.clamp(max=length - rows)[0].item()
         for value in (place, before):
@@ -79,31 +81,11 @@ class LlamaAttention(AttentionKernel):
         if isinstance(place, torch.Tensor):
             torch.ops.llama.update_cache_with_indices(k, k_cache, 0, place)
             torch.ops.llama.update_cache_with_indices(v, v_cache, 0, place)
-            return _attend_to_all(q, k_cache, v_cache, visible), k_cache, v_cache
+            before = k_cache.shape[1] - q.shape[1]
+            return attend(q, k_cache, v_cache, before, visible, 0.0, False), k_cache, v_cache
         torch.ops.llama.update_cache(k, k_cache, place)
         torch.ops.llama.update_cache(v, v_cache, place)
-        return _attend_up_to(q, k_cache, v_cache, visible), k_cache, v_cache
+        return attend(q, k_cache, v_cache, visible, None, 0.0, True), k_cache, v_cache
 
     def uncached(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return _attend_to_all(q, k, v, None)
-
-
-def _attend_up_to(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int | torch.Tensor
-) -> torch.Tensor:
-    """Causal attention of queries [1, S, H, D], the first at row `start`, to the rows before it and their
-    own.
-    """
-    attended: torch.Tensor = torch.ops.llama.custom_sdpa(q, keys, values, start, None, 0.0, True)
-    return attended
-
-
-def _attend_to_all(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: int | torch.Tensor | None
-) -> torch.Tensor:
-    """Attention to all rows. The operator reads as many rows as its start position and the number of queries
-    add up to.
-    """
-    start = keys.shape[1] - q.shape[1]
-    attended: torch.Tensor = torch.ops.llama.custom_sdpa(q, keys, values, start, mask, 0.0, False)
-    return attended
+        return attend(q, k, v, k.shape[1] - q.shape[1], None, 0.0, False)

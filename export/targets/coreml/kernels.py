@@ -1,0 +1,159 @@
+"""Attention, products and norms in operators that the Core ML converter translates exactly."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from export.targets.coreml.target import CoreMLTarget
+from export.targets.tracing import MASKED
+from model.layers.attention import Attended, AttentionKernel, ring_positions, window_mask
+from model.layers.rope import Rotation
+from quantize.modules import PalettizedLinear, QuantizedLinear
+from quantize.search import SMALLEST_SCALE
+
+CacheUpdate = tuple[torch.Tensor, torch.Tensor]
+PALETTIZATION = 2  # coremltools' number for this kind of compression
+# The only two ranges that the converter takes. They contain the integers of a scheme.
+RANGES = {4: (-8, 7), 8: (-128, 127)}
+MAX_FLOAT16 = float(np.finfo(np.float16).max)
+# Rows are scaled to this magnitude before they are squared. Their squares and epsilons then fit into float16.
+NORM_PEAK = 8.0
+
+
+class OneHotAttention(AttentionKernel):
+    """Caches [1, H_kv, L, D]. Each call rewrites the whole cache with a one-hot product.
+
+    Query heads keep an axis beside their groups (rank 5). Merging the two axes beside a dynamic S adds guards
+    on strides.
+    """
+
+    layout = CoreMLTarget.layout
+
+    def cached(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        rotation: Rotation,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        position: torch.Tensor,
+    ) -> Attended:
+        at = (position + torch.arange(q.shape[1]))[:, None]  # [S, 1]
+        slots = torch.arange(k_cache.shape[2])
+        return self.sliding_window(q, k, v, rotation, k_cache, v_cache, (slots == at, slots > at))
+
+    def cache_update(
+        self, position: torch.Tensor, rows: int, cache: torch.Tensor, window: int
+    ) -> CacheUpdate:
+        """For a ring, two masks bool [S, L]: the row that each new row is written to, and the rows hidden
+        from its query.
+        """
+        length = cache.shape[2]
+        at = (position + torch.arange(rows))[:, None] % length
+        hidden = window_mask(ring_positions(length, position + rows), position, rows, window).logical_not()
+        return torch.arange(length) == at, hidden
+
+    def sliding_window(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        rotation: Rotation,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        update: CacheUpdate,
+    ) -> Attended:
+        written, hidden = update
+        q, k = rotation.both(q, k)
+        rows, heads, head_dim = q.shape[1:]
+        kv_heads = k_cache.shape[1]
+        chosen = written.to(q.dtype)
+        kept = 1 - chosen.sum(0)[:, None]  # [L, 1]
+        spread = chosen.transpose(0, 1)[None, None]  # [1, 1, L, S]
+        k_cache, v_cache = (
+            cache * kept + spread @ new.transpose(1, 2) for cache, new in ((k_cache, k), (v_cache, v))
+        )
+        grouped = (q * head_dim**-0.5).transpose(1, 2).reshape(1, kv_heads, heads // kv_heads, rows, head_dim)
+        # [1, H_kv, H / H_kv, S, L]
+        scores = grouped @ k_cache[:, :, None].transpose(3, 4) + hidden.to(q.dtype) * MASKED
+        out = scores.softmax(-1) @ v_cache[:, :, None]
+        return out.permute(0, 3, 1, 2, 4).reshape(1, rows, heads, head_dim), k_cache, v_cache
+
+
+def lower_linear(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
+    """x [..., K] -> [..., N] with dequantised weights, and activations as the scheme asks. For eager mode and
+    for lowering.
+    """
+    if linear.scheme.activations == "int8":
+        x = _int8_rows(x)
+    if not torch.compiler.is_exporting():
+        return linear.multiply(x)  # the same numbers, computed for a few rows at a time
+    low, high = RANGES[linear.scheme.bits]
+    weight = torch.ops.torchao.dequantize_affine(
+        linear.constant, [1, linear.block], linear.scale, None, torch.int8, low, high
+    )
+    return F.linear(x, weight, linear.bias)
+
+
+def _int8_rows(x: torch.Tensor) -> torch.Tensor:
+    """The activations of `int8_per_token` in plain operators. The scale is at least the smallest normal
+    float16.
+
+    x is divided by the scale and not multiplied by its reciprocal, because the converter adds 1e-4 to what it
+    inverts. The zero point is -128 - `least`. It cancels except in the upper bound, because no value lies
+    below `low`.
+    """
+    low, high = x.amin(-1, keepdim=True).clamp(max=0), x.amax(-1, keepdim=True).clamp(min=0)
+    scale = ((high - low) / 255).clamp(min=SMALLEST_SCALE)
+    least = torch.round(low / scale)
+    return torch.minimum(torch.round(x / scale), least + 255) * scale
+
+
+def register_palettes(module: nn.Module) -> None:
+    """Adds the buffers from which the converter reads how a weight is compressed."""
+    for part in module.modules():
+        if isinstance(part, PalettizedLinear):
+            part.register_buffer("_COREML_/weight/compression_type", torch.tensor([PALETTIZATION]))
+            # [N / channels, 1, values, 1]
+            part.register_buffer("_COREML_/weight/lut", part.get_buffer("palette")[:, None, :, None])
+
+
+def rms_norm(x: torch.Tensor, shape: list[int], weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMSNorm in float16. The converter's version does not scale epsilon with the row, and divides 0 by 0 on
+    a zero row.
+
+    The converter adds 1e-4 to what it inverts. The error of `gain` cancels out.
+    """
+    gain = NORM_PEAK / x.abs().amax(-1, keepdim=True).clamp(min=1)
+    scaled = x * gain
+    return scaled * torch.rsqrt(scaled.square().mean(-1, keepdim=True) + (gain * eps**0.5).square()) * weight
+
+
+def _where_scalars(condition: torch.Tensor, chosen: float, other: float) -> torch.Tensor:
+    """`where` with two scalars. The converter gives the result the shape of the scalars."""
+    return condition.to(torch.float32) * (chosen - other) + other
+
+
+def _multiply(x: torch.Tensor, factor: Any) -> Any:
+    """Splits a factor that is inexact in float16, such as 1 / sqrt(128), into the sum of two float16 values.
+
+    `factor` is a number or a tensor. NotImplemented keeps the operator.
+    """
+    if not isinstance(factor, float) or not x.is_floating_point():
+        return NotImplemented
+    near = float(np.float16(factor)) if abs(factor) < MAX_FLOAT16 else factor
+    rest = float(np.float16(factor - near))
+    return x * near + x * rest if rest else NotImplemented
+
+
+# Any: keys are overloads of torch.ops, which torch types as Any
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.rms_norm.default: rms_norm,
+    torch.ops.aten.where.Scalar: _where_scalars,
+    torch.ops.aten.mul.Tensor: _multiply,
+}

@@ -1,0 +1,247 @@
+"""Checks of many calls in sequence: long runs, replay, codes under teacher forcing, and free runs."""
+
+import logging
+from collections.abc import Iterable
+from typing import TypeVar
+
+import numpy as np
+
+from export.verify.comparison import TIE_BAR, TIE_FACTOR, Check, Comparison, Report, measure
+from export.verify.context import (
+    MAX_ROWS,
+    Context,
+    at_position,
+    equal_rows,
+    full_states,
+    has_window,
+    largest_example,
+)
+from model.component import Component
+from model.family import Decoder
+from runtime.engines.base import Arrays, Stream
+from runtime.families.base import ForcedRun, VerificationWorkload
+
+log = logging.getLogger(__name__)
+LOG_INTERVAL = 200  # steps of a long run between two lines of progress; a multiple of `STRETCH`
+STRETCH = 25  # steps of a long run; where ties may differ, both sides then continue from the same states
+PERTURBED_EVERY = 4  # stretches; in one of them eager is also compared with itself
+# Of the error from the first quarter of a long run to the last: at most linear in the number of rows.
+GROWTH = 7
+Constants = TypeVar("Constants")
+Call = tuple[str, Arrays]  # a component and its inputs
+
+
+def check_long_runs(context: Context, steps: int) -> Iterable[Comparison | Check]:
+    """`steps` decode steps of every decoder after a prefill, with the same inputs for all sides."""
+    if not context.plan.decoders:
+        yield Check("long run", True, "left out: the family has no decoder")
+    for decoder in context.plan.decoders:
+        step = context.components[decoder.step]
+        count = steps if has_window(step) else min(steps, (step.signature.capacity or 0) - MAX_ROWS)
+        if count:
+            yield from _check_long_run(context, decoder, count)
+
+
+def _check_long_run(context: Context, decoder: Decoder, steps: int) -> Iterable[Comparison | Check]:
+    """One long run.
+
+    With float activations each side keeps its own states throughout. With integer activations a tie that
+    rounds differently stays in the cache and affects later ones. All sides therefore continue from eager's
+    states every `STRETCH` steps, after these were compared. In both cases a row never changes after it was
+    written, to the bit.
+    """
+    step, streams = context.components[decoder.step], context.streams(decoder.step)
+    outputs = context.comparison(step.name, decoder.output, f"{steps} steps")
+    caches = context.comparison(step.name, "states", f"{steps} steps")
+    start = at_position(largest_example(context.components[decoder.prefill], 7), 0)
+    for stream in streams:
+        stream.run(decoder.prefill, start)
+    before, unchanged = streams[0].save_rows(MAX_ROWS), True
+    for first in range(0, steps, STRETCH):
+        if first and first % LOG_INTERVAL == 0:
+            log.info("    %d of %d steps", first, steps)
+        active = streams if first // STRETCH % PERTURBED_EVERY == 0 else streams[:2]
+        if context.is_integer(step.name):
+            states = streams[1].snapshot()
+            for stream in active:
+                stream.restore(states)
+            before = streams[0].save_rows(MAX_ROWS + first)  # the artifact may round them to half precision
+        indices = range(first, min(first + STRETCH, steps))
+        _run_steps(step, indices, active, outputs)
+        found = [stream.save_rows(MAX_ROWS + indices.stop) for stream in active]
+        for state in step.signature.states:
+            caches.add(*(rows[state.name] for rows in found))
+        old_rows = slice(0 if has_window(step) else MAX_ROWS + first)
+        unchanged &= equal_rows(before, found[0], step.signature.states, old_rows)
+        before = found[0]
+    yield from (outputs, caches)
+    suffix = f": {step.name}" if len(context.plan.decoders) > 1 else ""
+    if not has_window(step):
+        detail = f"{'unchanged' if unchanged else 'changed'} over {steps} steps, to the bit"
+        yield Check(f"written rows{suffix}", unchanged, detail)
+    yield _check_drift(f"no drift{suffix}", outputs, steps)
+
+
+def _run_steps(step: Component, indices: range, streams: list[Stream], compared: Comparison) -> None:
+    for index in indices:
+        inputs = at_position(step.example(index), MAX_ROWS + index)
+        results = [stream.run(step.name, inputs) for stream in streams]
+        compared.add(*(result[compared.output] for result in results))
+
+
+def _check_drift(name: str, compared: Comparison, steps: int) -> Check:
+    errors = [call.largest for call in compared.calls]
+    quarter = max(len(errors) // 4, 1)
+    first, last = (float(np.median(part)) for part in (errors[:quarter], errors[-quarter:]))
+    ties = float(np.median([call.largest for call in compared.perturbed])) if compared.perturbed else 0.0
+    # below a tenth of the bar it may be rounding
+    limit = max(GROWTH * first, TIE_FACTOR * ties, compared.float_bar / 10)
+    detail = (
+        f"median error {first:.1e} in the first quarter of {steps} steps, {last:.1e} in the last, "
+        f"limit {limit:.1e}"
+    )
+    return Check(name, last <= limit, detail)
+
+
+def check_replay(context: Context) -> Iterable[Check]:
+    """Reset and replay give the same bits, and two interleaved streams give what each gives separately.
+
+    Sliding-window caches are full before, those of one graph at a time.
+    """
+    steps = [graph[-1] for graph in context.stateful_graphs()]
+    if not steps:
+        yield Check("replay", True, "left out: no component has states")
+        return
+    with_window = [[step] for step in steps if has_window(step)]
+    found = [_replay(context, some) for some in with_window or [steps]]
+    repeated, interleaved = (all(results) for results in zip(*found, strict=True))
+    yield Check("reset and replay", repeated, "compared bit for bit")
+    yield Check("two interleaved streams", interleaved, "compared bit for bit with each run separately")
+
+
+def _replay(context: Context, steps: list[Component]) -> tuple[bool, bool]:
+    """Whether calls of these components give the same after a reset, and between calls of another stream."""
+    runs = [_calls(context, steps, seed) for seed in (1, 2)]
+    windows = {state.name for step in steps for state in step.signature.states if state.window}
+    full = full_states(context.engines.eager, windows)
+
+    def restart(stream: Stream) -> Stream:
+        stream.reset()
+        if windows:
+            stream.restore(full)
+        return stream
+
+    def run_alone(calls: list[Call]) -> list[Arrays]:
+        restart(stream)
+        return [stream.run(*call) for call in calls]
+
+    stream = context.engines.artifact.stream()
+    separate = [run_alone(calls) for calls in runs]
+    repeated = _are_equal(separate[0], run_alone(runs[0]))
+    pair = [restart(stream), restart(context.engines.artifact.stream())]
+    interleaved = [
+        [one.run(*call) for one, call in zip(pair, calls, strict=True)] for calls in zip(*runs, strict=True)
+    ]
+    return repeated, all(map(_are_equal, zip(*separate, strict=True), interleaved))
+
+
+def _calls(context: Context, steps: list[Component], seed: int) -> list[Call]:
+    """A prefill of every decoder, then steps of all components in turns, across the end of windows."""
+    half, calls, first = MAX_ROWS // 2, [], dict.fromkeys((step.name for step in steps), 0)
+    for decoder in context.plan.decoders:
+        prefill = context.components[decoder.prefill]
+        if not has_window(prefill):
+            calls.append((prefill.name, largest_example(prefill, seed, half)))
+            first[decoder.step] = half
+    for step in steps:
+        cache = step.signature.cache
+        if cache and cache.window:
+            first[step.name] = cache.positions - context.extent.replay_steps // 2
+    return calls + [
+        (step.name, at_position(step.example(seed + index), first[step.name] + index))
+        for index in range(context.extent.replay_steps)
+        for step in steps
+    ]
+
+
+def _are_equal(first: Iterable[Arrays], second: Iterable[Arrays]) -> bool:
+    return all(np.array_equal(a[name], b[name]) for a, b in zip(first, second, strict=True) for name in a)
+
+
+def check_codes(
+    context: Context, workload: VerificationWorkload[Constants], constants: Constants
+) -> Iterable[Check | Report]:
+    """Codes with the same history on all sides.
+
+    The code with the largest logit is equal wherever its margin exceeds what the bars let two logits move.
+    The family decides about codes that have no logits. The effect of quantisation is reported.
+    """
+    steps, engines = context.extent.run_steps, context.engines
+    reference = workload.teacher_forced_run(engines.eager.stream(), constants, steps, None)
+    found = workload.teacher_forced_run(engines.artifact.stream(), constants, steps, reference.codes).codes
+    perturbed = (
+        workload.teacher_forced_run(engines.perturbed.stream(), constants, steps, reference.codes)
+        if any(context.is_integer(decoder.step) for decoder in context.plan.decoders)
+        else None
+    )
+    yield _check_logits(reference, found, _logit_error(reference, perturbed, context.bars.lowering))
+    if near := workload.codes_are_near(found, reference.codes):
+        yield Check("other codes, teacher-forced", near.passed, near.detail)
+    yield Report("codes, artifact and eager", _equal_codes(found, reference.codes))
+    if engines.full:
+        full = workload.teacher_forced_run(engines.full.stream(), constants, steps, reference.codes)
+        distances = [measure(a, b).norm for a, b in zip(reference.hidden, full.hidden, strict=True)]
+        values = _equal_codes(reference.codes, full.codes) | {"hidden_distance": float(np.median(distances))}
+        yield Report("codes, eager and full precision", values)
+
+
+def _logit_error(reference: ForcedRun, perturbed: ForcedRun | None, float_bar: float) -> float:
+    """The distance that the bars let a logit move.
+
+    With integer activations (`perturbed`) a tie may move all logits of a step. Each may then move by the bar
+    of a worst call of their root mean square, or by `TIE_FACTOR` times what another order of sums moves them.
+    That order may meet no tie.
+    """
+    error = float_bar * float(np.abs(reference.logits).max())
+    if perturbed is not None:
+        error = max(error, TIE_FACTOR * float(np.abs(perturbed.logits - reference.logits).max()))
+        error = max(error, TIE_BAR * float(np.sqrt(np.square(reference.logits).mean(axis=1)).max()))
+    return error
+
+
+def _check_logits(reference: ForcedRun, found: np.ndarray, error: float) -> Check:
+    second, first = np.sort(reference.logits, axis=1)[:, -2:].T
+    near = first - second <= 2 * error
+    different = found[:, 0] != reference.codes[:, 0]
+    excused = int((different & near).sum())
+    detail = (
+        f"{int((~different).sum())} of {len(found)} equal, {excused} of the others have a margin below "
+        f"{2 * error:.1e}, as {int(near.sum())} of all steps"
+    )
+    return Check("codes, teacher-forced", int(different.sum()) == excused, detail)
+
+
+def check_free_run(
+    context: Context, workload: VerificationWorkload[Constants], constants: Constants
+) -> Iterable[Check | Report]:
+    """A run of the artifact that continues from its own codes is finite, and not empty unless eager's is.
+
+    Its distance from eager, and that of eager from full precision, are reported.
+    """
+    steps, engines = context.extent.run_steps, context.engines
+    eager = workload.free_run(engines.eager.stream(), constants, steps)
+    artifact = workload.free_run(engines.artifact.stream(), constants, steps)
+    passed = bool(np.isfinite(artifact).all()) and bool(len(artifact)) >= bool(len(eager))
+    yield Check("free run", passed, "finite" if passed else "empty, or with values that are not finite")
+    if passed:
+        yield Report("free run, artifact and eager", workload.compare(artifact, eager, constants))
+    if engines.full:
+        full = workload.free_run(engines.full.stream(), constants, steps)
+        yield Report("free run, eager and full precision", workload.compare(eager, full, constants))
+
+
+def _equal_codes(found: np.ndarray, expected: np.ndarray) -> dict[str, float]:
+    """Shares of equal codes: of the first column, which has logits, and of the others."""
+    equal = found == expected
+    shares = {"codes_equal": float(equal[:, 0].mean())}
+    return shares | ({"other_codes_equal": float(equal[:, 1:].mean())} if equal.shape[1] > 1 else {})
