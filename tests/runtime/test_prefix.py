@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from bundle.errors import UsageError
 from bundle.manifest import Bundle
@@ -21,8 +22,9 @@ def copy(bundles, tmp_path, request) -> Path:
     return Path(shutil.copytree(bundles / request.param, tmp_path / "bundle"))
 
 
-def spoken(bundle: Path, text: str = "Hello there.") -> np.ndarray:
-    return np.concatenate(list(open_bundle(bundle, check_hashes=False).speak(text, seed=3, max_frames=4)))
+def spoken(bundle: Path, text: str = "Hello there.", voice: str | None = None) -> np.ndarray:
+    task = open_bundle(bundle, check_hashes=False)
+    return np.concatenate(list(task.speak(text, voice=voice, seed=3, max_frames=4)))
 
 
 def kept(bundle: Path) -> list[Path]:
@@ -62,6 +64,21 @@ def test_damaged_rows_are_computed_again_and_bundles_do_not_share_rows(copy, cap
     manifest = copy / "manifest.json"
     manifest.write_text(manifest.read_text() + " ")
     spoken(copy)
+    assert len(kept(copy)) == 2
+
+
+@pytest.mark.parametrize("copy", ["onnx"], indirect=True)
+def test_voices_of_equal_length_do_not_share_rows(copy):
+    one, two = sorted((copy / "voices").glob("*.safetensors"))[:2]
+    rows = load_file(one)["embedding"]
+    save_file({"embedding": rows[::-1].copy()}, two)
+    expected = {}
+    for voice in (one.stem, two.stem):
+        expected[voice] = spoken(copy, voice=voice)
+        shutil.rmtree(copy.with_name("bundle.prefixes"))
+    assert not np.array_equal(expected[one.stem], expected[two.stem])
+    for voice in (one.stem, two.stem, one.stem):
+        np.testing.assert_array_equal(spoken(copy, voice=voice), expected[voice])
     assert len(kept(copy)) == 2
 
 
