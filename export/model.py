@@ -1,7 +1,9 @@
 """The modules of a checkpoint with a job's quantisation, loaded graph by graph."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
+import torch
 from torch import nn
 
 from bundle.errors import ExportError
@@ -11,6 +13,17 @@ from export.resolve import Resolved
 from export.targets.base import Graph
 from model.checkpoint import materialize
 from quantize.modules import Quantizer, pack_modules
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Computes with one thread of torch, because the order of sums depends on their number."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)
 
 
 class Model:
@@ -35,7 +48,8 @@ class Model:
         family, root = source.family, source.root()
         quantizer = Quantizer(resolved.recipes[graph], family.is_constant)
         materialize(root, source.checkpoint, family.weights_of_graph[graph], quantizer)
-        module = family.build(graph, root, source.config, resolved.options, resolved.cache_length)
+        with _one_thread():  # constants are folded
+            module = family.build(graph, root, source.config, resolved.options, resolved.cache_length)
         if self._precision == "float16":
             _round_to_float16(graph, module)
         if report := quantizer.report():

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from bundle.errors import ExportError
-from bundle.manifest import Precision
+from bundle.manifest import Bundle, Precision
 from bundle.spec import Dtype, LayoutName, Signature
 from model.component import Component
 from quantize.schemes import Scheme
+from runtime.engines.base import Engine, EngineOptions
 
 if TYPE_CHECKING:
     from torch import nn
@@ -163,6 +164,13 @@ class Target(ABC):
         Returns a description of what was compared. Empty means that the target compares nothing.
         """
         return ""
+
+    def open_with_float_activations(self, bundle: Bundle, options: EngineOptions) -> Engine | None:
+        """An engine that runs the artifacts without rounding activations, for verification.
+
+        None means that the runner of the target cannot do so.
+        """
+        return None
 
     def readme_notes(self, has_sliding_window: bool) -> str:
         """Paragraphs for the README of a bundle."""

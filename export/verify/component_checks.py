@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from bundle.errors import UsageError
-from export.verify.comparison import Check, Comparison
+from export.verify.comparison import Check, Comparison, least_margin
 from export.verify.context import MAX_ROWS, Context, at_position, equal_rows, full_states, has_window
 from model.component import Component
 from model.family import ChunkedComponent
@@ -29,7 +29,7 @@ def _check_component(context: Context, component: Component) -> Iterable[Compari
     outputs = [
         context.comparison(component.name, spec.name, "outputs") for spec in component.signature.outputs
     ]
-    states = context.comparison(component.name, "states", "states")
+    states = context.state_comparisons(component.name, "states")
     rest_unchanged = True
     for before, inputs, rows in _calls(context, component, streams[0]):
         results = [_run(stream, before, component, [inputs])[0] for stream in streams]
@@ -37,13 +37,13 @@ def _check_component(context: Context, component: Component) -> Iterable[Compari
         for comparison in outputs:
             name = comparison.output
             comparison.add(*(result[name] for result in results), full=exact.get(name))
-        if component.signature.states:
+        if states:
             rest_unchanged &= _compare_states(component, before, rows, streams, states)
     for comparison in outputs:
         comparison.quantisation_bar = context.bars.quantisation.get(component.graph)
         yield comparison
-    if component.signature.states:
-        yield states
+    if states:
+        yield least_margin(states.values())
         if _has_plain_caches(component):
             detail = "unchanged" if rest_unchanged else "changed"
             yield Check(f"{component.name}: rows that are not written", rest_unchanged, detail)
@@ -52,7 +52,7 @@ def _check_component(context: Context, component: Component) -> Iterable[Compari
 def _calls(context: Context, component: Component, artifact: Stream) -> Iterable[tuple[Arrays, Arrays, int]]:
     """The states before each call, its inputs, and the end of the rows that it writes."""
     bounds = artifact.signatures[component.name].dims
-    for seed in context.extent.seeds:
+    for seed in context.extent.seeds if bounds else context.call_seeds:
         position = MAX_ROWS if _is_warm(context, component, seed) else 0
         states = context.start_states(component.graph, seed, position > 0)
         for size in context.extent.sizes if bounds else (1,):
@@ -78,7 +78,7 @@ def _run(stream: Stream, states: Arrays, component: Component, calls: Sequence[A
 
 
 def _compare_states(
-    component: Component, before: Arrays, rows: int, streams: list[Stream], compared: Comparison
+    component: Component, before: Arrays, rows: int, streams: list[Stream], compared: dict[str, Comparison]
 ) -> bool:
     """Adds every state, of a cache the rows up to the last one written.
 
@@ -86,8 +86,8 @@ def _compare_states(
     """
     specs, is_plain = component.signature.states, _has_plain_caches(component)
     found = [stream.save_rows(rows) if is_plain else stream.snapshot() for stream in streams]
-    for spec in specs:
-        compared.add(*(states[spec.name] for states in found))
+    for name, comparison in compared.items():
+        comparison.add(*(states[name] for states in found))
     return not is_plain or equal_rows(streams[0].snapshot(), before, specs, slice(rows, None))
 
 
@@ -113,7 +113,7 @@ def check_last_positions(context: Context) -> Iterable[Comparison | Check]:
 
 
 def _run_from_full_caches(context: Context, component: Component, last: int) -> Comparison:
-    seeds, output = context.extent.seeds, component.signature.outputs[0].name
+    seeds, output = context.call_seeds, component.signature.outputs[0].name
     runs: list[Sequence[int]] = [(last,)]
     if has_window(component) and (cache := component.signature.cache):
         runs.insert(0, range(cache.positions - 1, cache.positions + context.extent.past_window))
@@ -154,7 +154,7 @@ def _check_batch(context: Context, component: Component, stream: Stream) -> Iter
         component.name, {name: np.concatenate([call[name] for call in calls]) for name in calls[0]}
     )
     outputs = [context.comparison(component.name, spec.name, check) for spec in component.signature.outputs]
-    caches = context.comparison(component.name, "states", check)
+    caches = context.state_comparisons(component.name, check)
     for index, call in enumerate(calls):
         references = context.streams(component.name)[1:]
         for reference in references if has_cache else ():
@@ -165,9 +165,9 @@ def _check_batch(context: Context, component: Component, stream: Stream) -> Iter
             comparison.add(found[name][index : index + 1], *(result[name] for result in results))
         if has_cache:
             written = [side.save_rows(positions[index] + 1) for side in (stream.slot(index), *references)]
-            for name in (state.name for state in component.signature.states if state.cache):
-                caches.add(*(rows[name] for rows in written))
-    yield from [*outputs, caches] if has_cache else outputs
+            for name, comparison in caches.items():
+                comparison.add(*(rows[name] for rows in written))
+    yield from [*outputs, least_margin(caches.values())] if has_cache else outputs
 
 
 def check_streaming(context: Context) -> Iterable[Comparison | Check]:
@@ -201,6 +201,6 @@ def _check_chunks(context: Context, chunked: ChunkedComponent) -> Comparison:
     whole = run(engines.eager, min(count, largest))
     largest = engines.artifact.stream().signatures[component.name].dims[dim][1]
     for size in sorted({min(size, largest, count) for size in (*CHUNKS, count)}):
-        perturbed = run(engines.perturbed, size) if context.is_integer(component.name) else None
-        compared.add(run(engines.artifact, size), whole, perturbed)
+        artifact, _, *others = context.compared(component.name)
+        compared.add(run(artifact, size), whole, *(run(engine, size) for engine in others))
     return compared

@@ -62,13 +62,15 @@ class ComparedEngines:
     """Engines of the same components.
 
     `artifact` runs what was lowered. `eager` has the artifact's integers and activation arithmetic.
-    `perturbed` is eager under another order of float sums. `full` is eager in full precision; None where no
+    `unrounded` is eager with float activations. `perturbed` is eager under another order of float sums; None
+    where too few calls are compared for a share of them. `full` is eager in full precision; None where no
     weight is rounded or memory does not hold it.
     """
 
     artifact: Engine
     eager: Engine
-    perturbed: Engine
+    unrounded: Engine
+    perturbed: Engine | None = None
     full: Engine | None = None
 
 
@@ -99,14 +101,31 @@ class Context:
     def comparison(self, component: str, output: str, check: str) -> Comparison:
         return Comparison(component, output, check, self.is_integer(component), self.bars.lowering)
 
+    @property
+    def call_seeds(self) -> tuple[int, ...]:
+        """Seeds of calls of one size: more of them where a share of the calls is compared."""
+        extent = self.extent
+        count = len(extent.seeds) * len(extent.sizes)
+        return tuple(range(count)) if self.engines.perturbed else extent.seeds
+
+    def state_comparisons(self, component: str, check: str) -> dict[str, Comparison]:
+        """A comparison for each state, because the error of one is lost among many."""
+        states = self.components[component].signature.states
+        return {
+            state.name: self.comparison(component, "states", f"{check}: {state.name}") for state in states
+        }
+
     def streams(self, component: str) -> list[Stream]:
         """A new stream of each engine of `compared`."""
         return [engine.stream() for engine in self.compared(component)]
 
     def compared(self, component: str) -> tuple[Engine, ...]:
-        """The artifact, eager and, for integer activations, perturbed eager."""
-        engines = (self.engines.artifact, self.engines.eager, self.engines.perturbed)
-        return engines[: 3 if self.is_integer(component) else 2]
+        """The artifact, eager and, for integer activations, the engines that tell how far rounding goes."""
+        engines = (self.engines.artifact, self.engines.eager)
+        if not self.is_integer(component):
+            return engines
+        others = (self.engines.unrounded, self.engines.perturbed)
+        return (*engines, *(engine for engine in others if engine))
 
     def is_integer(self, component: str) -> bool:
         """Whether the component's activations are integers, so that ties may round differently."""

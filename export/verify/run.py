@@ -32,14 +32,14 @@ from export.verify.component_checks import (
 from export.verify.context import SAMPLE, SMOKE, WHOLE, Bars, ComparedEngines, Context
 from export.verify.eager import EagerEngine, perturbed
 from export.verify.run_checks import check_codes, check_free_run, check_long_runs, check_replay
-from quantize.modules import QuantizedModule
+from quantize.modules import QuantizedModule, float_activations
 from runtime.engines import open_engine
 from runtime.engines.base import EngineOptions
 from runtime.families import open_family, read_constants
 
 DEFAULT_STEPS, OTHER_STEPS = 1000, 200  # of the long run: in the first precision, and in the others
 HEADINGS = (
-    f"{'component':<14} {'output':<16} {'check':<20} {'lowering':>9} {'bar':>7} {'worst':>9} {'beyond':>7} "
+    f"{'component':<14} {'output':<16} {'check':<36} {'lowering':>9} {'bar':>7} {'worst':>9} {'beyond':>7} "
     f"{'allowed':>7} {'distance':>9} {'bar':>7} {'margin':>8} {'quantisation':>13} {'bar':>7}"
 )
 
@@ -100,18 +100,10 @@ def verify(
         results += _check_structure(graph, bundle, target)
         model.pack(graph.name)
         free_memory()
-    precisions = (
-        options.precisions or target.verification_precisions[: 1 if resolved.source.is_large else None]
-    )
-    for index, precision in enumerate(precisions):
-        units = options.compute_units if precision is None else None
-        engine_options = EngineOptions(compute_precision=precision, compute_units=units)
-        steps = options.steps if index == 0 else min(options.steps, OTHER_STEPS)
-        suffix = f", {precision}" if precision else ""
-        found = _run_checks(
-            _open_context(bundle, resolved, target, model, engine_options), bundle, steps, suffix
-        )
-        results += [replace(result, name=f"{result.name}{suffix}") for result in found]
+    for mode in _modes(bundle, resolved, target, model, options):
+        found = _run_checks(_open_context(bundle, resolved, target, model, mode), bundle, mode)
+        results += [replace(result, name=f"{result.name}{mode.suffix}") for result in found]
+        free_memory()
     return VerificationResult(
         tuple(result for result in results if not isinstance(result, Report)),
         {result.name: result.values for result in results if isinstance(result, Report)},
@@ -126,28 +118,82 @@ def _check_structure(graph: Graph, bundle: Bundle, target: Target) -> list[Check
     return [Check(graph.name, True, detail)] if detail else []
 
 
-def _open_context(
-    bundle: Bundle, resolved: Resolved, target: Target, model: Model, options: EngineOptions
-) -> Context:
-    """The engines to compare in one precision, with their bars."""
+@dataclass(frozen=True)
+class _Mode:
+    """A way in which the artifact runs.
+
+    With `float_activations`, neither the artifact nor eager rounds activations. This is not how the runtime
+    runs it, but no tie hides an error. `float_first` says that another mode does so before this one.
+    """
+
+    engine: EngineOptions
+    steps: int
+    float_activations: bool = False
+    float_first: bool = False
+
+    @property
+    def suffix(self) -> str:
+        texts = (self.engine.compute_precision, "float activations" if self.float_activations else None)
+        return "".join(f", {text}" for text in texts if text)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        return ("replay", "free run") if self.float_activations else ()
+
+
+def _modes(
+    bundle: Bundle, resolved: Resolved, target: Target, model: Model, options: VerifyOptions
+) -> list[_Mode]:
+    """The mode with the tightest bars is the first one. It gets the whole long run."""
+    precisions = (
+        options.precisions or target.verification_precisions[: 1 if resolved.source.is_large else None]
+    )
+    modes: list[_Mode] = []
+    for precision in precisions:
+        units = options.compute_units if precision is None else None
+        engine = EngineOptions(compute_precision=precision, compute_units=units)
+        has_integers = bool(_bars(model.graphs(), target, False).integer_graphs)
+        float_first = has_integers and target.open_with_float_activations(bundle, engine) is not None
+        for as_floats in (True, False) if float_first else (False,):
+            steps = min(options.steps, OTHER_STEPS) if modes else options.steps
+            modes.append(_Mode(engine, steps, as_floats, float_first and not as_floats))
+    return modes
+
+
+def _open_context(bundle: Bundle, resolved: Resolved, target: Target, model: Model, mode: _Mode) -> Context:
+    """The engines to compare in one mode, with their bars."""
     layout, components = target.layout, model.components
-    is_float16 = target.runs_in_float16(options.compute_precision)
+    is_float16 = target.runs_in_float16(mode.engine.compute_precision)
     bars = _bars(model.graphs(), target, is_float16)  # loads every graph, which fills `model.quantized`
-    dtype = torch.float16 if is_float16 else torch.float32
     reference = Model(resolved.in_full_precision(), layout)
     is_large = resolved.source.is_large
     is_rounded = any(model.quantized.values()) or bundle.job.compute_precision == "float16"
+    unrounded = EagerEngine(components, model.module, layout, float_activations)
+    if mode.float_activations:
+        artifact = target.open_with_float_activations(bundle, mode.engine)
+        engines = ComparedEngines(artifact or open_engine(bundle, mode.engine), unrounded, unrounded)
+        bars = replace(bars, integer_graphs=frozenset())
+    else:
+        kernel, dtype = target.linear_kernel, torch.float16 if is_float16 else torch.float32
+        counts_ties = not is_large and not mode.float_first
+        engines = ComparedEngines(
+            artifact=open_engine(bundle, mode.engine),
+            eager=EagerEngine(components, model.module, layout, kernel),
+            unrounded=unrounded,
+            perturbed=(
+                EagerEngine(components, model.module, layout, perturbed(kernel, dtype))
+                if counts_ties
+                else None
+            ),
+            full=EagerEngine(components, reference.module, layout) if is_rounded and not is_large else None,
+        )
+    extent = WHOLE if not is_large else SMOKE if target.is_slow else SAMPLE
     return Context(
         {component.name: component for component in components},
-        ComparedEngines(
-            artifact=open_engine(bundle, options),
-            eager=EagerEngine(components, model.module, layout, target.linear_kernel),
-            perturbed=EagerEngine(components, model.module, layout, perturbed(target.linear_kernel, dtype)),
-            full=EagerEngine(components, reference.module, layout) if is_rounded and not is_large else None,
-        ),
+        engines,
         resolved.source.family.verification,
         bars,
-        WHOLE if not is_large else SMOKE if target.is_slow else SAMPLE,
+        replace(extent, left_out=(*extent.left_out, *mode.left_out)),
         {entry.name: entry.max_batch for entry in bundle.components},
     )
 
@@ -178,12 +224,12 @@ def _bars(graphs: Iterable[Graph], target: Target, is_float16: bool) -> Bars:
     )
 
 
-def _run_checks(context: Context, bundle: Bundle, steps: int, suffix: str) -> Iterable[Result]:
+def _run_checks(context: Context, bundle: Bundle, mode: _Mode) -> Iterable[Result]:
     workload, constants = open_family(bundle.job.family).verification, read_constants(bundle.job)
     extent = context.extent
     checks: dict[str, Iterable[Result]] = {
         "components": check_components(context),
-        "long run": check_long_runs(context, min(steps, extent.steps)),
+        "long run": check_long_runs(context, min(mode.steps, extent.steps)),
         "last positions": check_last_positions(context),
         "replay": check_replay(context),
         "batches": check_batches(context),
@@ -191,12 +237,12 @@ def _run_checks(context: Context, bundle: Bundle, steps: int, suffix: str) -> It
         "codes": check_codes(context, workload, constants),
         "free run": check_free_run(context, workload, constants),
     }
-    if extent is not WHOLE:
+    if extent.steps != WHOLE.steps:
         detail = f"a model of billions of weights: {extent}; not compared with full precision"
         log.info("  checking a sample of %s", detail)
         yield Check("sample", True, detail)
     for name in (name for name in checks if name not in extent.left_out):
-        log.info("  checking%s: %s", suffix.replace(",", " in", 1), name)
+        log.info("  checking%s: %s", mode.suffix.replace(",", " in", 1), name)
         yield from guarded(checks[name], name)
 
 
@@ -239,10 +285,11 @@ def _comparison_line(row: Comparison) -> str:
     margin = finite(row.margin)
     factor = "-" if margin is None else f"{margin:.1f}x" if margin < 1000 else ">1000x"
     return (
-        f"{row.component:<14} {row.output:<16} {row.name:<20} {_short(row.typical):>9} {_short(row.bar):>7} "
-        f"{_short(row.worst):>9} {row.beyond:>7.0%} {row.beyond_allowed:>7.0%} {_short(row.distance):>9} "
-        f"{_short(row.distance_bar):>7} {factor:>8} {_short(row.quantisation_error):>13} "
-        f"{_short(row.quantisation_bar):>7} {'' if row.passed else 'FAILED'}"
+        f"{row.component:<14} {row.output:<16} {row.name:<36} {_short(row.typical):>9} "
+        f"{_short(row.float_bar):>7} {_short(row.worst):>9} {row.beyond:>7.0%} "
+        f"{row.beyond_allowed:>7.0%} {_short(row.distance):>9} {_short(row.distance_bar):>7} {factor:>8} "
+        f"{_short(row.quantisation_error):>13} {_short(row.quantisation_bar):>7} "
+        f"{'' if row.passed else 'FAILED'}"
     ).rstrip()
 
 
@@ -257,8 +304,8 @@ def _smallest_margin(comparisons: list[Comparison]) -> str:
 
 def _failed_comparison(row: Comparison) -> str:
     text = (
-        f"{row.component}.{row.output} ({row.name}): error {_short(row.typical)}, bar {_short(row.bar)}, "
-        f"worst {_short(row.worst)}"
+        f"{row.component}.{row.output} ({row.name}): error {_short(row.typical)}, "
+        f"bar {_short(row.float_bar)}, worst {_short(row.worst)}"
     )
     if row.beyond:
         text += f", {row.beyond:.0%} of the calls beyond it"

@@ -1,6 +1,7 @@
 """ONNX Runtime. One session per graph; attention reads and writes the caches in place."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
@@ -38,13 +39,17 @@ class OnnxEngine(Engine):
             path, available = self.bundle.folder / file, ort.get_available_providers()
             try:
                 self._sessions[file] = ort.InferenceSession(
-                    path,
+                    self.read_graph(path),
                     self._session_options(),
                     providers=[provider for provider in PROVIDERS if provider in available],
                 )
             except Exception as error:  # ONNX Runtime's exceptions have no common base below Exception
                 raise VoxportError(f"{path}: ONNX Runtime cannot open it: {first_line(error)}") from None
         return self._sessions[file]
+
+    def read_graph(self, path: Path) -> Path | bytes:
+        """The graph of a session: its file, or its content."""
+        return path
 
     def _session_options(self) -> ort.SessionOptions:
         options = ort.SessionOptions()
@@ -53,6 +58,8 @@ class OnnxEngine(Engine):
         # Threads that spin after a call compete with those of the next session: 325 ms per frame instead of
         # 180 ms.
         options.add_session_config_entry("session.force_spinning_stop", "1")
+        folder = str(self.bundle.folder.resolve())  # of weights, where a graph is not read from its file
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
         options.log_severity_level = 4  # errors are raised; a second copy on stderr is not needed
         return options
 

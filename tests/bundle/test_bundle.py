@@ -4,6 +4,7 @@ import contextlib
 import copy
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 import soundfile
+import torch
 from bundle_options import QUANT
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,11 +42,18 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_the_same_inputs_give_the_same_bytes(bundles, tmp_path):
-    """Exports in another process, with another hash seed. Core ML has its own test."""
-    command = [sys.executable, "-m", "export", "--target", "onnx", *QUANT, "--out", str(tmp_path / "again")]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    first, again = contents(bundles / "onnx"), contents(tmp_path / "again")
+@pytest.mark.parametrize("target", ["onnx", "executorch"])
+def test_the_same_inputs_give_the_same_bytes(bundles, tmp_path, target):
+    """Exports in another process, with another hash seed and number of threads. Core ML has its own test."""
+    command = [sys.executable, "-m", "export", "--target", target, *QUANT, "--no-verify"]
+    command += ["--out", str(tmp_path / "again")]
+    threads = str(1 + torch.get_num_threads())
+    subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": threads}, check=True, capture_output=True
+    )
+    first, again = contents(bundles / target), contents(tmp_path / "again")
+    manifests = [json.loads(files.pop("manifest.json")) for files in (first, again)]
+    assert manifests[0] | {"verification": None} == manifests[1] | {"verification": None}
     assert first.keys() - {"verify.json"} == again.keys()
     assert [name for name in again if first[name] != again[name]] == []
 

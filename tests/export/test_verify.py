@@ -8,7 +8,7 @@ import pytest
 from bundle_options import vouch_for
 
 from export.__main__ import main as export
-from export.verify.comparison import FLOAT_BAR, TIE_BAR, Comparison, measure
+from export.verify.comparison import FLOAT_BAR, Comparison, measure
 
 pytestmark = pytest.mark.slow
 
@@ -135,16 +135,44 @@ def test_nan_on_both_sides_is_not_equal():
     assert measure(nan, nan).largest == float("inf")
 
 
+ONES = np.ones(4)
+
+
+def compare_ones(integer: bool, *errors: float, rounding: float = 0.0, perturbed: float = 0.0) -> Comparison:
+    """A comparison with a call for each error of all values, and eager as far from itself as given."""
+    compared = Comparison("c", "o", "check", integer)
+    for error in errors:
+        others = (ONES + rounding, ONES + perturbed) if integer else ()
+        compared.add(ONES + error, ONES, *others)
+    return compared
+
+
 @pytest.mark.parametrize("integer", [False, True])
-def test_a_comparison_without_a_call_or_with_one_far_call_fails(integer):
+def test_a_comparison_without_a_call_fails(integer):
     empty = Comparison("c", "o", "check", integer)
-    far = Comparison("c", "o", "check", integer)
-    for _ in range(9):
-        far.add(np.ones(4), np.ones(4))
-    assert far.passed
-    far.add(np.ones(4) + (TIE_BAR if integer else FLOAT_BAR) * 1.1, np.ones(4))
-    assert not far.passed
     assert not empty.passed and json.loads(json.dumps(empty.row()))["lowering_error"] is None
+
+
+def test_with_float_activations_no_call_may_exceed_one_ten_thousandth():
+    assert FLOAT_BAR == 1e-4
+    assert compare_ones(False, *[0.9e-4] * 10).passed
+    assert not compare_ones(False, *[0.0] * 9, 1.1e-4).passed
+
+
+def test_with_integer_activations_no_call_may_exceed_twice_the_effect_of_rounding():
+    assert compare_ones(True, *[0.0] * 99, 1.9e-3, rounding=1e-3).passed
+    assert not compare_ones(True, *[0.0] * 99, 2.1e-3, rounding=1e-3).passed
+    # rounding that changes nothing leaves the bar of floats
+    assert compare_ones(True, *[0.9e-4] * 10).passed
+    assert not compare_ones(True, *[0.0] * 99, 1.1e-4).passed
+
+
+def test_an_error_in_every_call_fails_where_eager_meets_few_ties():
+    errors = [1.1e-4] * 48
+    assert not compare_ones(True, *errors, rounding=1e-2).passed
+    assert compare_ones(True, *errors, rounding=1e-2, perturbed=1e-3).passed  # each call may meet a tie
+    # half of the calls that meet no tie, less three standard deviations: 1 - (1 / 2 - 3 · 0.5 / sqrt(48))
+    assert compare_ones(True, *errors, rounding=1e-2).beyond_allowed == pytest.approx(0.7165, abs=1e-4)
 
 
 def test_the_wrong_checkpoint_is_refused(onnx_copy, tmp_path, capsys):

@@ -14,7 +14,7 @@ from export.verify.comparison import Comparison, Report, Result
 from export.verify.context import Bars, ComparedEngines, Context
 from export.verify.eager import EagerEngine, perturbed
 from export.verify.run import guarded
-from quantize.modules import int8_per_block
+from quantize.modules import float_activations, int8_per_block
 from runtime.engines.base import Arrays, Engine, Stream
 from runtime.families import open_family
 
@@ -106,6 +106,7 @@ class Engines:
         self.model = Model(resolve(self.source, self.request), layout)
         self.components = self.model.components
         self.eager = EagerEngine(self.components, self.model.module, layout, int8_per_block)
+        self.unrounded = EagerEngine(self.components, self.model.module, layout, float_activations)
         kernel = perturbed(int8_per_block)
         self.perturbed = EagerEngine(self.components, self.model.module, layout, kernel)
         self.integer_graphs = frozenset(
@@ -132,7 +133,7 @@ class Engines:
         engine = artifact if isinstance(artifact, Engine) else self.faulty(artifact)
         return Context(
             {component.name: component for component in self.components},
-            ComparedEngines(engine, eager or self.eager, self.perturbed, full),
+            ComparedEngines(engine, eager or self.eager, self.unrounded, self.perturbed, full),
             self.source.family.verification,
             Bars(quantisation=quantisation or {}, integer_graphs=self.integer_graphs),
             max_batch=max_batch or {},

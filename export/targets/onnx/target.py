@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from bundle.manifest import Bundle
 from export.targets.base import Costs, EntryPoint, Graph, Target
 from model.component import Component
+from runtime.engines.base import Engine, EngineOptions
 
 
 class OnnxTarget(Target):
@@ -38,3 +40,8 @@ cleared.
         from export.targets.onnx.lowering import lower_graph
 
         lower_graph(graph, folder, self.max_batch)
+
+    def open_with_float_activations(self, bundle: Bundle, options: EngineOptions) -> Engine:
+        from export.targets.onnx.float_activations import FloatActivationsEngine
+
+        return FloatActivationsEngine(bundle, options)
