@@ -16,6 +16,7 @@ import torch.nn.functional as F
 import torchao.quantization.quant_primitives  # noqa: F401  registers the operators used below
 from torch import nn
 
+from bundle.errors import RecipeError
 from quantize.recipe import Recipe
 from quantize.schemes import IntegerScheme, PaletteScheme, Scheme
 from quantize.search import SquaredErrors
@@ -239,12 +240,20 @@ class Quantizer:
     quantized: list[str] = field(default_factory=list)
 
     def __call__(self, path: str, module: nn.Module, weight: torch.Tensor) -> QuantizedModule | None:
-        """The module that replaces `module`, or None if the recipe keeps floating point."""
+        """The module that replaces `module`, or None if the recipe keeps floating point.
+
+        Raises RecipeError if the scheme rounds worse than to the nearest value.
+        """
         is_table = isinstance(module, nn.Embedding)
         scheme = None if self.never(path) else self.recipe.scheme_for(path, is_table)
         if scheme is None:
             return None
         found = scheme.quantize(weight, path, is_table)
+        if not found.errors.are_plausible:
+            raise RecipeError(
+                f"{path}: {scheme.describe()} changes the weight more than rounding to nearest can: "
+                f"{found.errors}; this is a defect of the scheme"
+            )
         self.errors += found.errors
         self.quantized.append(path)
         return found.module

@@ -5,7 +5,7 @@ bfloat16. All targets then hold the same weights. Scales are at least the smalle
 ML holds them exactly.
 """
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
 import torch
@@ -25,16 +25,22 @@ class SquaredErrors:
 
     searched, min_max: |w - q|² with searched and with plain min-max scales.
     norm: |w|².
+    bound: value that `min_max` cannot exceed where each weight is rounded to the nearest stored value. A
+        weight is then at most half a step away. Rounding down makes the mean square four times that of
+        rounding to nearest, 1/3 of a squared step, and exceeds this bound of 1/4.
     """
 
     searched: float = 0.0
     min_max: float = 0.0
     norm: float = 0.0
+    bound: float = 0.0
 
     def __add__(self, other: "SquaredErrors") -> "SquaredErrors":
-        return SquaredErrors(
-            self.searched + other.searched, self.min_max + other.min_max, self.norm + other.norm
-        )
+        return SquaredErrors(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
+
+    @property
+    def are_plausible(self) -> bool:
+        return self.searched <= self.min_max <= self.bound
 
 
 class ScaledWeight(NamedTuple):
@@ -55,7 +61,7 @@ def search_scales(weight: torch.Tensor, group: int | None, limits: tuple[int, in
     block = group or columns
     integers = torch.empty(rows, columns, dtype=torch.int8)
     scale = torch.empty(rows, columns // block)
-    errors = torch.zeros(3, dtype=torch.float64)  # as in SquaredErrors
+    errors = torch.zeros(4, dtype=torch.float64)  # as in SquaredErrors
     step = max(1, CHUNK // columns)
     for start in range(0, rows, step):
         part = slice(start, start + step)
@@ -67,7 +73,7 @@ def search_scales(weight: torch.Tensor, group: int | None, limits: tuple[int, in
 def _search(
     weight: torch.Tensor, block: int, limits: tuple[int, int]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """weight float32 [n, K] -> integers [n, K], scales [n, K / block], float64 [3] as in SquaredErrors."""
+    """weight float32 [n, K] -> integers [n, K], scales [n, K / block], float64 [4] as in SquaredErrors."""
     low, high = limits
     rows, columns = weight.shape
     start, _ = choose_qparams_affine(
@@ -84,15 +90,18 @@ def _search(
 
     best = attempt(start)
     min_max_error = best[2].sum(dtype=torch.float64)
+    # Steps from a weight to its integer: half of one; more at the end of a range that is not symmetric,
+    # where bfloat16 may also round the scale down by 2^-9.
+    farthest = max(0.5, (high - low) / 2 * (1 + 2**-8) - high)
+    bound = block * (farthest * best[1].double()).square().sum()
     for factor in SHRINK:
         best = _better_groups(best, attempt(start * factor))
     integers, scale, _ = best
     power = integers.square().sum(-1)
     fitted = (groups * integers).sum(-1) / power.clamp_min(1)  # least squares
     integers, scale, error = _better_groups(best, attempt(torch.where(power > 0, fitted, scale).abs()))
-    errors = torch.stack(
-        (error.sum(dtype=torch.float64), min_max_error, weight.square().sum(dtype=torch.float64))
-    )
+    norm = weight.square().sum(dtype=torch.float64)
+    errors = torch.stack((error.sum(dtype=torch.float64), min_max_error, norm, bound))
     return integers.to(torch.int8).reshape(rows, columns), scale, errors
 
 
@@ -131,6 +140,8 @@ def search_palette(weight: torch.Tensor, bits: int, channels: int) -> Palettized
         sums = torch.zeros_like(found).scatter_add_(1, places, groups)
         counts = torch.zeros_like(found).scatter_add_(1, places, torch.ones_like(groups))
         found = torch.where(counts > 0, sums / counts.clamp_min(1), found).sort(1).values
+    # half a step, and the rounding of palette values to half precision
+    farthest = (high - low) / (count - 1) / 2 + groups.abs().amax(1, keepdim=True) * 2**-11 + 2**-25
     errors = []
     for palette in (spread, found.half().float()):
         places = _nearest(groups, palette)
@@ -143,6 +154,7 @@ def search_palette(weight: torch.Tensor, bits: int, channels: int) -> Palettized
             searched=float(torch.minimum(*errors).sum(dtype=torch.float64)),
             min_max=float(errors[0].sum(dtype=torch.float64)),
             norm=float(weight.square().sum(dtype=torch.float64)),
+            bound=float(groups.shape[1] * farthest.double().square().sum()),
         ),
     )
 

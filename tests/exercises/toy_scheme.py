@@ -29,7 +29,8 @@ class Int6Scheme(Scheme):
         scale = _short(groups.abs().amax(-1, keepdim=True).clamp(min=2.0**-14) / 31)
         integers = torch.round(groups / scale)
         error = float((groups - integers * scale).square().sum())
-        errors = SquaredErrors(error, error, float(groups.square().sum()))
+        bound = float((0.5 * scale.expand_as(groups)).square().sum())
+        errors = SquaredErrors(error, error, float(groups.square().sum()), bound)
         return QuantizedWeight(Int6Linear(integers.to(torch.int8), scale, self), errors)
 
     def misfit(self, shape: Sequence[int], is_table: bool) -> str | None:

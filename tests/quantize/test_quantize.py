@@ -13,6 +13,7 @@ from export.__main__ import main as export
 from quantize.modules import (
     PalettizedLinear,
     QuantizedLinear,
+    Quantizer,
     float_activations,
     int8_per_block,
     int8_per_token,
@@ -41,6 +42,40 @@ def test_searched_scales_are_never_worse_than_min_max(scheme, seed):
 def test_the_search_lowers_the_error_of_4_bits_by_5_percent():
     found = search_scales(weight(256, 256), INT4.group, INT4.range)
     assert found.errors.searched < 0.95 * found.errors.min_max
+
+
+WEIGHTS = {
+    "normal": weight(),
+    "uniform": torch.rand(24, 96, generator=torch.Generator().manual_seed(0)) - 0.5,
+    "heavy tails": weight() ** 5,
+    "constant": torch.full((24, 96), 0.3),
+    "negative constant": torch.full((24, 96), -0.3),
+    "two values": torch.where(weight() > 0, 1.0, 0.04),
+    "ties": (torch.arange(24 * 96).reshape(24, 96) % 15 - 7).float() / 2,
+    "zero": torch.zeros(24, 96),
+    "tiny": weight() * 1e-9,
+}
+SEARCHES = {
+    "8 bits": lambda values: search_scales(values, INT8.group, INT8.range).errors,
+    "4 bits": lambda values: search_scales(values, INT4.group, INT4.range).errors,
+    "palette": lambda values: search_palette(values, 4, 8).errors,
+}
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("values", WEIGHTS)
+def test_no_weight_is_further_than_half_a_step_from_its_stored_value(values, search):
+    errors = SEARCHES[search](WEIGHTS[values])
+    assert errors.are_plausible, errors
+
+
+@pytest.mark.parametrize("scheme", [INT8, INT4])
+@pytest.mark.parametrize("rounding", ["floor_", "trunc_", "ceil_"])
+def test_a_quantiser_that_does_not_round_to_nearest_is_refused(monkeypatch, scheme, rounding):
+    monkeypatch.setattr(torch.Tensor, "round_", getattr(torch.Tensor, rounding))
+    quantizer = Quantizer(Recipe("r", scheme, scheme))
+    with pytest.raises(RecipeError, match=r"layers\.0\.wq: .*more than rounding to nearest"):
+        quantizer("layers.0.wq", torch.nn.Linear(96, 24), weight())
 
 
 @settings(max_examples=30, deadline=None)
