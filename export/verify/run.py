@@ -100,8 +100,8 @@ def verify(
         results += _check_structure(graph, bundle, target)
         model.pack(graph.name)
         free_memory()
-    for mode in _modes(bundle, resolved, target, model, options):
-        found = _run_checks(_open_context(bundle, resolved, target, model, mode), bundle, mode)
+    for mode in modes(bundle, resolved, target, model, options):
+        found = _run_checks(open_context(bundle, resolved, target, model, mode), bundle, mode)
         results += [replace(result, name=f"{result.name}{mode.suffix}") for result in found]
         free_memory()
     return VerificationResult(
@@ -119,7 +119,7 @@ def _check_structure(graph: Graph, bundle: Bundle, target: Target) -> list[Check
 
 
 @dataclass(frozen=True)
-class _Mode:
+class Mode:
     """A way in which the artifact runs.
 
     With `float_activations`, neither the artifact nor eager rounds activations. This is not how the runtime
@@ -141,14 +141,14 @@ class _Mode:
         return ("replay", "free run") if self.float_activations else ()
 
 
-def _modes(
+def modes(
     bundle: Bundle, resolved: Resolved, target: Target, model: Model, options: VerifyOptions
-) -> list[_Mode]:
+) -> list[Mode]:
     """The mode with the tightest bars is the first one. It gets the whole long run."""
     precisions = (
         options.precisions or target.verification_precisions[: 1 if resolved.source.is_large else None]
     )
-    modes: list[_Mode] = []
+    modes: list[Mode] = []
     for precision in precisions:
         units = options.compute_units if precision is None else None
         engine = EngineOptions(compute_precision=precision, compute_units=units)
@@ -156,11 +156,11 @@ def _modes(
         float_first = has_integers and target.open_with_float_activations(bundle, engine) is not None
         for as_floats in (True, False) if float_first else (False,):
             steps = min(options.steps, OTHER_STEPS) if modes else options.steps
-            modes.append(_Mode(engine, steps, as_floats, float_first and not as_floats))
+            modes.append(Mode(engine, steps, as_floats, float_first and not as_floats))
     return modes
 
 
-def _open_context(bundle: Bundle, resolved: Resolved, target: Target, model: Model, mode: _Mode) -> Context:
+def open_context(bundle: Bundle, resolved: Resolved, target: Target, model: Model, mode: Mode) -> Context:
     """The engines to compare in one mode, with their bars."""
     layout, components = target.layout, model.components
     is_float16 = target.runs_in_float16(mode.engine.compute_precision)
@@ -224,7 +224,7 @@ def _bars(graphs: Iterable[Graph], target: Target, is_float16: bool) -> Bars:
     )
 
 
-def _run_checks(context: Context, bundle: Bundle, mode: _Mode) -> Iterable[Result]:
+def _run_checks(context: Context, bundle: Bundle, mode: Mode) -> Iterable[Result]:
     workload, constants = open_family(bundle.job.family).verification, read_constants(bundle.job)
     extent = context.extent
     checks: dict[str, Iterable[Result]] = {
