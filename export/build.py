@@ -26,13 +26,12 @@ from export.job import graph_key
 from export.memory import check_memory, free_memory, peak_memory
 from export.model import Model
 from export.resolve import Resolved, Source
-from export.staging import RECORD, FinishedGraph, ResumeCache, staging
+from export.staging import RECORD, REPORT, FinishedGraph, ResumeCache, staging
 from export.targets.base import Target
 from export.verify.run import failures, verify
 from runtime.families import open_family
 
 log = logging.getLogger(__name__)
-REPORT = "verify.json"
 NOT_ARTIFACTS = (MANIFEST, REPORT, RECORD)  # files about the bundle
 
 
@@ -127,13 +126,19 @@ def _write_bundle(
 
 
 def _verify(resolved: Resolved, target: Target, model: Model, manifest: Manifest, folder: Path) -> None:
-    """Writes the result into the manifest. Raises VerificationError."""
+    """Writes the result into the manifest. Raises VerificationError, after the report was written."""
     job = manifest.job
     log.info("%s: verifying", job.source.name)
     result = verify(Bundle(folder), resolved, target, model=model)
     if not result.passed:
+        (folder / REPORT).write_text(result.report(), encoding="utf-8")
+        failed = failures(result)
+        for text in failed:
+            log.error("  %s", text)
         raise VerificationError(
-            f"{job.source.name} for {job.target} does not match eager: {'; '.join(failures(result)[:3])}"
+            f"{job.source.name} for {job.target} does not match eager in {len(failed)} checks, first "
+            f"{failed[0]}; {folder} keeps {REPORT} and the lowered graphs for the next run; "
+            "use another recipe, or remove that folder to lower again"
         )
     verified = {"verification": result.stored(), "executed_by": target.runners[0]}
     _write_manifest(folder, manifest.model_copy(update=verified))

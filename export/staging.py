@@ -1,6 +1,7 @@
 """A hidden folder that gets its name when it is complete, and is removed when anything fails.
 
-A run that is interrupted or killed leaves it with the finished graphs, which the next run may reuse.
+A run that is interrupted or killed leaves it with the finished graphs, which the next run may reuse. So does
+a run whose artifacts do not match eager.
 """
 
 import errno
@@ -14,18 +15,18 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from bundle.errors import ExportError, UsageError
+from bundle.errors import ExportError, UsageError, VerificationError
 from bundle.files import files_below, write_whole
 from bundle.manifest import FileEntry, Record, WeightError, file_entry
 
-RECORD = "resume.json"
+RECORD, REPORT = "resume.json", "verify.json"
 
 
 @contextmanager
 def staging(out: Path) -> Iterator[Path]:
     """A hidden folder beside `out` that replaces it at the end.
 
-    It may hold finished artifacts of a run that was interrupted or killed.
+    It may hold finished artifacts of an earlier run. After a VerificationError it also keeps the report.
 
     Raises ExportError where the disk is full or closed, UsageError where another process is writing `out`.
     """
@@ -40,6 +41,9 @@ def staging(out: Path) -> Iterator[Path]:
             except KeyboardInterrupt:
                 if not remove_unrecorded(folder):
                     folder.rmdir()
+                raise
+            except VerificationError:
+                remove_unrecorded(folder, REPORT)
                 raise
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -136,11 +140,11 @@ class ResumeCache:
         write_whole(self._folder / RECORD, content.encode())
 
 
-def remove_unrecorded(folder: Path) -> bool:
-    """Removes files of no finished graph. Returns whether any finished graph remains."""
+def remove_unrecorded(folder: Path, *others: str) -> bool:
+    """Removes files of no finished graph except `others`. Returns whether any finished graph remains."""
     kept = {name for graph in _read(folder).values() for name in graph.files}
     if kept:
-        kept.add(RECORD)
+        kept |= {RECORD, *others}
     for path in sorted(folder.rglob("*"), reverse=True):  # the deepest first
         name = path.relative_to(folder).as_posix()
         if path.is_dir() and not path.is_symlink():

@@ -1,7 +1,6 @@
 """Verify a bundle again: every hash and manifest field, then every number against eager PyTorch."""
 
 import argparse
-import json
 import logging
 from pathlib import Path
 
@@ -40,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     job = bundle.job
     _check_core_ml_options(arguments, job.target)
     bundle.check_hashes()
-    from export.build import REPORT
+    from export.staging import REPORT
     from export.targets import target_of_job
     from export.verify.manifest_check import check_manifest, check_source
     from export.verify.run import VerifyOptions, failures, table, verify
@@ -54,12 +53,12 @@ def run(arguments: argparse.Namespace) -> int:
     if units not in (None, "all") and None not in (precisions or target.verification_precisions):
         raise UsageError(f"--compute-units {units}: for Core ML, which does not run here; leave it out")
     result = verify(bundle, resolved, target, VerifyOptions(arguments.steps, precisions, units))
-    report = json.dumps(result.stored().model_dump(mode="json"), indent=1)
+    report = result.report()
     try:
-        write_whole(arguments.bundle / REPORT, f"{report}\n".encode())
+        write_whole(arguments.bundle / REPORT, report.encode())
     except VoxportError as error:  # the folder of the bundle may be read-only
         log.warning("%s", error)
-    print(report if arguments.json else table(result))
+    print(report.strip() if arguments.json else table(result))
     if not result.passed:
         raise VerificationError(f"{arguments.bundle} does not match eager: {'; '.join(failures(result)[:3])}")
     return 0

@@ -1,5 +1,6 @@
 """Verifies a bundle: builds the reference engines from the checkpoint, runs the checks and reports them."""
 
+import json
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -81,6 +82,10 @@ class VerificationResult:
         return Verification(
             status=self.status, rows=tuple(row.row() for row in self.rows), reports=self.reports
         )
+
+    def report(self) -> str:
+        """The content of `verify.json`."""
+        return json.dumps(self.stored().model_dump(mode="json"), indent=1) + "\n"
 
 
 def verify(
@@ -303,8 +308,9 @@ def _smallest_margin(comparisons: list[Comparison]) -> str:
 
 
 def _failed_comparison(row: Comparison) -> str:
+    factor = f"{1 / row.margin:.1f} times what is allowed, " if 0 < row.margin < 1 else ""
     text = (
-        f"{row.component}.{row.output} ({row.name}): error {_short(row.typical)}, "
+        f"{row.component}.{row.output} ({row.name}): {factor}error {_short(row.typical)}, "
         f"bar {_short(row.float_bar)}, worst {_short(row.worst)}"
     )
     if row.beyond:

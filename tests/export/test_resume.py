@@ -1,14 +1,18 @@
 """Exports that fail: what an interruption, a kill or an error leaves, and what the next run reuses."""
 
+import json
 import signal
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from bundle.errors import VerificationError
 from bundle.manifest import Bundle, WeightError
+from export import build
 from export.__main__ import main as export
 from export.staging import ResumeCache, staging
 
@@ -98,14 +102,48 @@ def test_a_damaged_resume_record_is_ignored(tmp_path, record):
     assert ResumeCache(tmp_path).find("a", "k") is None and not list(tmp_path.iterdir())
 
 
-def test_an_interruption_keeps_finished_graphs_and_an_error_keeps_nothing(tmp_path):
-    for error, left in ((KeyboardInterrupt, {"a.onnx", "resume.json"}), (ValueError, None)):
+def test_what_an_interruption_a_failed_verification_and_an_error_leave(tmp_path):
+    graphs = {"a.onnx", "resume.json"}
+    for error, left in (
+        (KeyboardInterrupt, graphs),
+        (VerificationError, {*graphs, "verify.json"}),
+        (ValueError, None),
+    ):
         with pytest.raises(error), staging(tmp_path / "out") as folder:
             ResumeCache(folder).make("a", "key", lower_to("a.onnx"))
             (folder / "half.onnx").write_text("half")
+            (folder / "verify.json").write_text("{}")
             raise error
         folder = tmp_path / ".out.partial"
         assert ({path.name for path in folder.iterdir()} if folder.exists() else None) == left
+
+
+def test_an_export_whose_artifacts_do_not_match_keeps_the_report_and_the_graphs(tmp_path, monkeypatch, capfd):
+    """The weights of one graph are damaged after lowering. The next run reuses all graphs, and fails too."""
+    command = ["--target", "onnx", "--out", str(tmp_path / "out")]
+    lower = build._lower_graph
+
+    def lower_wrongly(target, model, name, folder):
+        result = lower(target, model, name, folder)
+        if name == "acoustic_step":
+            weights = folder / "acoustic_step.onnx.data"
+            content = np.fromfile(weights, np.float32)
+            content[: content.size // 4] *= 1.1
+            content.tofile(weights)
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "_lower_graph", lower_wrongly)
+        assert export(command) == 4
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert "acoustic_step" in error and "times what is allowed" in error and "verify.json" in error
+    left = tmp_path / ".out.partial"
+    assert [path.name for path in tmp_path.iterdir()] == [left.name]
+    rows = json.loads((left / "verify.json").read_text())["rows"]
+    assert any(row.get("component") == "acoustic_step" and not row["passed"] for row in rows)
+    assert export(command) == 4
+    reused = [line for line in capfd.readouterr().err.splitlines() if "reused from" in line]
+    assert len(reused) == 5
 
 
 def started(out: Path, accepted: signal.Signals) -> subprocess.Popen:
