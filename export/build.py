@@ -22,14 +22,15 @@ from bundle.manifest import (
     read_manifest,
 )
 from export.bundle_readme import bundle_readme
-from export.job import graph_key
+from export.job import first_difference, graph_key
 from export.memory import check_memory, free_memory, peak_memory
 from export.model import Model
 from export.resolve import Resolved, Source
 from export.staging import RECORD, REPORT, FinishedGraph, ResumeCache, staging
 from export.targets.base import Target
+from export.verify.eager import check_signatures
 from export.verify.run import failures, verify
-from runtime.families import open_family
+from runtime.families import open_family, read_constants
 
 log = logging.getLogger(__name__)
 NOT_ARTIFACTS = (MANIFEST, REPORT, RECORD)  # files about the bundle
@@ -51,6 +52,7 @@ def build(resolved: Resolved, job: ExportJob, target: Target, output: Output) ->
     Raises ExportError, VerificationError or UsageError; then no finished bundle is left behind.
     """
     source = resolved.source
+    read_constants(job)  # a job that the runtime cannot read fails before anything is lowered
     _check_tokenizer(source)
     if output.folder.exists() and not output.force and _is_current(output.folder, job, output.verify):
         return False
@@ -95,6 +97,7 @@ def _lower(
 
 def _lower_graph(target: Target, model: Model, name: str, folder: Path) -> WeightError | None:
     graph = model.graph(name)
+    check_signatures(graph, target.layout, target.linear_kernel)
     free_memory()
     target.lower(graph, folder)
     return model.weight_errors.get(name)
@@ -169,9 +172,12 @@ def _is_current(folder: Path, job: ExportJob, verified: bool) -> bool:
         )
     if folder.is_dir() and not any(folder.iterdir()):
         return False
+    what = "files that are not a bundle"
+    if found is not None:
+        jobs = (found.job.model_dump(mode="json"), job.model_dump(mode="json"))
+        what = f"another bundle, which differs in {first_difference(*jobs, 'job')}"
     raise UsageError(
-        f"{folder}: holds {'another bundle' if found else 'files that are not a bundle'}; "
-        "use another output folder, or force the export to replace it"
+        f"{folder}: holds {what}; use another output folder, or force the export to replace it", field="force"
     )
 
 

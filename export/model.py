@@ -50,6 +50,7 @@ class Model:
         materialize(root, source.checkpoint, family.weights_of_graph[graph], quantizer)
         with _one_thread():  # constants are folded
             module = family.build(graph, root, source.config, resolved.options, resolved.cache_length)
+        _check_loaded(graph, module)
         if self._precision == "float16":
             _round_to_float16(graph, module)
         if report := quantizer.report():
@@ -75,6 +76,16 @@ class Model:
     def module(self, component: str) -> nn.Module:
         """The module of the graph of a component, with its weights."""
         return self.graph(self._resolved.graph_of[component]).module
+
+
+def _check_loaded(graph: str, module: nn.Module) -> None:
+    """Raises ExportError if a tensor of the graph has no values."""
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_meta:
+            raise ExportError(
+                f"graph {graph}: its module uses {name}, which was not loaded; "
+                "add its prefix to `weights_of_graph` of the family"
+            )
 
 
 def _round_to_float16(graph: str, module: nn.Module) -> None:

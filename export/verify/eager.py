@@ -1,13 +1,15 @@
 """The eager engine: the same modules in torch, with a target's arithmetic; the reference of every check."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from zlib import crc32
 
 import numpy as np
 import torch
 from torch import nn
 
-from bundle.spec import LayoutName, Signature
+from bundle.errors import ExportError
+from bundle.spec import Dimension, LayoutName, Signature
+from export.targets.base import Graph
 from model.component import Component
 from model.layers.attention import ReferenceAttention, attention_kernel
 from quantize.modules import LinearKernel, QuantizedLinear, float_activations, linear_kernel
@@ -83,8 +85,51 @@ class EagerStream(Stream):
         names = [state.name for state in signature.states]
         given = [torch.from_numpy(self._states[name]) for name in names]
         results = self._engine.call(component, arguments, given)
+        _check_results(component, signature, inputs, results)
         for name, before, after in zip(names, given, results[len(signature.outputs) :], strict=True):
             # written in place otherwise; storing views of views would keep all of them alive
             if after is not before:
                 self._states[name] = after.numpy()
         return {spec.name: result.numpy() for spec, result in zip(signature.outputs, results, strict=False)}
+
+
+def _check_results(component: str, signature: Signature, inputs: Arrays, results: list[torch.Tensor]) -> None:
+    """Raises ExportError where the outputs and states of a module are not those of its signature."""
+    sizes = {
+        dim: size
+        for spec in signature.inputs
+        for dim, size in zip(spec.shape, inputs[spec.name].shape, strict=True)
+    }
+    expected = [
+        (f"output {spec.name}", spec.dtype, [_size(dim, sizes) for dim in spec.shape])
+        for spec in signature.outputs
+    ]
+    expected += [(f"state {state.name}", state.dtype, list(state.shape)) for state in signature.states]
+    if len(results) != len(expected):
+        raise ExportError(
+            f"component {component}: the module returns {len(results)} tensors, its signature has "
+            f"{len(expected)} outputs and states"
+        )
+    for (what, dtype, shape), result in zip(expected, results, strict=True):
+        found = str(result.dtype).removeprefix("torch.")
+        if (found, list(result.shape)) != (dtype, shape):
+            raise ExportError(
+                f"component {component}: {what} is {found} {list(result.shape)}, its signature says "
+                f"{dtype} {shape}; correct the signature or the module"
+            )
+
+
+def _size(dim: Dimension, sizes: Mapping[Dimension, int]) -> int:
+    """A size of an output. `1920*T` is a multiple of the size of an input."""
+    if isinstance(dim, int):
+        return dim
+    factor, _, name = dim.rpartition("*")
+    return int(factor or 1) * sizes[name]
+
+
+def check_signatures(graph: Graph, layout: LayoutName, kernel: LinearKernel) -> None:
+    """Runs every component of a graph once. Raises ExportError where the results differ from a signature."""
+    engine = EagerEngine(graph.components, lambda name: graph.module, layout, kernel)
+    for component in graph.components:
+        smallest = {dim: low for dim, (low, _) in component.signature.dims.items()}
+        engine.stream().run(component.name, component.example(0, **smallest))
