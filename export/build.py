@@ -49,7 +49,8 @@ class Output:
 def build(resolved: Resolved, job: ExportJob, target: Target, output: Output) -> bool:
     """Exports one bundle. Returns False where the folder already holds this very bundle.
 
-    Raises ExportError, VerificationError or UsageError; then no finished bundle is left behind.
+    Raises ExportError, VerificationError, UsageError or IntegrityError; then no finished bundle is left
+    behind.
     """
     source = resolved.source
     read_constants(job)  # a job that the runtime cannot read fails before anything is lowered

@@ -13,11 +13,12 @@ def bundle_readme(manifest: Manifest, calls: str, target: Target) -> str:
         f"# {job.source.name}, {job.target}, {job.request.quant}\n",
         f"Made by voxport. Weights: {job.licence}. `manifest.json` has files, names, shapes and numbers for\n"
         "programs. The order of calls and the use of each value are described here only.\n",
-        calls,
+        calls.rstrip("\n") + "\n",
         "## Components\n",
         target.readme_notes(has_sliding_window=any(state.window for state in states)),
-        f"The decoder's caches hold {job.cache_length} rows.\n",
     ]
+    if any(state.cache for state in states):
+        parts.append(f"The decoder's caches hold {job.cache_length} rows.\n")
     return "\n".join([*parts, *(_component(entry, target) for entry in job.components)])
 
 

@@ -29,10 +29,12 @@ class WeightFile:
 class CheckpointFormat(ABC):
     """The files of a family's checkpoints.
 
-    `marker` describes what `detect` looks for; `has_voices` is for voice files.
+    `marker` describes what `detect` looks for. `has_tokenizer` and `has_voices` say whether the format has
+    such files; export warns where a checkpoint lacks them.
     """
 
     marker: str
+    has_tokenizer: bool = False
     has_voices: bool = False
 
     @abstractmethod
@@ -75,6 +77,8 @@ class CheckpointFormat(ABC):
 
 class MistralFormat(CheckpointFormat):
     """A checkpoint is recognised by `section` of `multimodal` in params.json."""
+
+    has_tokenizer = True
 
     def __init__(self, section: str):
         self._section = section

@@ -78,6 +78,9 @@ def options_of(key: str) -> type[BaseModel]:
 
 
 def open_family(key: str) -> Family:
-    """The family's hooks. Imports torch."""
-    found: Family = import_module(f"{FAMILIES[key].package}.family").FAMILY
+    """The family's hooks. Imports torch. Raises ConfigError where its name is not the key of the row."""
+    module = f"{FAMILIES[key].package}.family"
+    found: Family = import_module(module).FAMILY
+    if found.name != key:
+        raise ConfigError(f"{module}: FAMILY.name is {found.name!r}, expected {key!r}, its key in FAMILIES")
     return found

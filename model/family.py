@@ -105,7 +105,8 @@ class Family:
         components(config, options, cache_length, layout): the components, without touching a module.
         build(graph, root, config, options, cache_length): the module of a graph from its loaded weights.
             Fusing removes weights from `root`, so a graph is built once from a root.
-        longest_cache(config), default_cache(config): bound and default of `cache_length`, in rows.
+        longest_cache(config), default_cache(config): bound and default of `cache_length`, in rows; at least
+            64, also without a cache.
         verification: the components that verification calls in sequence.
     Texts:
         summary(config): rows of a configuration, for `inspect`.

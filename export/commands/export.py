@@ -57,12 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _warn_of_missing_parts(resolved: Resolved) -> None:
-    source = resolved.source
-    if not source.tokenizer_files:
+    source, files = resolved.source, resolved.source.family.format
+    if files.has_tokenizer and not source.tokenizer_files:
         log.warning(
             "%s: the checkpoint has no tokenizer; its bundle cannot read or write text", source.folder
         )
-    if source.family.format.has_voices and not source.voices:
+    if files.has_voices and not source.voices:
         log.warning("%s: the checkpoint has no voices", source.folder)
 
 

@@ -1,4 +1,4 @@
-"""List models, targets, recipes, and the components and module paths of each model."""
+"""List models, targets, recipes, and the components, module paths and synthetic sizes of each model."""
 
 import argparse
 import json
@@ -30,6 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
             family: sorted({re.sub(r"\.\d+\.", ".N.", path) for path in source.quantizable})
             for family, source in sources.items()
         },
+        "sizes": {family: source.family.synthetic.sizes for family, source in sources.items()},
     }
     kept = {family: source.family.high_precision for family, source in sources.items()}
     print(json.dumps(content, indent=1) if arguments.json else "\n".join(_lines(content, kept)))
@@ -47,7 +48,7 @@ def _lines(content: dict[str, Any], kept: dict[str, tuple[str, ...]]) -> list[st
         ),
     ]
     for family, components in content["components"].items():
-        lines += ["", public_name(family)]
+        lines += ["", public_name(family), f"sizes       {', '.join(content['sizes'][family])}"]
         lines += [f"component   {name:<14} {purpose}" for name, purpose in components.items()]
         for path in content["paths"][family]:
             note = "  (kept as floats unless a rule matches)" if path in kept[family] else ""

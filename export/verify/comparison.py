@@ -195,15 +195,20 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Check:
-    """A check that holds or not; `detail` is what was measured."""
+    """A check that holds or not; `detail` is what was measured.
+
+    With `left_out` it did not run, because the family has nothing to check; `detail` is the reason.
+    """
 
     name: str
     passed: bool
     detail: str
+    left_out: bool = False
 
     def row(self) -> Row:
         """For the manifest and for `verify.json`."""
-        return {"check": self.name, "passed": self.passed, "detail": self.detail}
+        row = {"check": self.name, "passed": self.passed, "detail": self.detail}
+        return row | {"left_out": True} if self.left_out else row
 
 
 @dataclass(frozen=True)

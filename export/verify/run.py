@@ -263,16 +263,18 @@ def table(result: VerificationResult) -> str:
     """Text: a line per comparison with errors, bars and margin, then other checks, reports and the status."""
     comparisons = [row for row in result.rows if isinstance(row, Comparison)]
     checks = [row for row in result.rows if isinstance(row, Check)]
-    passed = sum(row.passed for row in result.rows)
+    left_out = sum(check.left_out for check in checks)
+    count, passed = len(result.rows) - left_out, sum(row.passed for row in result.rows) - left_out
+    suffix = f", {left_out} left out" if left_out else ""
     lines = [
         HEADINGS,
         *map(_comparison_line, comparisons),
-        *(f"{'ok    ' if check.passed else 'FAILED'} {check.name}: {check.detail}" for check in checks),
+        *map(_check_line, checks),
         *(
             f"       {name}: " + ", ".join(f"{key} {value:.3f}" for key, value in values.items())
             for name, values in result.reports.items()
         ),
-        f"{result.status}: {passed} of {len(result.rows)} checks hold{_smallest_margin(comparisons)}",
+        f"{result.status}: {passed} of {count} checks hold{suffix}{_smallest_margin(comparisons)}",
     ]
     return "\n".join(lines)
 
@@ -296,6 +298,12 @@ def _comparison_line(row: Comparison) -> str:
         f"{_short(row.quantisation_error):>13} {_short(row.quantisation_bar):>7} "
         f"{'' if row.passed else 'FAILED'}"
     ).rstrip()
+
+
+def _check_line(row: Check) -> str:
+    if row.left_out:
+        return f"-      {row.name}: left out, {row.detail}"
+    return f"{'ok    ' if row.passed else 'FAILED'} {row.name}: {row.detail}"
 
 
 def _smallest_margin(comparisons: list[Comparison]) -> str:

@@ -34,7 +34,7 @@ Call = tuple[str, Arrays]  # a component and its inputs
 def check_long_runs(context: Context, steps: int) -> Iterable[Comparison | Check]:
     """`steps` decode steps of every decoder after a prefill, with the same inputs for all sides."""
     if not context.plan.decoders:
-        yield Check("long run", True, "left out: the family has no decoder")
+        yield Check("long run", True, "the family has no decoder", left_out=True)
     for decoder in context.plan.decoders:
         step = context.components[decoder.step]
         count = steps if has_window(step) else min(steps, (step.signature.capacity or 0) - MAX_ROWS)
@@ -109,7 +109,7 @@ def check_replay(context: Context) -> Iterable[Check]:
     """
     steps = [graph[-1] for graph in context.stateful_graphs()]
     if not steps:
-        yield Check("replay", True, "left out: no component has states")
+        yield Check("replay", True, "no component has states", left_out=True)
         return
     with_window = [[step] for step in steps if has_window(step)]
     found = [_replay(context, some) for some in with_window or [steps]]

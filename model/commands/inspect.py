@@ -6,6 +6,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from bundle.errors import ConfigError
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     checkpoint = "folder of a checkpoint as published"
@@ -43,10 +45,13 @@ def summarize(folder: Path) -> dict[str, Any]:
 
 
 def _parameters(shapes: dict[str, tuple[int, ...]], groups: dict[str, str]) -> dict[str, int]:
-    """Number of parameters of each group."""
+    """Number of parameters of each group. Raises ConfigError on a tensor of no group."""
     counts = dict.fromkeys(groups.values(), 0)
     for name, shape in shapes.items():
-        counts[next(group for prefix, group in groups.items() if name.startswith(prefix))] += prod(shape)
+        group = next((group for prefix, group in groups.items() if name.startswith(prefix)), None)
+        if group is None:
+            raise ConfigError(f"parameter_groups has no prefix of {name}; add one to the family")
+        counts[group] += prod(shape)
     return counts
 
 
@@ -63,4 +68,5 @@ def _lines(summary: dict[str, Any]) -> list[str]:
         ("voices", voices),
         ("tokenizer", "present" if summary["tokenizer"] else "none"),
     ]
-    return [f"{label:<24}{value}" for label, value in rows]
+    width = max(len(label) for label, _ in rows) + 1
+    return [f"{label:<{width}}{value}" for label, value in rows]

@@ -14,8 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("out", type=Path, metavar="OUT", help="a new or empty folder")
     names, default = " or ".join(map(public_name, FAMILIES)), public_name(DEFAULT)
-    parser.add_argument("--family", default=default, metavar="MODEL", help=f"{names} (default: {default})")
-    sizes = f"tiny (2 MB), small (0.1 GB) or full (8 GB, the published shapes) (default: {DEFAULT_SIZE})"
+    help_text = f"{names} (default: {default})"
+    parser.add_argument("--family", "--model", default=default, metavar="MODEL", help=help_text)
+    sizes = f"one of the family's sizes, which `voxport list` shows (default: {DEFAULT_SIZE})"
     parser.add_argument("--size", default=DEFAULT_SIZE, help=sizes)
     seed = "seed of the weights; the same seed gives the same bytes (default: 0)"
     parser.add_argument("--seed", type=integer(0), default=0, metavar="N", help=seed)

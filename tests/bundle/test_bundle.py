@@ -22,9 +22,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bundle.errors import ExportError, IntegrityError, UsageError
-from bundle.manifest import read_manifest
+from bundle.manifest import ExportRequest, Manifest, read_manifest
 from export.__main__ import main as export
+from export.bundle_readme import bundle_readme
+from export.job import make_job
 from export.memory import check_memory
+from export.resolve import Source, resolve
+from export.targets import open_target
 from runtime.__main__ import main as runtime
 from runtime.engines.base import unique_caches
 from runtime.opening import open_bundle
@@ -260,6 +264,19 @@ def test_the_readme_of_a_bundle_names_every_tensor(bundles):
                 *(prefix + state.name for state in component.signature.states),
             ):
                 assert f"| {name} |" in text
+
+
+def test_the_readme_of_a_bundle_mentions_caches_only_where_there_are_some(checkpoint):
+    target = open_target("onnx")
+    job = make_job(resolve(Source(checkpoint), ExportRequest()), target, "tiny", "none needed")
+    manifest = Manifest(job=job, files={}, tokenizer=(), voices={}, weight_errors={})
+    with_caches = bundle_readme(manifest, "Call it once.", target)
+    assert "Call it once.\n\n## Components\n" in with_caches
+    assert "caches hold 2048 rows" in with_caches
+    components = tuple(entry for entry in job.components if not entry.signature.cache)
+    without_job = job.model_copy(update={"components": components})
+    without = bundle_readme(manifest.model_copy(update={"job": without_job}), "Call it once.\n", target)
+    assert "Call it once.\n\n## Components\n" in without and "caches hold" not in without
 
 
 @dataclass(frozen=True)

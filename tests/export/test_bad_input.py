@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from export.__main__ import main as export
 from export.staging import staging
+from model.checkpoint_format import MistralFormat
 from runtime.__main__ import main as runtime
 
 pytestmark = pytest.mark.slow
@@ -365,13 +366,17 @@ def test_say_reads_stdin_and_reports_truncated_speech(bundle, tmp_path, monkeypa
     assert [result["ended"] for result in made] == [True, True, False]
 
 
-def test_an_export_warns_of_a_missing_tokenizer_and_missing_voices(checkpoint, tmp_path, capsys):
+def test_an_export_warns_of_missing_files_that_the_format_has(checkpoint, tmp_path, capsys, monkeypatch):
     bare = shutil.copytree(
         checkpoint, tmp_path / "bare", ignore=shutil.ignore_patterns("tekken.json", "voice_embedding")
     )
     assert export(["--target", "onnx", "--checkpoint", str(bare), "--dry-run"]) == 0
     error = capsys.readouterr().err
     assert "no tokenizer" in error and "no voices" in error
+    monkeypatch.setattr(MistralFormat, "has_tokenizer", False)
+    assert export(["--target", "onnx", "--checkpoint", str(bare), "--dry-run"]) == 0
+    error = capsys.readouterr().err
+    assert "no tokenizer" not in error and "no voices" in error
 
 
 def test_help_answers_without_torch():

@@ -3,11 +3,15 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
+from exercises.toy_model import family as toy_family
 
-from bundle.errors import CheckpointNotFound, ConfigError, UnknownFamily
+from bundle.errors import CheckpointNotFound, ConfigError, RecipeError, UnknownFamily
+from bundle.manifest import ExportRequest
+from export.resolve import Source, resolve
 from model import families
 from model.__main__ import main
 from model.checkpoint import materialize
@@ -76,6 +80,36 @@ def test_one_row_adds_a_family(toy, capsys):
     summary = json.loads(capsys.readouterr().out)
     assert (summary["family"], summary["tensors"]) == ("toy", 2)
     assert summary["parameters"] == {"body": 1024, "head": 1024}
+
+
+def test_a_row_that_disagrees_with_its_family_is_refused(toy, monkeypatch):
+    monkeypatch.setitem(FAMILIES, "other", FAMILIES["toy"])
+    with pytest.raises(ConfigError, match=r"toy_model\.family: FAMILY\.name is 'toy', expected 'other'"):
+        open_family("other")
+
+
+def test_a_tensor_of_no_parameter_group_is_named(toy, monkeypatch, capsys):
+    monkeypatch.setattr(toy_family, "FAMILY", replace(toy_family.FAMILY, parameter_groups={"body.": "body"}))
+    assert main(["inspect", str(toy)]) == 5
+    assert "parameter_groups has no prefix of head.weight" in capsys.readouterr().err
+
+
+def test_a_long_label_of_inspect_is_followed_by_a_space(toy, monkeypatch, capsys):
+    label = "a label of more than 24 characters"
+    monkeypatch.setattr(
+        toy_family, "FAMILY", replace(toy_family.FAMILY, summary=lambda config: [(label, "7")])
+    )
+    assert main(["inspect", str(toy)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"{label} 7" in lines and f"{'family':<{len(label)}} toy" in lines
+
+
+@pytest.mark.parametrize("hook", ["longest_cache", "default_cache"])
+def test_a_cache_shorter_than_verification_needs_is_refused(toy, monkeypatch, hook):
+    short = replace(toy_family.FAMILY, **{hook: lambda config: 63})
+    monkeypatch.setattr(toy_family, "FAMILY", short)
+    with pytest.raises(RecipeError, match=r"cache_length .*: expected 64 to"):
+        resolve(Source(toy), ExportRequest())
 
 
 def test_the_module_of_an_added_family_matches_its_signature(toy):

@@ -420,3 +420,10 @@ def test_synth_prints_the_folder_to_stdout_and_progress_to_stderr(tmp_path, caps
     output = capsys.readouterr()
     assert output.out == f"{tmp_path / 'out'}\n"
     assert "109 tensors" in output.err
+
+
+def test_synth_takes_the_family_under_both_names(tmp_path, capsys):
+    for flag in ("--family", "--model"):
+        out = str(tmp_path / flag)
+        assert main(["synth", out, flag, "voxtral-realtime", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["family"] == "voxtral_realtime"

@@ -11,6 +11,7 @@ LETTERS = "letters.txt"
 
 class ToyFormat(CheckpointFormat):
     marker = "toy.json"
+    has_tokenizer = True
 
     def detect(self, folder: Path) -> bool:
         return (folder / "toy.json").is_file()
