@@ -11,6 +11,7 @@ from exercises.toy_model import family as toy_family
 
 from bundle.errors import CheckpointNotFound, ConfigError, RecipeError, UnknownFamily
 from bundle.manifest import ExportRequest
+from export.__main__ import main as export
 from export.resolve import Source, resolve
 from model import families
 from model.__main__ import main
@@ -80,6 +81,11 @@ def test_one_row_adds_a_family(toy, capsys):
     summary = json.loads(capsys.readouterr().out)
     assert (summary["family"], summary["tensors"]) == ("toy", 2)
     assert summary["parameters"] == {"body": 1024, "head": 1024}
+
+
+def test_the_list_shows_the_sizes_of_each_family(toy, capsys):
+    assert export(["list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sizes"]["toy"] == ["tiny"]
 
 
 def test_a_row_that_disagrees_with_its_family_is_refused(toy, monkeypatch):
