@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,8 +29,9 @@ from export.model import Model
 from export.resolve import Resolved, Source
 from export.staging import RECORD, REPORT, FinishedGraph, ResumeCache, staging
 from export.targets.base import Target
+from export.verify.comparison import Result
 from export.verify.eager import check_signatures
-from export.verify.run import failures, verify
+from export.verify.run import VerificationResult, failures, verify, verify_graph
 from runtime.families import open_family, read_constants
 
 log = logging.getLogger(__name__)
@@ -38,11 +40,15 @@ NOT_ARTIFACTS = (MANIFEST, REPORT, RECORD)  # files about the bundle
 
 @dataclass(frozen=True)
 class Output:
-    """The output folder of a bundle, and how to write it. `memory` is the estimated peak in bytes."""
+    """The output folder of a bundle, and how to write it. `memory` is the estimated peak in bytes.
+
+    With `keep_going`, all graphs are checked, even if one does not match eager.
+    """
 
     folder: Path
     force: bool = False
     verify: bool = True
+    keep_going: bool = False
     memory: int = 0
 
 
@@ -61,10 +67,10 @@ def build(resolved: Resolved, job: ExportJob, target: Target, output: Output) ->
     with staging(output.folder) as folder:
         model = Model(resolved, target.layout, job.compute_precision)
         log.info("%s: lowering to %s", job.source.name, job.target)
-        finished = _lower(target, model, job, folder, keep_weights=output.verify)
+        finished, checked = _lower(resolved, target, model, job, folder, output)
         manifest = _write_bundle(source, target, job, finished, folder)
         if output.verify:
-            _verify(resolved, target, model, manifest, folder)
+            _verify(resolved, target, model, manifest, folder, checked)
         (folder / RECORD).unlink()
     return True
 
@@ -76,24 +82,51 @@ def _check_tokenizer(source: Source) -> None:
 
 
 def _lower(
-    target: Target, model: Model, job: ExportJob, folder: Path, keep_weights: bool
-) -> dict[str, FinishedGraph]:
-    """The artifact of every graph, reused from an interrupted run. Verification needs `keep_weights`."""
-    cache, finished = ResumeCache(folder), {}
+    resolved: Resolved, target: Target, model: Model, job: ExportJob, folder: Path, output: Output
+) -> tuple[dict[str, FinishedGraph], list[Result]]:
+    """The artifact of every graph, reused from an earlier run, and the results of checking each one.
+
+    Raises VerificationError at the first graph that does not match eager, unless the export is to keep going.
+    """
+    cache, finished, checked = ResumeCache(folder), {}, []
     for name in job.recipes:
         key = graph_key(job, name)
         found = cache.find(name, key)
         finished[name] = found or cache.make(name, key, partial(_lower_graph, target, model, name))
-        if keep_weights:
-            model.pack(name)
-        else:
-            model.release(name)
         free_memory()
-        source = (
-            "reused from an interrupted export" if found else f"{peak_memory():.1f} GB of memory at the peak"
-        )
+        source = "reused from an earlier export" if found else f"{peak_memory():.1f} GB of memory at the peak"
         log.info("  %s: %s, %s", name, _progress(finished[name]), source)
-    return finished
+        if not output.verify:
+            model.release(name)
+            continue
+        checked += _check_graph(resolved, target, model, job, name, finished[name], folder)
+        model.pack(name)
+        free_memory()
+        if not output.keep_going:
+            _raise_failures(job, VerificationResult.of(checked), folder)
+    return finished, checked
+
+
+def _check_graph(
+    resolved: Resolved,
+    target: Target,
+    model: Model,
+    job: ExportJob,
+    name: str,
+    graph: FinishedGraph,
+    folder: Path,
+) -> list[Result]:
+    """Checks a graph as a bundle of its own, so that a wrong one fails before the next one is lowered."""
+    own = tuple(entry for entry in job.components if entry.graph == name)
+    part = Manifest(
+        job=job.model_copy(update={"components": own}),
+        files=graph.files,
+        tokenizer=(),
+        voices={},
+        weight_errors={},
+    )
+    _write_manifest(folder, part)
+    return verify_graph(Bundle(folder), resolved, target, model, name)
 
 
 def _lower_graph(target: Target, model: Model, name: str, folder: Path) -> WeightError | None:
@@ -129,23 +162,35 @@ def _write_bundle(
     return manifest
 
 
-def _verify(resolved: Resolved, target: Target, model: Model, manifest: Manifest, folder: Path) -> None:
+def _verify(
+    resolved: Resolved,
+    target: Target,
+    model: Model,
+    manifest: Manifest,
+    folder: Path,
+    checked: Sequence[Result],
+) -> None:
     """Writes the result into the manifest. Raises VerificationError, after the report was written."""
-    job = manifest.job
-    log.info("%s: verifying", job.source.name)
-    result = verify(Bundle(folder), resolved, target, model=model)
-    if not result.passed:
-        (folder / REPORT).write_text(result.report(), encoding="utf-8")
-        failed = failures(result)
-        for text in failed:
-            log.error("  %s", text)
-        raise VerificationError(
-            f"{job.source.name} for {job.target} does not match eager in {len(failed)} checks, first "
-            f"{failed[0]}; {folder} keeps {REPORT} and the lowered graphs for the next run; "
-            "use another recipe, or remove that folder to lower again"
-        )
+    log.info("%s: verifying", manifest.job.source.name)
+    result = verify(Bundle(folder), resolved, target, model=model, checked=checked)
+    _raise_failures(manifest.job, result, folder)
     verified = {"verification": result.stored(), "executed_by": target.runners[0]}
     _write_manifest(folder, manifest.model_copy(update=verified))
+
+
+def _raise_failures(job: ExportJob, result: VerificationResult, folder: Path) -> None:
+    """Writes the report and raises VerificationError if a check failed."""
+    failed = failures(result)
+    if not failed:
+        return
+    (folder / REPORT).write_text(result.report(), encoding="utf-8")
+    for text in failed:
+        log.error("  %s", text)
+    raise VerificationError(
+        f"{job.source.name} for {job.target} does not match eager in {len(failed)} checks, first "
+        f"{failed[0]}; {folder} keeps {REPORT} and the lowered graphs for the next run; "
+        "use another recipe, or remove that folder to lower again"
+    )
 
 
 def _is_current(folder: Path, job: ExportJob, verified: bool) -> bool:

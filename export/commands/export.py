@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for flag, help_text in (
         ("--force", "replace the contents of the output folder"),
+        ("--keep-going", "check all graphs even if one does not match eager PyTorch"),
         ("--no-verify", "skip verification; the manifest says unverified"),
         ("--dry-run", "print the files to write and the estimated memory, time and disk; loads no weights"),
         ("--json", "print the results as JSON on stdout"),
@@ -88,7 +89,8 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
         }
     licence = f"that of the checkpoint; {source.family.licence}"
     job = make_job(resolved, target, name, licence if arguments.checkpoint else "none needed: random weights")
-    made = build(resolved, job, target, Output(out, arguments.force, verifies, expected["memory_bytes"]))
+    output = Output(out, arguments.force, verifies, arguments.keep_going, expected["memory_bytes"])
+    made = build(resolved, job, target, output)
     bundle = Bundle(out)
     status = bundle.manifest.verification.status
     log.info("%s: %s, %s", out, "written" if made else "up to date, every file checked", status)

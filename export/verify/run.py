@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -38,6 +38,7 @@ from runtime.engines import open_engine
 from runtime.engines.base import EngineOptions
 from runtime.families import open_family, read_constants
 
+COMPONENTS = "components"  # the check of single calls
 DEFAULT_STEPS, OTHER_STEPS = 1000, 200  # of the long run: in the first precision, and in the others
 HEADINGS = (
     f"{'component':<14} {'output':<16} {'check':<36} {'lowering':>9} {'bar':>7} {'worst':>9} {'beyond':>7} "
@@ -69,6 +70,14 @@ class VerificationResult:
     rows: tuple[Comparison | Check, ...]
     reports: dict[str, dict[str, float]]
 
+    @classmethod
+    def of(cls, results: Iterable[Result]) -> "VerificationResult":
+        found = list(results)
+        return cls(
+            tuple(result for result in found if not isinstance(result, Report)),
+            {result.name: result.values for result in found if isinstance(result, Report)},
+        )
+
     @property
     def passed(self) -> bool:
         return all(row.passed for row in self.rows)
@@ -94,25 +103,45 @@ def verify(
     target: Target,
     options: VerifyOptions = VerifyOptions(),
     model: Model | None = None,
+    checked: Sequence[Result] | None = None,
 ) -> VerificationResult:
     """Runs every check that the target allows. A failed check is part of the result and raises nothing.
 
-    `model` is that of the export, if it still has its weights.
+    `model` is that of the export, if it still has its weights. `checked` are the results of `verify_graph`
+    for every graph, if it ran.
     """
     model = model or Model(resolved, target.layout, bundle.job.compute_precision)
-    results: list[Result] = []
-    for graph in model.graphs():
-        results += _check_structure(graph, bundle, target)
-        model.pack(graph.name)
+    results = list(checked or ())
+    if checked is None:
+        for graph in resolved.recipes:
+            results += verify_graph(bundle, resolved, target, model, graph, options)
+            model.pack(graph)
+            free_memory()
+    for index, mode in enumerate(modes(bundle, resolved, target, options)):
+        context = open_context(bundle, resolved, target, model, mode)
+        left_out = (COMPONENTS,) if index == 0 else ()  # `verify_graph` checked them
+        results += _named(_run_checks(context, bundle, mode, left_out), mode)
         free_memory()
-    for mode in modes(bundle, resolved, target, model, options):
-        found = _run_checks(open_context(bundle, resolved, target, model, mode), bundle, mode)
-        results += [replace(result, name=f"{result.name}{mode.suffix}") for result in found]
-        free_memory()
-    return VerificationResult(
-        tuple(result for result in results if not isinstance(result, Report)),
-        {result.name: result.values for result in results if isinstance(result, Report)},
-    )
+    return VerificationResult.of(results)
+
+
+def verify_graph(
+    bundle: Bundle,
+    resolved: Resolved,
+    target: Target,
+    model: Model,
+    graph: str,
+    options: VerifyOptions = VerifyOptions(),
+) -> list[Result]:
+    """Reads one graph back, and checks single calls of its components in the mode with the tightest bars."""
+    mode = modes(bundle, resolved, target, options)[0]
+    found: list[Result] = [*_check_structure(model.graph(graph), bundle, target)]
+    context = open_context(bundle, resolved, target, model, mode, graph)
+    return found + _named(guarded(check_components(context), f"components of {graph}"), mode)
+
+
+def _named(results: Iterable[Result], mode: "Mode") -> list[Result]:
+    return [replace(result, name=f"{result.name}{mode.suffix}") for result in results]
 
 
 def _check_structure(graph: Graph, bundle: Bundle, target: Target) -> list[Check]:
@@ -146,30 +175,38 @@ class Mode:
         return ("replay", "free run") if self.float_activations else ()
 
 
-def modes(
-    bundle: Bundle, resolved: Resolved, target: Target, model: Model, options: VerifyOptions
-) -> list[Mode]:
+def modes(bundle: Bundle, resolved: Resolved, target: Target, options: VerifyOptions) -> list[Mode]:
     """The mode with the tightest bars is the first one. It gets the whole long run."""
     precisions = (
         options.precisions or target.verification_precisions[: 1 if resolved.source.is_large else None]
     )
-    modes: list[Mode] = []
+    schemes = [scheme for recipe in resolved.recipes.values() for scheme in recipe.schemes]
+    has_integers = any(scheme.integer_activations(target.has_integer_kernels) for scheme in schemes)
+    found: list[Mode] = []
     for precision in precisions:
         units = options.compute_units if precision is None else None
         engine = EngineOptions(compute_precision=precision, compute_units=units)
-        has_integers = bool(_bars(model.graphs(), target, False).integer_graphs)
         float_first = has_integers and target.open_with_float_activations(bundle, engine) is not None
         for as_floats in (True, False) if float_first else (False,):
-            steps = min(options.steps, OTHER_STEPS) if modes else options.steps
-            modes.append(Mode(engine, steps, as_floats, float_first and not as_floats))
-    return modes
+            steps = min(options.steps, OTHER_STEPS) if found else options.steps
+            found.append(Mode(engine, steps, as_floats, float_first and not as_floats))
+    return found
 
 
-def open_context(bundle: Bundle, resolved: Resolved, target: Target, model: Model, mode: Mode) -> Context:
-    """The engines to compare in one mode, with their bars."""
-    layout, components = target.layout, model.components
+def open_context(
+    bundle: Bundle,
+    resolved: Resolved,
+    target: Target,
+    model: Model,
+    mode: Mode,
+    graph: str | None = None,
+) -> Context:
+    """The engines to compare in one mode, with their bars: for all graphs, or for one."""
+    graphs = [model.graph(name) for name in ([graph] if graph else resolved.recipes)]
+    layout = target.layout
+    components = tuple(component for part in graphs for component in part.components)
     is_float16 = target.runs_in_float16(mode.engine.compute_precision)
-    bars = _bars(model.graphs(), target, is_float16)  # loads every graph, which fills `model.quantized`
+    bars = _bars(graphs, target, is_float16)
     reference = Model(resolved.in_full_precision(), layout)
     is_large = resolved.source.is_large
     is_rounded = any(model.quantized.values()) or bundle.job.compute_precision == "float16"
@@ -229,11 +266,11 @@ def _bars(graphs: Iterable[Graph], target: Target, is_float16: bool) -> Bars:
     )
 
 
-def _run_checks(context: Context, bundle: Bundle, mode: Mode) -> Iterable[Result]:
+def _run_checks(context: Context, bundle: Bundle, mode: Mode, left_out: tuple[str, ...]) -> Iterable[Result]:
     workload, constants = open_family(bundle.job.family).verification, read_constants(bundle.job)
     extent = context.extent
     checks: dict[str, Iterable[Result]] = {
-        "components": check_components(context),
+        COMPONENTS: check_components(context),
         "long run": check_long_runs(context, min(mode.steps, extent.steps)),
         "last positions": check_last_positions(context),
         "replay": check_replay(context),
@@ -246,7 +283,7 @@ def _run_checks(context: Context, bundle: Bundle, mode: Mode) -> Iterable[Result
         detail = f"a model of billions of weights: {extent}; not compared with full precision"
         log.info("  checking a sample of %s", detail)
         yield Check("sample", True, detail)
-    for name in (name for name in checks if name not in extent.left_out):
+    for name in (name for name in checks if name not in (*extent.left_out, *left_out)):
         log.info("  checking%s: %s", mode.suffix.replace(",", " in", 1), name)
         yield from guarded(checks[name], name)
 

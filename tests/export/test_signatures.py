@@ -57,5 +57,5 @@ def test_a_graph_whose_weights_are_not_loaded_is_refused(checkpoint):
     prefixes = {**source.family.weights_of_graph, "codec": ("audio_tokenizer.quantizer",)}
     source.family = replace(source.family, weights_of_graph=prefixes)
     request = ExportRequest(quant="none", options={}, cache_length=64)
-    with pytest.raises(ExportError, match="graph codec: its module uses .*which was not loaded"):
+    with pytest.raises(ExportError, match=r"graph codec: its module uses .*which was not loaded"):
         Model(resolve(source, request), LAYOUT).graph("codec")
