@@ -31,7 +31,8 @@ from export.staging import RECORD, REPORT, FinishedGraph, ResumeCache, staging
 from export.targets.base import Target
 from export.verify.comparison import Result
 from export.verify.eager import check_signatures
-from export.verify.run import VerificationResult, failures, verify, verify_graph
+from export.verify.report import VerificationResult, failures
+from export.verify.run import verify, verify_graph
 from runtime.families import open_family, read_constants
 
 log = logging.getLogger(__name__)

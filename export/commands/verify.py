@@ -42,7 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     from export.staging import REPORT
     from export.targets import target_of_job
     from export.verify.manifest_check import check_manifest, check_source
-    from export.verify.run import VerifyOptions, failures, table, verify
+    from export.verify.report import failures, table
+    from export.verify.run import VerifyOptions, verify
 
     source = open_source(arguments.checkpoint, job.family)
     check_source(job.source.files, source, arguments.checkpoint is None)

@@ -12,7 +12,7 @@ from support.faulty_engines import CACHE, failed, no_fault, reports, with_artifa
 from export.verify.comparison import FLOAT_BAR, Check
 from export.verify.component_checks import check_components, check_last_positions, check_streaming
 from export.verify.context import MAX_ROWS
-from export.verify.run import VerificationResult, table
+from export.verify.report import VerificationResult, table
 from export.verify.run_checks import check_codes, check_free_run, check_long_runs, check_replay
 from model.family import VerificationPlan
 from runtime.engines.base import Arrays
