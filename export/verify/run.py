@@ -162,7 +162,9 @@ def open_context(
     """The engines to compare in one mode, with their bars: for all graphs, or for one."""
     graphs = [model.graph(name) for name in ([graph] if graph else resolved.recipes)]
     layout = target.layout
-    components = tuple(component for part in graphs for component in part.components)
+    names = {entry.name for entry in bundle.components}
+    components = tuple(component for component in model.components if component.name in names)
+    checked = {component.name: component for part in graphs for component in part.components}
     is_float16 = target.runs_in_float16(mode.engine.compute_precision)
     bars = _bars(graphs, target, is_float16)
     reference = Model(resolved.in_full_precision(), layout)
@@ -189,7 +191,7 @@ def open_context(
         )
     extent = WHOLE if not is_large else SMOKE if target.is_slow else SAMPLE
     return Context(
-        {component.name: component for component in components},
+        checked,
         engines,
         resolved.source.family.verification,
         bars,

@@ -39,7 +39,7 @@ def verify(bundle: Path, checkpoint: Path) -> int:
 def test_it_becomes_a_bundle_that_passed_every_check(bundles, target):
     bundle = Bundle(bundles / target)
     assert bundle.is_verified and bundle.component("decode_step").recipe == "w8"
-    checks = {row["check"] for row in bundle.manifest.verification.rows}
+    checks = {row["check"].partition(":")[0] for row in bundle.manifest.verification.rows}
     assert checks >= {"outputs", "states", "104 steps", "last position", "reset and replay"}
     assert checks >= {"written rows", "codes, teacher-forced", "free run"}
 

@@ -108,8 +108,23 @@ def test_a_changed_weight_fails(onnx_copy, capsys):
     assert "hidden" in capsys.readouterr().err
 
 
+def test_a_scale_that_is_2_percent_larger_fails(onnx_copy, capsys):
+    """Reading back finds what is too small for any output."""
+    model = onnx.load(onnx_copy / "backbone.onnx", load_external_data=False)
+    node = next(node for node in model.graph.node if node.op_type == "MatMulNBits")
+    scale = next(entry for entry in model.graph.initializer if entry.name == node.input[2])
+    place = {entry.key: entry.value for entry in scale.external_data}
+    weights = onnx_copy / "backbone.onnx.data"
+    content = np.fromfile(weights, np.float32)
+    content[int(place["offset"]) // 4] *= 1.02
+    content.tofile(weights)
+    vouch_for(onnx_copy, weights.name)
+    assert verify(onnx_copy) == 4
+    assert "no product has the integers and scales of layers.0.attention" in capsys.readouterr().err
+
+
 def test_a_changed_attribute_fails(onnx_copy):
-    """Float activations replace integer ones. The distance of 5e-3 would pass a loose bar."""
+    """Float activations replace integer ones. They are nearer to eager than the bar of rounding."""
 
     def float_activations(graph):
         for node in graph.node:

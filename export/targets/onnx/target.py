@@ -41,6 +41,11 @@ cleared.
 
         lower_graph(graph, folder, self.max_batch)
 
+    def check(self, graph: Graph, folder: Path) -> str:
+        from export.targets.onnx.read_back import check_graph
+
+        return check_graph(folder / self.entry_point(graph.first).file, graph)
+
     def open_with_float_activations(self, bundle: Bundle, options: EngineOptions) -> Engine:
         from export.targets.onnx.float_activations import FloatActivationsEngine
 
