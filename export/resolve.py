@@ -111,7 +111,7 @@ def resolve(source: Source, request: ExportRequest) -> Resolved:
         raise UsageError(first_fault(error), field=str(error.errors()[0]["loc"][0])) from None
     longest = source.family.longest_cache(source.config)
     length = request.cache_length or source.family.default_cache(source.config)
-    if not MIN_CACHE_LENGTH <= length <= longest:
+    if request.cache_length and not MIN_CACHE_LENGTH <= length <= longest:
         raise RecipeError(
             f"cache_length {length}: expected {MIN_CACHE_LENGTH} to {longest} rows", field="cache_length"
         )

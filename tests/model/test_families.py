@@ -9,10 +9,8 @@ import pytest
 import torch
 from exercises.toy_model import family as toy_family
 
-from bundle.errors import CheckpointNotFound, ConfigError, RecipeError, UnknownFamily
-from bundle.manifest import ExportRequest
+from bundle.errors import CheckpointNotFound, ConfigError, UnknownFamily
 from export.__main__ import main as export
-from export.resolve import Source, resolve
 from model import families
 from model.__main__ import main
 from model.checkpoint import materialize
@@ -108,14 +106,6 @@ def test_a_long_label_of_inspect_is_followed_by_a_space(toy, monkeypatch, capsys
     assert main(["inspect", str(toy)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert f"{label} 7" in lines and f"{'family':<{len(label)}} toy" in lines
-
-
-@pytest.mark.parametrize("hook", ["longest_cache", "default_cache"])
-def test_a_cache_shorter_than_verification_needs_is_refused(toy, monkeypatch, hook):
-    short = replace(toy_family.FAMILY, **{hook: lambda config: 63})
-    monkeypatch.setattr(toy_family, "FAMILY", short)
-    with pytest.raises(RecipeError, match=r"cache_length .*: expected 64 to"):
-        resolve(Source(toy), ExportRequest())
 
 
 def test_the_module_of_an_added_family_matches_its_signature(toy):
