@@ -178,15 +178,12 @@ def open_context(
     else:
         kernel, dtype = target.linear_kernel, torch.float16 if is_float16 else torch.float32
         counts_ties = not is_large and not mode.float_first
+        other_sums = EagerEngine(components, model.module, layout, perturbed(kernel, dtype))
         engines = ComparedEngines(
             artifact=open_engine(bundle, mode.engine),
             eager=EagerEngine(components, model.module, layout, kernel),
             unrounded=unrounded,
-            perturbed=(
-                EagerEngine(components, model.module, layout, perturbed(kernel, dtype))
-                if counts_ties
-                else None
-            ),
+            perturbed=other_sums if counts_ties else None,
             full=EagerEngine(components, reference.module, layout) if is_rounded and not is_large else None,
         )
     extent = WHOLE if not is_large else SMOKE if target.is_slow else SAMPLE
