@@ -198,7 +198,7 @@ def main() -> None:
         for recipe in arguments.recipes.split(","):
             folder = arguments.folder / f"{name}-{recipe}"
             options = ["--checkpoint", str(checkpoint), "--target", name, "--quant", recipe]
-            if export([*options, "--cache-length", "256", "--no-verify", "--out", str(folder)]):
+            if export([*options, "--cache-length", "256", "--no-verify", "--force", "--out", str(folder)]):
                 raise SystemExit(f"{folder}: export failed")
             bundle = Bundle(folder)
             resolved = resolve(Source(checkpoint), bundle.job.request)

@@ -154,7 +154,9 @@ def _check_batch(context: Context, component: Component, stream: Stream) -> Iter
         component.name, {name: np.concatenate([call[name] for call in calls]) for name in calls[0]}
     )
     outputs = [context.comparison(component.name, spec.name, check) for spec in component.signature.outputs]
-    caches = context.state_comparisons(component.name, check)
+    cached = {state.name for state in component.signature.states if state.cache}
+    states = context.state_comparisons(component.name, check)
+    caches = {name: comparison for name, comparison in states.items() if name in cached}
     for index, call in enumerate(calls):
         references = context.streams(component.name)[1:]
         for reference in references if has_cache else ():
