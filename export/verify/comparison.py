@@ -7,7 +7,7 @@ precision.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import inf, isfinite, sqrt
+from math import exp, inf, isfinite, lgamma, log, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +32,7 @@ FLOAT16_BAR, FLOAT16_DISTANCE_BAR = 2e-2, distance_at(0.999)
 # the two sides round independently of each other. Each side is as far from the result without rounding as
 # rounding itself moves it, so by the triangle inequality they are at most twice that far apart.
 ROUNDING_FACTOR = 2.0
+RARE = 1e-3  # probability with which a share of calls may be beyond by chance alone
 # Share of calls with ties, far below that at which the median over a hundred calls could meet one.
 FEW_TIES = 0.25
 
@@ -115,16 +116,15 @@ class Comparison:
     def beyond_allowed(self) -> float:
         """With integer activations, calls that meet no tie stay within the float bar.
 
-        Perturbed eager measures how many those are. The artifact may have half of them, less three standard
-        deviations of a share over so few calls.
+        Perturbed eager measures how many those are. The artifact may have half of them, less what chance
+        explains over so few calls.
         """
         if not self.integer_activations:
             return 0.0
         if not self.perturbed:
             return 1.0
         free_of_ties = 1 - _share_beyond(self.perturbed, self.float_bar)
-        deviation = sqrt(0.25 / max(len(self.calls), 1))
-        return 1 - max(free_of_ties / 2 - 3 * deviation, 0.0)
+        return most_by_chance(len(self.calls), 1 - free_of_ties / 2) / max(len(self.calls), 1)
 
     @property
     def has_typical_error(self) -> bool:
@@ -220,6 +220,20 @@ class Report:
 
 
 Result = Comparison | Check | Report
+
+
+def most_by_chance(calls: int, probability: float) -> int:
+    """The least count that so many independent calls exceed with a probability of at most `RARE`."""
+    if not 0 < probability < 1:
+        return round(calls * probability)
+    above, count = 0.0, calls
+    while count > 0:
+        ways = lgamma(calls + 1) - lgamma(count + 1) - lgamma(calls - count + 1)
+        above += exp(ways + count * log(probability) + (calls - count) * log(1 - probability))
+        if above > RARE:
+            break
+        count -= 1
+    return count
 
 
 def least_margin(compared: Iterable[Comparison]) -> Comparison:

@@ -42,19 +42,24 @@ def test_without_a_fault_every_check_passes(engines):
 
 
 @pytest.mark.parametrize(
-    ("component", "output"),
+    ("component", "output", "size"),
     [
-        ("embed_text", "embeddings"),
-        ("prefill", "hidden"),
-        ("decode_step", "semantic_logits"),
-        ("acoustic_step", "velocity"),
-        ("codec_step", "audio"),
+        ("embed_text", "embeddings", 10 * FLOAT_BAR),
+        ("prefill", "hidden", 10 * FLOAT_BAR),
+        ("decode_step", "semantic_logits", 10 * FLOAT_BAR),
+        ("acoustic_step", "velocity", 10 * FLOAT_BAR),
+        ("codec_step", "audio", 0.1),
     ],
 )
-def test_an_output_with_an_error_of_ten_bars_fails(engines, component, output):
+def test_an_error_of_every_call_fails(engines, component, output, size):
+    """With integers, about half of the calls of the codec meet a tie, and more on some processors.
+
+    A fault in its output is found on every processor if it exceeds twice the effect of rounding (0.05).
+    """
+
     def fault(stream, name, inputs, outputs):
         if name == component:
-            outputs[output] += 10 * FLOAT_BAR * np.abs(outputs[output]).max()
+            outputs[output] += size * np.abs(outputs[output]).max()
 
     assert failed(check_components(engines.context(fault))) == [f"{component}.{output}"]
 

@@ -1,6 +1,7 @@
 """Verification finds each fault that is planted in a bundle."""
 
 import json
+from math import comb
 
 import numpy as np
 import onnx
@@ -8,7 +9,7 @@ import pytest
 from bundle_options import vouch_for
 
 from export.__main__ import main as export
-from export.verify.comparison import FLOAT_BAR, Comparison, measure
+from export.verify.comparison import FLOAT_BAR, Comparison, measure, most_by_chance
 
 pytestmark = pytest.mark.slow
 
@@ -186,8 +187,20 @@ def test_an_error_in_every_call_fails_where_eager_meets_few_ties():
     errors = [1.1e-4] * 48
     assert not compare_ones(True, *errors, rounding=1e-2).passed
     assert compare_ones(True, *errors, rounding=1e-2, perturbed=1e-3).passed  # each call may meet a tie
-    # half of the calls that meet no tie, less three standard deviations: 1 - (1 / 2 - 3 · 0.5 / sqrt(48))
-    assert compare_ones(True, *errors, rounding=1e-2).beyond_allowed == pytest.approx(0.7165, abs=1e-4)
+    # of 48 fair coins, more than 35 show heads with a probability of 4e-4, more than 34 with 1.4e-3
+    assert compare_ones(True, *errors, rounding=1e-2).beyond_allowed == 35 / 48
+
+
+def test_what_chance_explains_is_the_tail_of_a_binomial_distribution():
+    for calls, probability in [(4, 0.5), (24, 0.71), (100, 0.8), (48, 0.02)]:
+        allowed = most_by_chance(calls, probability)
+        weights = [
+            comb(calls, count) * probability**count * (1 - probability) ** (calls - count)
+            for count in range(calls + 1)
+        ]
+        assert sum(weights[allowed + 1 :]) <= 1e-3 < sum(weights[allowed:])
+    assert most_by_chance(24, 1.0) == 24 and most_by_chance(24, 0.0) == most_by_chance(0, 0.5) == 0
+    assert 2606 <= most_by_chance(5000, 0.5) <= 2612  # 3.09 standard deviations of 35.4 above 2,500
 
 
 def test_the_wrong_checkpoint_is_refused(onnx_copy, tmp_path, capsys):
