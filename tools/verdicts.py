@@ -169,15 +169,21 @@ def measure(bundle: Bundle, resolved: Resolved, target: Target, seeds: int) -> d
     return result
 
 
-def summary(result: dict[str, Any]) -> str:
+def summary(result: dict[str, Any]) -> dict[str, Any]:
+    """Counts, the row with the smallest margin, rows that failed, and where each fault was found."""
     right = result["right"]
-    failed = sum(not row["passed"] for row in right)
-    nearest = min((row["margin"] for row in right if row["margin"] is not None), default=math.inf)
-    lines = [f"{len(right)} verdicts on right graphs, {failed} failed, smallest margin {nearest:.2f}"]
-    for name, rows in result["faults"].items():
-        found = sorted({f"{row['component']}{row['mode']}" for row in rows if not row["passed"]})
-        lines.append(f"  {name}: {'found in ' + '; '.join(found) if found else 'not found'}")
-    return "\n".join(lines)
+    return {
+        "verdicts": len(right),
+        "failed": [row for row in right if not row["passed"]],
+        "nearest": min(right, key=lambda row: math.inf if row["margin"] is None else row["margin"]),
+        "faults": {
+            name: {
+                "found in": sorted({f"{row['component']}{row['mode']}" for row in rows if not row["passed"]}),
+                "largest error": max(row["lowering_error_worst"] for row in rows),
+            }
+            for name, rows in result["faults"].items()
+        },
+    }
 
 
 def main() -> None:
@@ -202,8 +208,9 @@ def main() -> None:
                 raise SystemExit(f"{folder}: export failed")
             bundle = Bundle(folder)
             resolved = resolve(Source(checkpoint), bundle.job.request)
-            results[folder.name] = measure(bundle, resolved, target_of_job(bundle.job), arguments.seeds)
-            print(f"{folder.name}: {summary(results[folder.name])}", flush=True)
+            rows = measure(bundle, resolved, target_of_job(bundle.job), arguments.seeds)
+            results[folder.name] = summary(rows)
+            log.info("%s: %s", folder.name, json.dumps(results[folder.name], indent=1))
             arguments.out.write_text(json.dumps(results, indent=1) + "\n")
 
 
