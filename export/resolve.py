@@ -105,8 +105,9 @@ class Resolved:
 
 def resolve(source: Source, request: ExportRequest) -> Resolved:
     """Raises RecipeError or UsageError that names the option that cannot be followed."""
+    defaults = source.family.option_defaults(source.config)
     try:
-        options: BaseModel = source.family.options(**request.options)
+        options: BaseModel = source.family.options(**{**defaults, **request.options})
     except ValidationError as error:
         raise UsageError(first_fault(error), field=str(error.errors()[0]["loc"][0])) from None
     longest = source.family.longest_cache(source.config)

@@ -49,11 +49,26 @@ class ChunkedComponent:
 
 
 @dataclass(frozen=True)
+class Approximation:
+    """An option that trades accuracy for speed. It changes the modules of one graph only.
+
+    Verification reports how far the codes of a teacher-forced run are from those of the option's default.
+    """
+
+    option: str
+    graph: str
+
+
+@dataclass(frozen=True)
 class VerificationPlan:
-    """Sequences of calls to verify. A family without decoders or chunked components skips their checks."""
+    """Sequences of calls to verify, and options whose effect is reported.
+
+    A family without decoders or chunked components skips their checks.
+    """
 
     decoders: tuple[Decoder, ...] = ()
     chunked: tuple[ChunkedComponent, ...] = ()
+    approximations: tuple[Approximation, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,6 +109,7 @@ class Family:
         format: the files of a checkpoint.
         parse_config(content, source), load_config(folder): the checked configuration.
         options: class of the options.
+        option_defaults(config): defaults that depend on the configuration, by option.
         constants(config, options): what a runner needs besides names and shapes.
     Weights:
         weights(config): the holder of all tensors; its parameters have the published tensor names.
@@ -132,6 +148,7 @@ class Family:
     summary: Callable[[Config], list[tuple[str, str]]]
     calls: Callable[[dict[str, Any], dict[str, Any]], str]
     synthetic: Synthetic
+    option_defaults: Callable[[Config], dict[str, Any]] = lambda config: {}
     high_precision: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
 

@@ -6,8 +6,8 @@ With --compare eager, the published weights in eager PyTorch in bfloat16 are mea
 import argparse
 
 from bundle.errors import UsageError
-from bundle.manifest import Bundle
-from export.commands.request import add_checkpoint_argument, open_source, resolve_in_full
+from bundle.manifest import Bundle, ExportRequest
+from export.commands.request import add_checkpoint_argument, open_source
 from runtime.commands import bench as bundle_bench
 
 
@@ -23,10 +23,12 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.checkpoint:
             raise UsageError("bench: --checkpoint needs --compare; give both or none")
         return bundle_bench.run(arguments)
-    source = open_source(arguments.checkpoint, Bundle(arguments.bundle).job.family)
+    job = Bundle(arguments.bundle).job
+    source = open_source(arguments.checkpoint, job.family)
     result = bundle_bench.measure_bundle(arguments)
     from export.bench import bench_eager
+    from export.resolve import resolve
 
-    result["eager"] = bench_eager(resolve_in_full(source), result)
+    result["eager"] = bench_eager(resolve(source, ExportRequest(options=job.options)), result)
     bundle_bench.print_result(result, arguments.json)
     return 0

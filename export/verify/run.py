@@ -12,6 +12,7 @@ from export.memory import free_memory
 from export.model import Model
 from export.resolve import Resolved
 from export.targets.base import Graph, Target
+from export.verify.approximation import report_approximation
 from export.verify.comparison import (
     FLOAT16_BAR,
     FLOAT_BAR,
@@ -80,6 +81,9 @@ def verify(
         left_out = (COMPONENTS,) if index == 0 else ()  # `verify_graph` checked them
         results += _named(_run_checks(context, bundle, mode, left_out), mode)
         free_memory()
+    for approximation in resolved.source.family.verification.approximations:
+        report = report_approximation(approximation, resolved, target, model, context.extent.run_steps)
+        results += guarded(report, approximation.option)
     return VerificationResult.of(results)
 
 

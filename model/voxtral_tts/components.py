@@ -23,7 +23,7 @@ def constants(config: VoxtralTTSConfig, options: Options) -> dict[str, Any]:
         "n_codebooks": config.n_codebooks,
         "semantic_codes": config.audio.semantic_codebook_size,
         "acoustic_levels": config.audio.acoustic_codebook_size,
-        "euler_steps": config.acoustic.n_decoding_steps,
+        "euler_steps": options.euler_steps,
         "bos_id": config.multimodal.bos_token_id,
         "audio_id": config.audio.audio_token_id,
         "begin_audio_id": config.audio.begin_audio_token_id,
@@ -63,7 +63,7 @@ def components(
             purpose="embedding of the last frame, written to the cache at `position`",
             batched=True,
         ),
-        _acoustic_step(config),
+        _acoustic_step(config, options.euler_steps),
         *_codec(config),
     )
 
@@ -105,8 +105,8 @@ def _backbone_signature(
     )
 
 
-def _acoustic_step(config: VoxtralTTSConfig) -> Component:
-    books, steps = config.audio.n_acoustic_codebook, config.acoustic.n_decoding_steps
+def _acoustic_step(config: VoxtralTTSConfig, steps: int) -> Component:
+    books = config.audio.n_acoustic_codebook
 
     def example(seed: int) -> Inputs:
         rng = np.random.default_rng(seed)

@@ -24,6 +24,7 @@ from model.config import (
 )
 
 END_AUDIO, FIRST_LEVEL = 1, 2  # codes 0 and 1 are EMPTY and END_AUDIO; codebook entry i is code i + 2
+EULER_STEPS = 7  # as published, where `params.json` does not say it
 TABLE_ROUNDING = 128  # tables are padded to a multiple of this many rows
 
 
@@ -45,7 +46,7 @@ class AcousticTransformerArgs(TransformerArgs):
 
     use_biases: Literal[False] = False
     input_dim: Size
-    n_decoding_steps: Few = 7
+    n_decoding_steps: Few = EULER_STEPS
 
 
 class EncodingArgs(Section):
@@ -272,11 +273,12 @@ class VoxtralTTSConfig(TransformerArgs):
 
 
 class Options(Record):
-    """Two points on which public implementations differ. Both are written to the manifest.
+    """Options of an export. All are written to the manifest. Public implementations differ in the first two.
 
     first_frame: `audio_token` computes frame 0 in an extra step from the embedding of [AUDIO];
         `prefill` computes it from the last hidden state of the prompt.
     alibi_slopes: `mistral` is 1 … 1/2^(n-1), `standard` is 1/2 … 1/2^n.
+    euler_steps: the default of a checkpoint is its `n_decoding_steps`.
     """
 
     first_frame: Literal["audio_token", "prefill"] = Field(
@@ -284,6 +286,10 @@ class Options(Record):
     )
     alibi_slopes: Literal["mistral", "standard"] = Field(
         default="mistral", description="slopes of the codec's attention"
+    )
+    euler_steps: Few = Field(
+        default=EULER_STEPS,
+        description="Euler steps of a frame, 1 to 1024; fewer are faster and less accurate",
     )
 
 

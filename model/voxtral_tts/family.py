@@ -3,7 +3,7 @@
 from torch import nn
 
 from model.config import SHAPE, values_of
-from model.family import ChunkedComponent, Decoder, Family, VerificationPlan
+from model.family import Approximation, ChunkedComponent, Decoder, Family, VerificationPlan
 from model.layers.basic import TokenEmbedding
 from model.voxtral_tts import modules
 from model.voxtral_tts.codec import Codec
@@ -39,7 +39,7 @@ def build(
         case "backbone":
             return modules.Backbone(root, config, cache_length)
         case "acoustic_step":
-            return modules.AcousticStep(root.acoustic_transformer, config.acoustic)
+            return modules.AcousticStep(root.acoustic_transformer, config.acoustic.dim, options.euler_steps)
         case "codec":
             return Codec(root.audio_tokenizer, config.codec, options)
     raise ValueError(f"graph {graph!r}: unknown, expected one of {', '.join(modules.WEIGHTS_OF_GRAPH)}")
@@ -53,6 +53,7 @@ FAMILY = Family(
     parse_config=parse_config,
     load_config=load_config,
     options=Options,
+    option_defaults=lambda config: {"euler_steps": config.acoustic.n_decoding_steps},
     constants=constants,
     weights=modules.VoxtralTTSWeights,
     weights_of_graph=modules.WEIGHTS_OF_GRAPH,
@@ -63,6 +64,7 @@ FAMILY = Family(
     verification=VerificationPlan(
         decoders=(Decoder("prefill", "decode_step", output="hidden"),),
         chunked=(ChunkedComponent("codec", "codec_step"),),
+        approximations=(Approximation("euler_steps", "acoustic_step"),),
     ),
     parameter_groups={
         "mm_audio_embeddings.tok_embeddings.": "text embeddings",

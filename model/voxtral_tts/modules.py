@@ -13,7 +13,7 @@ from model.layers.basic import Layer, RMSNorm
 from model.layers.block import Block, BlockWeights, PreNorm, parts_of, run_blocks
 from model.layers.rope import RotaryTable
 from model.voxtral_tts.codec import CodecWeights
-from model.voxtral_tts.config import AcousticTransformerArgs, VoxtralTTSConfig
+from model.voxtral_tts.config import VoxtralTTSConfig
 
 CFG_ALPHA = 1.2  # scale of classifier-free guidance; absent from params.json, fixed in the published code
 TIME_BASE = 10000.0
@@ -127,11 +127,11 @@ class BidirectionalBlock(PreNorm):
         return y
 
 
-def embed_time(args: AcousticTransformerArgs) -> torch.Tensor:
+def embed_time(dim: int, steps: int) -> torch.Tensor:
     """concat(cos(t·w), sin(t·w)) at t = i / steps: float32 [steps, dim]."""
-    half = args.dim // 2
+    half = dim // 2
     frequency = torch.exp(-math.log(TIME_BASE) * torch.arange(half, dtype=torch.float32) / half)
-    t = torch.linspace(0, 1, args.n_decoding_steps + 1)[:-1, None]
+    t = torch.linspace(0, 1, steps + 1)[:-1, None]
     return torch.cat(((t * frequency).cos(), (t * frequency).sin()), dim=-1)
 
 
@@ -146,7 +146,7 @@ class AcousticStep(nn.Module):
     layer computes the row of the state only.
     """
 
-    def __init__(self, weights: AcousticWeights, args: AcousticTransformerArgs):
+    def __init__(self, weights: AcousticWeights, dim: int, steps: int):
         super().__init__()
         self.input_projection: Layer = weights.input_projection
         self.output: Layer = weights.acoustic_codebook_output
@@ -155,8 +155,8 @@ class AcousticStep(nn.Module):
             BidirectionalBlock(part, separate_queries=part is parts[-1]) for part in parts
         )
         self.norm = weights.norm
-        self.dt = 1.0 / args.n_decoding_steps
-        time_tokens = weights.time_projection(embed_time(args))
+        self.dt = 1.0 / steps
+        time_tokens = weights.time_projection(embed_time(dim, steps))
         self.time_tokens = nn.Buffer(time_tokens, persistent=False)
         # [steps, heads, D]; copies, so that no buffer is a view of another
         contiguous = torch.contiguous_format

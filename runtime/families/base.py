@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
 
@@ -45,14 +45,15 @@ class ForcedRun:
     """The result of a fixed run of n steps, for comparisons.
 
     `codes` int64 [n, K]: column 0 is `first` + the argmax of the row of `logits` float32 [n, R]. The other
-    columns, if any, are rounded from values that have no logits. `hidden` float32 [n, D] measures the effect
-    of quantisation.
+    columns, if any, are rounded from `values` float32 [n, K - 1], which have no logits. `hidden` float32
+    [n, D] measures the effect of quantisation.
     """
 
     codes: np.ndarray
     logits: np.ndarray
     hidden: np.ndarray
     first: int = 0
+    values: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
 
 @dataclass(frozen=True)

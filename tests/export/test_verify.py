@@ -54,6 +54,7 @@ def test_a_bundle_passes_and_the_report_is_kept(onnx_copy, capsys):
     assert verify(onnx_copy) == 0
     report = json.loads((onnx_copy / "verify.json").read_text())
     assert report["status"] == "passed" and all(row["passed"] for row in report["rows"])
+    assert 0 < report["reports"]["codes, euler_steps 3 and 7"]["distance"] < 1
     assert "quantisation" in capsys.readouterr().out
 
 

@@ -42,13 +42,13 @@ def test_figures_are_consistent(bundles, target, capsys):
         "prefill": 1,
         "embed_codes": 4,
         "decode_step": 4,
-        "acoustic_step": 28,
+        "acoustic_step": 12,
         "codec_step": 4,
     }
     weights = {entry.name: entry.weight_bytes for entry in Bundle(bundles / target).components}
     frame = found["frame"]
     assert (
-        frame["weight_bytes"] == weights["decode_step"] + 7 * weights["acoustic_step"] + weights["codec_step"]
+        frame["weight_bytes"] == weights["decode_step"] + 3 * weights["acoustic_step"] + weights["codec_step"]
         and not weights["embed_text"]
     )
     assert found["rtf"] == frame["median_ms"] / 80 and found["machine"]["threads"] == 1

@@ -136,9 +136,16 @@ class SpeechDecoder:
         """noise float32 [1, K - 1] -> codes int64 [1, K] from `output` (default: the last); column 0 may be
         END_AUDIO.
         """
+        return self.frame_and_values(noise, output)[0]
+
+    def frame_and_values(
+        self, noise: np.ndarray, output: StepOutput | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The codes of `frame`, and the values float32 [1, K - 1] that acoustic codes were rounded from."""
         output = output or self.output
-        acoustic = acoustic_codes(self.stream, self.constants, noise, output.condition)
-        return np.concatenate((semantic_codes(output.semantic_logits, self.constants), acoustic), axis=1)
+        values = acoustic_values(self.stream, self.constants, noise, output.condition)
+        semantic = semantic_codes(output.semantic_logits, self.constants)
+        return np.concatenate((semantic, acoustic_codes(values, self.constants)), axis=1), values
 
     def embed(self, codes: np.ndarray) -> np.ndarray:
         """codes int64 [1, K] of a frame -> float32 [1, 1, dim], the next input of the backbone."""
@@ -195,7 +202,8 @@ def batched_frame(
     semantic = np.full((stream.batch, 1), EMPTY_AUDIO, np.int64)
     for slot, decoder in decoders.items():
         semantic[slot] = semantic_codes(decoder.output.semantic_logits, constants)[0]
-    return np.concatenate((semantic, acoustic_codes(stream, constants, noise, conditions)), axis=1)
+    values = acoustic_values(stream, constants, noise, conditions)
+    return np.concatenate((semantic, acoustic_codes(values, constants)), axis=1)
 
 
 def batched_step(stream: Stream, decoders: dict[int, SpeechDecoder], codes: np.ndarray) -> None:
@@ -222,15 +230,20 @@ def semantic_codes(logits: np.ndarray, constants: Constants) -> np.ndarray:
     return sample(masked)[:, None]
 
 
-def acoustic_codes(
+def acoustic_values(
     stream: Stream, constants: Constants, noise: np.ndarray, condition: np.ndarray
 ) -> np.ndarray:
-    """noise float32 [B, K - 1], condition [B, acoustic dim] -> codes int64 [B, K - 1], in all Euler steps."""
+    """noise float32 [B, K - 1], condition [B, acoustic dim] -> float32 [B, K - 1], in all Euler steps."""
     x = noise
     for step in range(constants.euler_steps):
         inputs = {"x": x, "step": np.full(len(x), step), "condition": condition}
         x = stream.run("acoustic_step", inputs)["next_x"]
-    return quantize_levels(x, constants.acoustic_levels) + FIRST_CODE
+    return x
+
+
+def acoustic_codes(values: np.ndarray, constants: Constants) -> np.ndarray:
+    """values float32 [B, K - 1] -> codes int64 [B, K - 1]."""
+    return quantize_levels(values, constants.acoustic_levels) + FIRST_CODE
 
 
 def quantize_levels(x: np.ndarray, levels: int) -> np.ndarray:

@@ -20,19 +20,20 @@ def teacher_forced_run(
     embed = SpeechDecoder(stream, constants).embed
     embedded = [] if forced is None else [embed(row[None]) for row in forced]
     decoder, noise = _start(stream, constants, steps)
-    outputs, codes = [decoder.output], []
+    outputs, frames = [decoder.output], []
     for index in range(steps - 1):
         if forced is None:
-            codes.append(decoder.frame(noise[index]))
-        decoder.step(decoder.embed(codes[-1]) if forced is None else embedded[index])
+            frames.append(decoder.frame_and_values(noise[index]))
+        decoder.step(decoder.embed(frames[-1][0]) if forced is None else embedded[index])
         outputs.append(decoder.output)
-    codes += [decoder.frame(noise[index], outputs[index]) for index in range(len(codes), steps)]
+    frames += [decoder.frame_and_values(noise[index], outputs[index]) for index in range(len(frames), steps)]
     allowed = slice(EMPTY_AUDIO + 1, FIRST_CODE + constants.semantic_codes)
     return ForcedRun(
-        np.concatenate(codes),
+        np.concatenate([codes for codes, _ in frames]),
         np.concatenate([output.semantic_logits[:, allowed] for output in outputs]),
         np.stack([output.hidden for output in outputs]),
         first=EMPTY_AUDIO + 1,
+        values=np.concatenate([values for _, values in frames]),
     )
 
 

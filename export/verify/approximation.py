@@ -1,0 +1,48 @@
+"""Reports how far the codes of a faster option are from those of its default."""
+
+from collections.abc import Iterable
+
+from torch import nn
+
+from export.job import eager_job
+from export.model import Model
+from export.resolve import Resolved, resolve
+from export.targets.base import Target
+from export.verify.comparison import Report, measure
+from export.verify.eager import EagerEngine
+from model.family import Approximation
+from runtime.families import open_family
+
+
+def report_approximation(
+    approximation: Approximation, resolved: Resolved, target: Target, model: Model, steps: int
+) -> Iterable[Report]:
+    """The distance of a teacher-forced run of `steps` steps, in eager with float activations.
+
+    Reports nothing where the option has its default.
+    """
+    option, request = approximation.option, resolved.request
+    others = {name: value for name, value in request.options.items() if name != option}
+    default = resolve(resolved.source, request.model_copy(update={"options": others}))
+    value, usual = (getattr(each.options, option) for each in (resolved, default))
+    if value == usual:
+        return
+    family = open_family(resolved.source.family.name)
+    run = family.verification.teacher_forced_run
+    stream = EagerEngine(model.components, model.module, target.layout).stream()
+    found = run(stream, family.parse_constants(eager_job(resolved)), steps, None)
+    model.release(approximation.graph)  # so that memory holds one of the two
+    changed = Model(default, target.layout, target.compute_precision)
+
+    def module(component: str) -> nn.Module:
+        owner = changed if resolved.graph_of[component] == approximation.graph else model
+        return owner.module(component)
+
+    stream = EagerEngine(model.components, module, target.layout).stream()
+    expected = run(stream, family.parse_constants(eager_job(default)), steps, found.codes)
+    equal = found.codes[:, 1:] == expected.codes[:, 1:]
+    values = {
+        "distance": measure(found.values, expected.values).norm,
+        "other_codes_equal": float(equal.mean()),
+    }
+    yield Report(f"codes, {option} {value} and {usual}", values)
