@@ -31,6 +31,7 @@ cleared.
 """
     runners = ("ONNX Runtime",)
     has_integer_kernels = True
+    has_float_activations = True
     max_batch = 4
 
     def entry_point(self, component: Component) -> EntryPoint:
