@@ -2,8 +2,8 @@
 
     export_times.py CHECKPOINT --target onnx --quant w4 -o OUT.json -- --cache-length 2048 --streaming
 
-Options after -- go to `voxport export`. The bundle is removed, unless they contain --out. The estimate of
---dry-run is recorded as well.
+Options after -- go to `voxport export`. The bundle is written beside OUT.json and removed, unless they
+contain --out. The estimate of --dry-run is recorded as well.
 """
 
 import argparse
@@ -32,8 +32,8 @@ def export(*options: str) -> dict[str, Any]:
     return row
 
 
-def record(options: list[str]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
+def record(options: list[str], beside: Path) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(dir=beside) as folder:  # the system's may be in memory
         options = ["--out", f"{folder}/bundle", *options]  # a later --out replaces this one
         expected = export(*options, "--dry-run")
         started = time.perf_counter()
@@ -65,11 +65,11 @@ def main() -> None:
     parser.add_argument("--target", required=True)
     parser.add_argument("--quant", required=True)
     parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("options", nargs="*", help="further options of `voxport export`, after --")
-    arguments = parser.parse_args()
-    chosen = ["--target", arguments.target, "--quant", arguments.quant, *arguments.options]
-    result = record(["--checkpoint", str(arguments.checkpoint.resolve()), *chosen])
+    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    arguments = parser.parse_args(sys.argv[1:end])
+    chosen = ["--target", arguments.target, "--quant", arguments.quant, *sys.argv[end + 1 :]]
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    result = record(["--checkpoint", str(arguments.checkpoint.resolve()), *chosen], arguments.output.parent)
     arguments.output.write_text(json.dumps(result, indent=1) + "\n")
 
 
