@@ -21,7 +21,7 @@ class CoreMLTarget(Target):
     packages = ("coremltools",)
     layout = "BHSD"
     kernel = ("export.targets.coreml.kernels", "lower_linear")
-    costs = Costs(lowering=2.7, running=1.8, product=0.45, verification=20, sample=16)
+    costs = Costs(lowering=2.7, running=1.8, product=0.45, verification=40, sample=16)
     state_notes = """\
 For iOS 18, macOS 15 or newer. Each entry point is a function of its package. Load it with
 `MLModelConfiguration.functionName`. States are Core ML states. Make one state object per package and
