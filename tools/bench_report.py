@@ -1,7 +1,7 @@
 """Writes the tables and plots of docs/performance.md, and the table of README.md, from `bench --json`.
 
     bench_report.py docs/bench/FAMILY/*.json --document docs/performance.md --plot docs/bench/FAMILY.svg
-    bench_report.py docs/bench/*/*.json --summary README.md
+    bench_report.py docs/bench/voxtral_*/*.json --summary README.md
 
 Several runs of one bundle give a median and a range.
 """

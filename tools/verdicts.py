@@ -156,7 +156,7 @@ def measure(bundle: Bundle, resolved: Resolved, target: Target, seeds: int) -> d
     for graph in model.graphs():
         log.info("%s: %s", bundle.folder.name, graph.name)
     result: dict[str, Any] = {"right": [], "faults": {name: [] for name in FAULTS}}
-    for mode in modes(bundle, resolved, target, VerifyOptions()):
+    for mode in modes(resolved, target, VerifyOptions()):
         context, suffix = open_context(bundle, resolved, target, model, mode), mode.suffix
         for component in COMPONENTS:
             for seed in range(seeds):

@@ -59,8 +59,8 @@ class Costs:
 
     lowering, running: bytes of memory for each byte of an artifact, beside the loaded weights.
     product: seconds to lower one matrix product.
-    verification: seconds of verification for any model.
-    sample: seconds of verification for each 1e9 weights of a large model.
+    verification: seconds of verification in one mode, for any model.
+    sample: seconds of verification in one mode for each 1e9 weights of a large model.
     """
 
     lowering: float
@@ -85,13 +85,13 @@ class Target(ABC):
     sliding_window_notes: how it updates sliding-window caches.
     runners: programs that may run the artifacts, the one of this machine first.
     compute_precisions: precisions that floats can be stored and computed in, the default first.
-    verification_precisions: precisions that verification runs the artifact in. The first one gets the long
-        run. None leaves the choice to the runner.
+    verification_precisions: precisions that verification runs the artifact in, the one with the tightest bars
+        first. The first one gets the long run. None leaves the choice to the runner.
     native_schemes: types of schemes that the target supports with a kernel or a storage format of its own.
     has_integer_kernels: whether products of integer weights round their activations, whatever the scheme
         asks.
+    has_float_activations: whether the runner can leave activations of such products unrounded.
     max_batch: largest batch in one call of a batched component.
-    is_slow: whether a large artifact takes seconds for each call on this machine.
     """
 
     name: ClassVar[str]
@@ -106,8 +106,8 @@ class Target(ABC):
     verification_precisions: ClassVar[tuple[str | None, ...]] = (None,)
     native_schemes: ClassVar[frozenset[str]] = frozenset({"integer"})
     has_integer_kernels: ClassVar[bool] = False
+    has_float_activations: ClassVar[bool] = False
     max_batch: ClassVar[int] = 1
-    is_slow: ClassVar[bool] = False
 
     def __init__(self, compute_precision: Precision | None = None):
         """`compute_precision` is one of `compute_precisions`. None means the default."""
@@ -165,12 +165,16 @@ class Target(ABC):
         """
         return ""
 
-    def open_with_float_activations(self, bundle: Bundle, options: EngineOptions) -> Engine | None:
+    def is_slow(self, precision: str | None) -> bool:
+        """Whether a large artifact that runs in `precision` takes seconds for each call on this machine."""
+        return False
+
+    def open_with_float_activations(self, bundle: Bundle, options: EngineOptions) -> Engine:
         """An engine that runs the artifacts without rounding activations, for verification.
 
-        None means that the runner of the target cannot do so.
+        Only for targets with `has_float_activations`.
         """
-        return None
+        raise NotImplementedError
 
     def readme_notes(self, has_sliding_window: bool) -> str:
         """Paragraphs for the README of a bundle."""

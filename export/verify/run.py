@@ -47,7 +47,7 @@ class VerifyOptions:
     """How a bundle is verified.
 
     `steps` is the number of decode steps of the long run in the first precision. `precisions` are those in
-    which the artifact runs (default: those of the target; the first of them for large models).
+    which the artifact runs (default: those of the target).
     `compute_units` are the processors that Core ML uses where it runs natively.
     """
 
@@ -76,10 +76,12 @@ def verify(
             results += verify_graph(bundle, resolved, target, model, graph, options)
             model.pack(graph)
             free_memory()
-    for index, mode in enumerate(modes(bundle, resolved, target, options)):
-        context = open_context(bundle, resolved, target, model, mode)
+    for index, mode in enumerate(modes(resolved, target, options)):
         left_out = (COMPONENTS,) if index == 0 else ()  # `verify_graph` checked them
-        results += _named(_run_checks(context, bundle, mode, left_out), mode)
+        # no name holds the engines of a mode, so they are freed before the next one opens its own
+        results += _named(
+            _run_checks(open_context(bundle, resolved, target, model, mode), bundle, mode, left_out), mode
+        )
         free_memory()
     for approximation in resolved.source.family.verification.approximations:
         report = report_approximation(approximation, resolved, target, model, context.extent.run_steps)
@@ -96,7 +98,7 @@ def verify_graph(
     options: VerifyOptions = VerifyOptions(),
 ) -> list[Result]:
     """Reads one graph back, and checks single calls of its components in the mode with the tightest bars."""
-    mode = modes(bundle, resolved, target, options)[0]
+    mode = modes(resolved, target, options)[0]
     found: list[Result] = [*_check_structure(model.graph(graph), bundle, target)]
     context = open_context(bundle, resolved, target, model, mode, graph)
     return found + _named(guarded(check_components(context), f"components of {graph}"), mode)
@@ -137,18 +139,15 @@ class Mode:
         return ("replay", "free run") if self.float_activations else ()
 
 
-def modes(bundle: Bundle, resolved: Resolved, target: Target, options: VerifyOptions) -> list[Mode]:
+def modes(resolved: Resolved, target: Target, options: VerifyOptions) -> list[Mode]:
     """The mode with the tightest bars is the first one. It gets the whole long run."""
-    precisions = (
-        options.precisions or target.verification_precisions[: 1 if resolved.source.is_large else None]
-    )
     schemes = [scheme for recipe in resolved.recipes.values() for scheme in recipe.schemes]
     has_integers = any(scheme.integer_activations(target.has_integer_kernels) for scheme in schemes)
+    float_first = has_integers and target.has_float_activations
     found: list[Mode] = []
-    for precision in precisions:
+    for precision in options.precisions or target.verification_precisions:
         units = options.compute_units if precision is None else None
         engine = EngineOptions(compute_precision=precision, compute_units=units)
-        float_first = has_integers and target.open_with_float_activations(bundle, engine) is not None
         for as_floats in (True, False) if float_first else (False,):
             steps = min(options.steps, OTHER_STEPS) if found else options.steps
             found.append(Mode(engine, steps, as_floats, float_first and not as_floats))
@@ -177,7 +176,7 @@ def open_context(
     unrounded = EagerEngine(components, model.module, layout, float_activations)
     if mode.float_activations:
         artifact = target.open_with_float_activations(bundle, mode.engine)
-        engines = ComparedEngines(artifact or open_engine(bundle, mode.engine), unrounded, unrounded)
+        engines = ComparedEngines(artifact, unrounded, unrounded)
         bars = replace(bars, integer_graphs=frozenset())
     else:
         kernel, dtype = target.linear_kernel, torch.float16 if is_float16 else torch.float32
@@ -190,7 +189,7 @@ def open_context(
             perturbed=other_sums if counts_ties else None,
             full=EagerEngine(components, reference.module, layout) if is_rounded and not is_large else None,
         )
-    extent = WHOLE if not is_large else SMOKE if target.is_slow else SAMPLE
+    extent = WHOLE if not is_large else SMOKE if target.is_slow(mode.engine.compute_precision) else SAMPLE
     return Context(
         checked,
         engines,

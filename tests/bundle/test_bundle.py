@@ -25,6 +25,7 @@ from bundle.errors import ExportError, IntegrityError, UsageError
 from bundle.manifest import ExportRequest, Manifest, read_manifest
 from export.__main__ import main as export
 from export.bundle_readme import bundle_readme
+from export.estimate import estimate
 from export.job import make_job
 from export.memory import check_memory
 from export.resolve import Source, resolve
@@ -281,7 +282,8 @@ def test_the_readme_of_a_bundle_mentions_caches_only_where_there_are_some(checkp
 
 @dataclass(frozen=True)
 class Measured:
-    """Figures of the published size in docs/performance.md: bytes at the peak and seconds, by target.
+    """Figures of exports of the published size, by target: bytes at the peak, and seconds with one mode of
+    verification.
 
     `weights` counts all graphs: a head that is also a table counts twice, folded constants do not count.
     """
@@ -330,6 +332,7 @@ def test_dry_run_of_the_published_shapes_reads_no_weights_and_is_within_25_perce
         file.truncate(8 + len(text) + offset)
     assert len(shapes) == measured.tensors
     monkeypatch.setattr("export.estimate.speed", lambda: 1.0)  # of the machine that was measured
+    monkeypatch.setattr("export.estimate.modes", lambda *_: [None])  # one, as when it was measured
     arguments = [
         "--checkpoint",
         str(folder),
@@ -348,6 +351,14 @@ def test_dry_run_of_the_published_shapes_reads_no_weights_and_is_within_25_perce
             seconds, rel=0.25
         )
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("recipe", "modes"), [("w4", 2), ("none", 1)])
+def test_an_estimate_counts_every_mode_of_verification(checkpoint, recipe, modes):
+    """ONNX with integer activations is also verified with float activations."""
+    resolved, target = resolve(Source(checkpoint), ExportRequest(quant=recipe)), open_target("onnx")
+    times = [estimate(resolved, target, verifies)["reference_seconds"] for verifies in (True, False)]
+    assert times[0] - times[1] == pytest.approx(modes * target.costs.verification)
 
 
 def test_an_export_without_enough_memory_is_refused_before_it_starts(tmp_path, monkeypatch, capsys):

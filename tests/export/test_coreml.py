@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.coreml_weights import read_quantized_weights
+from support.rounding import float32_bar
 
 from bundle.errors import ExportError
 from bundle.manifest import ExportRequest
@@ -316,7 +317,8 @@ def test_one_hot_attention_equals_the_reference(start, rows):
         q, k, v, rotation, *(cache.clone() for cache in caches), arguments[-1]
     )
     for found, wanted in zip(OneHotAttention().cached(q, k, v, *arguments), expected, strict=True):
-        torch.testing.assert_close(found, wanted)
+        bar = float32_bar(sums=2, products=16) * float(wanted.abs().max())
+        torch.testing.assert_close(found, wanted, rtol=0, atol=bar)
 
 
 def test_linears_equal_the_shared_kernels():
@@ -325,7 +327,7 @@ def test_linears_equal_the_shared_kernels():
     for recipe, same in (("w8", float_activations), ("w4", float_activations), ("8da4w", int8_per_token)):
         scheme = find_recipe(recipe).linears
         linear = scheme.quantize(weight, "weight", is_table=False).module
-        torch.testing.assert_close(lower_linear(x, linear), same(x, linear))
+        assert torch.equal(lower_linear(x, linear), same(x, linear))
         assert lower_linear(torch.zeros_like(x), linear).eq(0).all()
 
 
@@ -339,30 +341,46 @@ def test_dynamic_activations_are_lowered_to_plain_operators(checkpoint, tmp_path
 @pytest.mark.parametrize("eps", [1e-6, 1e-5, 1e-2])
 @pytest.mark.parametrize("size", [0.0, 1e-2, 1.0, 3e3])
 def test_norms_do_not_overflow_in_half_precision(eps, size):
-    """Zero rows, rows below epsilon, and rows whose squares overflow."""
+    """Zero rows, rows below epsilon, and rows whose squares overflow.
+
+    Roundings of u = 2^-11 in a result: under the root 2 u (the scaled row, squared), u (the square), u (the
+    mean) and u (the sum with epsilon), of which the root leaves half; and u each for the root, the scaled
+    row and the product. The least root is 1/125, and a rounding of a subnormal value is up to 2^-25.
+    """
     torch.manual_seed(0)
     x, weight = (torch.randn(4, 96) * size).half(), torch.ones(96)
     found = rms_norm(x, [96], weight.half(), eps)
-    torch.testing.assert_close(found.float(), F.rms_norm(x.float(), (96,), weight, eps), atol=2e-3, rtol=5e-3)
+    torch.testing.assert_close(
+        found.float(), F.rms_norm(x.float(), (96,), weight, eps), atol=125 * 2**-25, rtol=5.5 * 2**-11
+    )
 
 
 @pytest.mark.parametrize("recipe", ["lut4", "8da4w"])
 def test_one_graph_in_the_other_recipes_computes_what_the_module_does(checkpoint, tmp_path, recipe):
-    """Exported and read back; then one call with the same weights, where nothing but float32's own rounding
-    differs.
+    """Exported and read back; then calls with the same weights, where only rounding of float32 differs.
+
+    A tie of integer activations would move a call further. One call in 12 meets one, so one of three may.
     """
     graph = graphs(checkpoint, recipe, "acoustic_step")["acoustic_step"]
     CoreMLTarget().lower(graph, tmp_path)
     function = Package(tmp_path / "acoustic_step.mlpackage").function("acoustic_step")
     kinds = {op.type for op in function.operations()}
     assert ("constexpr_lut_to_dense" in kinds) == (recipe == "lut4")
-    inputs = graph.first.example(0)
-    with torch.no_grad(), linear_kernel(graph.module, lower_linear):
-        expected = graph.module(*(torch.from_numpy(array) for array in inputs.values()))
-    found = Executor(function, "float32").run(
-        {name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in inputs.items()}
-    )
-    for spec, value in zip(graph.first.signature.outputs, expected, strict=True):
-        assert np.abs(found[spec.name] - value.numpy()).max() <= (1e-5 if recipe == "lut4" else 1e-3) * float(
-            value.abs().max()
+    executor, errors = Executor(function, "float32"), []
+    for inputs in map(graph.first.example, range(3)):
+        with torch.no_grad(), linear_kernel(graph.module, lower_linear):
+            expected = graph.module(*(torch.from_numpy(array) for array in inputs.values()))
+        found = executor.run(
+            {
+                name: array.astype(np.int32) if array.dtype == np.int64 else array
+                for name, array in inputs.items()
+            }
         )
+        differences = [
+            np.abs(found[spec.name] - value.numpy()).max() / float(value.abs().max())
+            for spec, value in zip(graph.first.signature.outputs, expected, strict=True)
+        ]
+        errors.append(max(differences))
+    assert np.median(errors) <= float32_bar(
+        sums=2 * 6 + 2, products=192
+    )  # two layers and two projections; 7e-6

@@ -15,7 +15,7 @@ class OnnxTarget(Target):
     packages = ("onnx", "onnxscript", "onnxruntime")
     layout = "BHSD, staged"
     kernel = ("quantize.modules", "int8_per_block")
-    costs = Costs(lowering=1.2, running=1.5, product=0.05, verification=15, sample=20)
+    costs = Costs(lowering=1.2, running=1.5, product=0.05, verification=8, sample=20)
     state_notes = """\
 States are inputs `past.NAME` and outputs `present.NAME`. Bind the input and the output of a cache to one
 buffer. All other states are small. Large weights are in `GRAPH.onnx.data` beside each graph. Quantised
@@ -31,6 +31,7 @@ cleared.
 """
     runners = ("ONNX Runtime",)
     has_integer_kernels = True
+    has_float_activations = True
     max_batch = 4
 
     def entry_point(self, component: Component) -> EntryPoint:

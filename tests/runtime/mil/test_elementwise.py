@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from reference import CLOSE, EDGES, floats, normal, op, same, shapes
+from reference import CLOSE, EDGES, GROWN, floats, normal, op, same, shapes
 
 from runtime.mil.errors import MilError, UnsupportedError
 from runtime.mil.ops import OPERATIONS as OPS
@@ -57,7 +57,7 @@ def test_unary_operations_equal_torch(name, x):
         same(
             op(name)(x),
             UNARY[name](torch.from_numpy(x)),
-            close=1e-5 if name in ("tan", "sinh", "cosh", "exp", "exp2") else CLOSE,
+            close=GROWN if name in ("tan", "sinh", "cosh", "exp", "exp2") else CLOSE,
         )
 
 
@@ -68,7 +68,7 @@ def test_unary_operations_equal_torch_at_extreme_values(name):
     if name in ("sin", "cos", "tan"):
         x = x[np.abs(x) < 1e4]  # the argument reduction of larger values differs between libraries
     with np.errstate(all="ignore"):
-        same(op(name)(x), UNARY[name](torch.from_numpy(x)), close=1e-5)
+        same(op(name)(x), UNARY[name](torch.from_numpy(x)), close=GROWN)
 
 
 BINARY = {
@@ -142,8 +142,8 @@ def test_integer_division_by_zero_raises(name):
 def test_division_and_power_of_floats_equal_torch(x, data):
     y = data.draw(floats(x.shape, st.floats(0.25, 8, width=32)))
     same(op("floor_div")(x, y), torch.floor_divide(torch.from_numpy(x), torch.from_numpy(y)))
-    same(op("mod")(x, y), torch.remainder(torch.from_numpy(x), torch.from_numpy(y)), close=1e-5)
-    same(op("pow")(np.abs(x), y), torch.pow(torch.from_numpy(np.abs(x)), torch.from_numpy(y)), close=2e-5)
+    same(op("mod")(x, y), torch.remainder(torch.from_numpy(x), torch.from_numpy(y)), close=GROWN)
+    same(op("pow")(np.abs(x), y), torch.pow(torch.from_numpy(np.abs(x)), torch.from_numpy(y)), close=GROWN)
 
 
 LOGIC = {"logical_and": torch.logical_and, "logical_or": torch.logical_or, "logical_xor": torch.logical_xor}
@@ -162,7 +162,7 @@ def test_epsilon_is_added_before_the_function(x, epsilon):
     with np.errstate(all="ignore"):
         same(op("rsqrt")(x, epsilon), torch.rsqrt(exact + epsilon))
         same(op("inverse")(x, epsilon), 1 / (exact + epsilon))
-        same(op("log")(x, epsilon), torch.log(exact + epsilon), close=1e-5)
+        same(op("log")(x, epsilon), torch.log(exact + epsilon), close=GROWN)
 
 
 @given(x=floats())

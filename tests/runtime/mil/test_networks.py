@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.rounding import float16_bar, float32_bar
 from torch import nn
 
 from runtime.mil import CallError, Executor, Package, executor
@@ -18,10 +19,8 @@ import coremltools.optimize as cto  # noqa: E402
 from coremltools.converters.mil.frontend.milproto.load import load as load_program  # noqa: E402
 
 pytestmark = pytest.mark.slow
-# Sums of 144 terms in another order, in five layers: 5 * sqrt(144) * 2^-24 = 4e-6, times 5 for cancellation.
-EXACT = 2e-5
-# About 30 roundings to 11 bits on the longest path: sqrt(30) * 2^-12 = 1.3e-3, times about the same factor.
-HALF = 1e-2
+EXACT = float32_bar(sums=5, products=144)  # 3.7e-6
+HALF = float16_bar(30)  # 6.2e-3
 FORMS = ("fp32", "fp16", "int8", "int4", "palettised")
 
 
@@ -196,8 +195,8 @@ def test_a_converted_network_equals_torch(network, form, tmp_path):
     states = {precision: executor.new_states() for precision, executor in found.items()}
     try:
         if form != "fp32":
-            for parameter in network.parameters():
-                parameter.data = parameter.data.half().float()
+            for tensor in (*network.parameters(), *network.buffers()):
+                tensor.data = tensor.data.half().to(tensor.dtype)
         compressed = take_weights(network, path)
         assert (compressed > 0) == (form not in ("fp32", "fp16"))
         if isinstance(network, Counter):
@@ -276,8 +275,8 @@ def test_compressed_weights_of_older_op_sets_equal_their_dense_values(target, ho
     assert any(operation.type.startswith("constexpr_") for operation in held.function.operations())
     assert not any(operation.type.startswith("constexpr_") for operation in dense.function.operations())
     expected = dense.run({"x": x})["y"]
-    # coremltools rounds the dense weights to half: sqrt(3) * 2^-12 = 4e-4 after three layers, times 5.
-    assert np.abs(held.run({"x": x})["y"] - expected).max() <= 2e-3 * np.abs(expected).max()
+    # coremltools rounds the dense weights of three layers to half
+    assert np.abs(held.run({"x": x})["y"] - expected).max() <= float16_bar(3) * np.abs(expected).max()
 
 
 def test_the_caller_owns_states_and_invalid_calls_raise(tmp_path):

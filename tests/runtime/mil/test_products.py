@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from reference import floats, normal, op, same
+from reference import GROWN, floats, normal, op, same
 
 from runtime.mil.errors import MilError, UnsupportedError
 from runtime.mil.ops import OPERATIONS as OPS
@@ -89,7 +89,7 @@ def test_attention_equals_torch(batch, data, mask):
         *map(torch.from_numpy, (q, k, v)),
         attn_mask=None if given_mask is None else torch.from_numpy(given_mask),
     )
-    same(op("scaled_dot_product_attention")(q, k, v, given_mask), expected, 1e-5)
+    same(op("scaled_dot_product_attention")(q, k, v, given_mask), expected, GROWN)
 
 
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -117,7 +117,7 @@ def test_convolutions_equal_torch(axes, groups, stride, dilation, width, pad):
     found = op("conv")(
         x, weight, bias, [stride] * axes, "custom", [pad] * 2 * axes, [dilation] * axes, groups
     )
-    same(found, expected, 2e-5)
+    same(found, expected, GROWN)
     weight = normal(4, 6 // groups, *[width] * axes, seed=1)
     pad = min(pad, (width - 1) * dilation // 2)
     expected = TRANSPOSED[axes](
@@ -130,7 +130,7 @@ def test_convolutions_equal_torch(axes, groups, stride, dilation, width, pad):
     found = op("conv_transpose")(
         x, weight, bias, [pad] * 2 * axes, None, "custom", [stride] * axes, [dilation] * axes, groups
     )
-    same(found, expected, 2e-5)
+    same(found, expected, GROWN)
 
 
 @pytest.mark.parametrize("kind", ["valid", "same", "same_lower"])
@@ -141,7 +141,7 @@ def test_padding_types_equal_explicit_padding(kind, width, stride):
     before = {"valid": 0, "same": total // 2, "same_lower": total - total // 2}[kind]
     after = 0 if kind == "valid" else total - before
     expected = F.conv1d(F.pad(torch.from_numpy(x), (before, after)), torch.from_numpy(weight), stride=stride)
-    same(OPS["conv"](x, weight, None, [stride], kind), expected, 1e-5)
+    same(OPS["conv"](x, weight, None, [stride], kind), expected, GROWN)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_pooling_equals_torch(axes, width, stride, pad, ceil, counted):
         with pytest.raises(UnsupportedError, match="ceil_mode"):
             OPS["avg_pool"](x, *arguments, not counted, ceil)
     else:
-        same(op("avg_pool")(x, *arguments, not counted, ceil), expected, 1e-5)
+        same(op("avg_pool")(x, *arguments, not counted, ceil), expected, GROWN)
 
 
 @pytest.mark.parametrize("extra", [0, 1, 2])
@@ -185,10 +185,10 @@ def test_transposed_convolutions_have_the_requested_size(extra):
     expected = F.conv_transpose1d(
         torch.from_numpy(x), torch.from_numpy(weight), stride=3, padding=1, output_padding=extra
     )
-    same(OPS["conv_transpose"](x, weight, None, [1, 1], list(expected.shape), "custom", [3]), expected, 1e-5)
+    same(OPS["conv_transpose"](x, weight, None, [1, 1], list(expected.shape), "custom", [3]), expected, GROWN)
     whole = F.conv_transpose1d(torch.from_numpy(x), torch.from_numpy(weight), stride=3)  # 16 long
-    same(OPS["conv_transpose"](x, weight, None, None, None, "same", [3]), whole[..., 0:15], 1e-5)
-    same(OPS["conv_transpose"](x, weight, None, None, [1, 3, 15], "same", [3]), whole[..., 0:15], 1e-5)
+    same(OPS["conv_transpose"](x, weight, None, None, None, "same", [3]), whole[..., 0:15], GROWN)
+    same(OPS["conv_transpose"](x, weight, None, None, [1, 3, 15], "same", [3]), whole[..., 0:15], GROWN)
 
 
 def test_ceil_mode_without_padding_keeps_the_last_window():
