@@ -4,7 +4,6 @@ Products are in delegates of XNNPACK. Each delegate is a flatbuffer that names i
 """
 
 import json
-import mmap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,20 +31,20 @@ INTEGER_ACTIVATIONS = "xnn_datatype_qdint8"
 def check_program(path: Path, graph: Graph) -> str:
     """Compares every quantised product of the file with the linears of `graph`. Raises ExportError.
 
-    Returns a description, empty where nothing is quantised. The file is mapped, and one weight at a time is
-    read.
+    Returns a description, empty where nothing is quantised. One weight at a time is in memory.
     """
-    with (
-        export_errors(f"{path.name}: cannot be read back"),
-        path.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-    ):
-        header: Any = _get_extended_header(content[: _ExtendedHeader.NUM_HEAD_BYTES])
-        program: Any = _flatbuffer_to_program(content[: header.program_size])
+    with export_errors(f"{path.name}: cannot be read back"), path.open("rb") as file:
+
+        def read(start: int, size: int) -> bytes:
+            file.seek(start)
+            return file.read(size)
+
+        header: Any = _get_extended_header(read(0, _ExtendedHeader.NUM_HEAD_BYTES))
+        program: Any = _flatbuffer_to_program(read(0, header.program_size))
 
         def segment(index: int) -> bytes:
-            start = header.segment_base_offset + program.segments[index].offset
-            return content[start : start + program.segments[index].size]
+            place = program.segments[index]
+            return read(header.segment_base_offset + place.offset, place.size)
 
         constants = {entry.key: entry.segment_index for entry in program.named_data or ()}
         delegates = [part.processed.index for plan in program.execution_plan for part in plan.delegates]
