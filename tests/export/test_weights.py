@@ -3,14 +3,17 @@
 import numpy as np
 import onnx
 import pytest
+import torch
 from bundle_options import WIDE
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from bundle.errors import ExportError
 from bundle.manifest import ExportRequest
 from export.memory import free_memory
 from export.model import Model
 from export.resolve import Source, resolve
 from export.targets import open_target
+from export.targets.base import Graph
 from model.synthetic.checkpoint import embedded_default
 from quantize.modules import QuantizedEmbedding, QuantizedLinear
 
@@ -18,14 +21,18 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def linears(checkpoint) -> dict[str, list[QuantizedLinear]]:
-    """Quantised linears of every graph in the order of use."""
+def graphs(checkpoint) -> dict[str, Graph]:
     source = Source(checkpoint)
     request = ExportRequest(quant="w4", quant_for=(("codec", "w8"),), rules=(WIDE,))
-    model = Model(resolve(source, request), "BSHD")
+    return {graph.name: graph for graph in Model(resolve(source, request), "BSHD").graphs()}
+
+
+@pytest.fixture(scope="module")
+def linears(graphs) -> dict[str, list[QuantizedLinear]]:
+    """Quantised linears of every graph in the order of use."""
     return {
-        graph.name: [part for part in graph.module.modules() if isinstance(part, QuantizedLinear)]
-        for graph in model.graphs()
+        name: [part for part in graph.module.modules() if isinstance(part, QuantizedLinear)]
+        for name, graph in graphs.items()
     }
 
 
@@ -85,6 +92,32 @@ def test_executorch_stores_the_quantised_weights_exactly(bundles, linears):
                 shifted = (integers.astype(np.int16) + 8).astype(np.uint8)
                 assert (shifted[:, 0::2] | (shifted[:, 1::2] << 4)).tobytes() in program
                 assert (linear.scale.numpy().view(np.uint32) >> 16).astype(np.uint16).tobytes() in program
+
+
+@pytest.mark.parametrize(
+    ("graph", "constant", "changed"),
+    [
+        ("backbone", "scale", lambda scale: scale * 1.02),  # of groups, in bfloat16
+        ("codec", "scale", lambda scale: scale * 1.02),  # of channels, in float32
+        ("codec", "weight", lambda integer: integer ^ 1),
+    ],
+)
+def test_reading_a_program_back_finds_one_changed_value(bundles, graphs, tmp_path, graph, constant, changed):
+    target = open_target("executorch")
+    name, linear = next(
+        entry for entry in graphs[graph].module.named_modules() if isinstance(entry[1], QuantizedLinear)
+    )
+    assert "products are equal" in target.check(graphs[graph], bundles / "executorch")
+    values = getattr(linear, constant).clone()
+    values[0, 0] = changed(values[0, 0])
+    dtype = torch.bfloat16 if constant == "scale" and linear.scheme.group else values.dtype
+    old, new = (
+        tensor.to(dtype).view(torch.uint8).numpy().tobytes() for tensor in (getattr(linear, constant), values)
+    )
+    program = (bundles / "executorch" / f"{graph}.pte").read_bytes()
+    (tmp_path / f"{graph}.pte").write_bytes(program.replace(old, new))
+    with pytest.raises(ExportError, match=f"no product has the integers and scales of {name}"):
+        target.check(graphs[graph], tmp_path)
 
 
 def test_tables_are_equal_on_all_targets(bundles, tables):

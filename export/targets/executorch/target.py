@@ -52,6 +52,11 @@ custom_sdpa), of the version in `manifest.json`.
         components = tuple(replace(part, signature=self.signature(part)) for part in graph.components)
         lower_graph(replace(graph, components=components), folder)
 
+    def check(self, graph: Graph, folder: Path) -> str:
+        from export.targets.executorch.read_back import check_program
+
+        return check_program(folder / self.entry_point(graph.first).file, graph)
+
 
 def state_rows_per_call(component: Component) -> int:
     """Cache rows that one call of `GRAPH.read` or `GRAPH.write` moves at most; 0 without a cache."""

@@ -1,55 +1,40 @@
 """Reads a saved graph back: its quantised products have the arithmetic, integers and scales of the module."""
 
-import hashlib
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import onnx
 
 from bundle.errors import ExportError
 from export.targets.base import Graph
 from export.targets.onnx.kernels import INTEGER_ACTIVATIONS
 from export.targets.onnx.lowering import pack
+from export.targets.read_back import Product, compare_products, hash_of
 from quantize.modules import CHANNEL_BLOCK, QuantizedLinear
-
-Product = tuple[int, int, str, str]  # bits, block size, and the hashes of integers and scales
 
 
 def check_graph(path: Path, graph: Graph) -> str:
     """Compares every `MatMulNBits` of the file with the linears of `graph`. Raises ExportError.
 
-    Returns a description. Empty where nothing is quantised. Changes of a weight that are too small to show in
-    an output are found here.
+    Returns a description, empty where nothing is quantised.
     """
-    expected = {_of_linear(part): name for name, part in graph.module.named_modules() if _is_linear(part)}
-    found = _of_file(path)
-    for product in expected.keys() - found.keys():
-        raise ExportError(f"{path.name}: no product has the integers and scales of {expected[product]}")
-    for product in found.keys() - expected.keys():
-        raise ExportError(f"{path.name}: node {found[product]} has the weights of no linear of the module")
-    return f"integers and scales of {len(found)} products are equal" if found else ""
+    return compare_products(path.name, graph, _of_linear, _of_file(path))
 
 
-def _is_linear(part: object) -> bool:
-    return isinstance(part, QuantizedLinear)
-
-
-def _of_linear(linear: Any) -> Product:
-    """Any: a module that `_is_linear`."""
+def _of_linear(linear: QuantizedLinear) -> Product:
     block = linear.block if linear.scheme.group else CHANNEL_BLOCK
     scale = linear.scale if linear.scheme.group else linear.scale.repeat(1, -(-linear.in_features // block))
     bits = linear.scheme.bits
-    return bits, block, _hash(pack(linear.integers().numpy(), bits, block)), _hash(scale.numpy())
+    integers = pack(linear.integers().numpy(), bits, block)
+    return Product(bits, block, hash_of(integers), hash_of(scale.numpy()))
 
 
 def _of_file(path: Path) -> dict[Product, str]:
-    """The products of a file, and the name of a node of each. Raises ExportError on float activations."""
+    """The products of a file, and the node of each. Raises ExportError on float activations."""
     model = onnx.load(path, load_external_data=False)
     constants = {constant.name: constant for constant in model.graph.initializer}
 
-    def hash_of(name: str) -> str:
-        return _hash(onnx.numpy_helper.to_array(constants[name], str(path.parent)))
+    def hash_of_constant(name: str) -> str:
+        return hash_of(onnx.numpy_helper.to_array(constants[name], str(path.parent)))
 
     found = {}
     for node in model.graph.node:
@@ -61,10 +46,7 @@ def _of_file(path: Path) -> dict[Product, str]:
                     f"expected {INTEGER_ACTIVATIONS} (integer activations)"
                 )
             _, weight, scale = node.input[:3]
-            product = (attributes["bits"], attributes["block_size"], hash_of(weight), hash_of(scale))
-            found[product] = node.name
+            bits, block = attributes["bits"], attributes["block_size"]
+            product = Product(bits, block, hash_of_constant(weight), hash_of_constant(scale))
+            found[product] = f"node {node.name}"
     return found
-
-
-def _hash(values: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()

@@ -1,0 +1,42 @@
+"""Comparison of the quantised products of a saved artifact with those of the graph it was made from."""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+
+from bundle.errors import ExportError
+from export.targets.base import Graph
+from quantize.modules import QuantizedLinear
+
+
+class Product(NamedTuple):
+    """A quantised product as it is stored: hashes of its integers and scales. A block shares a scale."""
+
+    bits: int
+    block: int
+    integers: str
+    scale: str
+
+
+def compare_products(
+    file: str, graph: Graph, of_linear: Callable[[QuantizedLinear], Product], found: dict[Product, str]
+) -> str:
+    """Compares the products that were found in `file`, with their places, with the linears of `graph`.
+
+    Returns a description, empty where nothing is quantised. Raises ExportError. Changes of a weight that are
+    too small to show in an output are found here.
+    """
+    linears = {name: part for name, part in graph.module.named_modules() if isinstance(part, QuantizedLinear)}
+    expected = {of_linear(linear): name for name, linear in linears.items()}
+    for product in expected.keys() - found.keys():
+        raise ExportError(f"{file}: no product has the integers and scales of {expected[product]}")
+    for product in found.keys() - expected.keys():
+        raise ExportError(f"{file}: {found[product]} has the weights of no linear of the module")
+    return f"integers and scales of {len(found)} products are equal" if found else ""
+
+
+def hash_of(values: npt.NDArray[Any] | bytes) -> str:
+    """Of bytes, or of those of an array in C order."""
+    return hashlib.sha256(values if isinstance(values, bytes) else values.tobytes()).hexdigest()
