@@ -26,7 +26,7 @@ from export.verify.component_checks import (
     check_last_positions,
     check_streaming,
 )
-from export.verify.context import SAMPLE, SMOKE, WHOLE, Bars, ComparedEngines, Context
+from export.verify.context import SAMPLE, SMOKE, WHOLE, Bars, ComparedEngines, Context, Extent
 from export.verify.eager import EagerEngine, perturbed
 from export.verify.report import VerificationResult
 from export.verify.run_checks import check_codes, check_free_run, check_long_runs, check_replay
@@ -84,7 +84,7 @@ def verify(
         )
         free_memory()
     for approximation in resolved.source.family.verification.approximations:
-        report = report_approximation(approximation, resolved, target, model, context.extent.run_steps)
+        report = report_approximation(approximation, resolved, target, model, _extent(resolved).run_steps)
         results += guarded(report, approximation.option)
     return VerificationResult.of(results)
 
@@ -189,7 +189,7 @@ def open_context(
             perturbed=other_sums if counts_ties else None,
             full=EagerEngine(components, reference.module, layout) if is_rounded and not is_large else None,
         )
-    extent = WHOLE if not is_large else SMOKE if target.is_slow(mode.engine.compute_precision) else SAMPLE
+    extent = _extent(resolved, target.is_slow(mode.engine.compute_precision))
     return Context(
         checked,
         engines,
@@ -198,6 +198,10 @@ def open_context(
         replace(extent, left_out=(*extent.left_out, *mode.left_out)),
         {entry.name: entry.max_batch for entry in bundle.components},
     )
+
+
+def _extent(resolved: Resolved, is_slow: bool = False) -> Extent:
+    return WHOLE if not resolved.source.is_large else SMOKE if is_slow else SAMPLE
 
 
 def _bars(graphs: Iterable[Graph], target: Target, is_float16: bool) -> Bars:
