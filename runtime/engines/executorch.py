@@ -5,12 +5,14 @@ time. When another stream calls, the engine reads out the states of the previous
 those of the caller (`GRAPH.write`). Only the written rows of a cache are moved.
 """
 
+import ctypes
 import os
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -51,6 +53,22 @@ def _captured_stderr() -> Iterator[list[str]]:
             lines += file.read().decode(errors="replace").splitlines()
 
 
+def _multiply_in_the_calling_thread(torch: Any) -> None:
+    """Limits MKL, which torch contains, to one thread per product in every thread of the process.
+
+    `custom_sdpa` multiplies in each thread of ExecuTorch's pool, with MKL. MKL divides even the smallest of
+    these products among OpenMP threads of its own, which wait actively for the next one: more threads than
+    cores. `torch.set_num_threads` limits only the thread that calls it. The function for all threads is not
+    part of torch's interface, and builds without MKL do not have it.
+    """
+    torch.set_num_threads(torch.get_num_threads())  # torch then sets it in each thread in which it is used
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    if library.exists():
+        limit = getattr(ctypes.CDLL(str(library)), "mkl_serv_set_num_threads", None)
+        if limit:
+            limit(1)
+
+
 class ExecuTorchEngine(Engine):
     """One program per graph. Programs and methods load on first use.
 
@@ -74,6 +92,7 @@ class ExecuTorchEngine(Engine):
             from executorch.runtime import Runtime
 
             portable_lib._unsafe_reset_threadpool(options.threads or os.cpu_count() or 1)
+            _multiply_in_the_calling_thread(torch)
         self.bundle, self.identity = bundle, f"executorch {version('executorch')}"
         self._torch, self._runtime = torch, Runtime.get()
         self._programs: dict[str, Any] = {}  # untyped in ExecuTorch; kept because methods point into them
@@ -83,8 +102,7 @@ class ExecuTorchEngine(Engine):
     def execute(self, file: str, method: str, inputs: list[np.ndarray]) -> list[np.ndarray]:
         """Calls a method of a program file. The outputs are copies. Raises VoxportError."""
         loaded, threads = self._methods.get(method) or self._load(file, method), self._torch.get_num_threads()
-        # Small float products run in torch's own pool, whose threads compete with ExecuTorch's: three times
-        # slower.
+        # The calling thread is one of ExecuTorch's pool. A number that was set for it precedes that for all.
         self._torch.set_num_threads(1)
         try:
             tensors = [self._torch.from_numpy(np.ascontiguousarray(array)) for array in inputs]

@@ -1,9 +1,13 @@
 """Common code of engines: the table of engines, copies of states, and the checks of every call."""
 
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import CDLL
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from bundle.errors import EngineUnavailable, UsageError, VoxportError
 from bundle.manifest import Bundle
@@ -18,6 +22,7 @@ from runtime.engines.base import (
     copy_states,
     empty_states,
 )
+from runtime.engines.executorch import ExecuTorchEngine
 
 SIGNATURE = Signature(
     inputs=(
@@ -190,6 +195,20 @@ def test_an_interrupted_change_of_streams_does_not_mix_their_states(bundles, mon
     assert [len(rows) for rows in written] == [most, 1, 2]
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array)
+
+
+@pytest.mark.slow
+def test_products_of_executorch_threads_start_no_threads():
+    """MKL's number of threads where nothing sets it, as in the threads of ExecuTorch's pool."""
+    mkl = CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    if not hasattr(mkl, "mkl_serv_set_num_threads"):
+        pytest.skip("this torch has no MKL")
+    mkl.mkl_serv_set_num_threads(2)
+    before = torch.get_num_threads()
+    ExecuTorchEngine(SimpleNamespace(components=()), EngineOptions())
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(mkl.MKL_Get_Max_Threads).result() == 1
+        assert pool.submit(torch.get_num_threads).result() == before
 
 
 @pytest.mark.slow
