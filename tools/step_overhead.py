@@ -1,8 +1,9 @@
-"""Time of a step of 80 ms outside the calls of ONNX Runtime and ExecuTorch: what Python takes.
+"""Processor time of a step of 80 ms outside the calls of ONNX Runtime and ExecuTorch: what Python takes.
 
     step_overhead.py BUNDLE... -o OUT.json
 
-Small bundles have the same calls as large ones: the number of values per call does not change this time much.
+Small bundles have the same calls as large ones. The clock is that of the calling thread: other programs and
+threads of the engine do not count.
 """
 
 import argparse
@@ -36,34 +37,32 @@ def count_seconds(owner: Any, name: str, seconds: list[float]) -> None:
     call: Callable[..., Any] = getattr(owner, name)
 
     def timed(*args: Any) -> Any:
-        started = time.perf_counter()
+        started = time.thread_time()
         try:
             return call(*args)
         finally:
-            seconds[0] += time.perf_counter() - started
+            seconds[0] += time.thread_time() - started
 
     setattr(owner, name, timed)
 
 
 def measure(folder: Path, threads: int, steps: int, native: list[float]) -> dict[str, Any]:
-    """Medians in ms of a step, and of its part outside the native calls."""
+    """Median in ms of a step outside the native calls."""
     bundle = Bundle(folder)
     family, constants = open_family(bundle.job.family), read_constants(bundle.job)
     settings = BenchSettings(family.bench.voice(bundle, constants), 5, ())
     stream = open_engine(bundle, EngineOptions(threads)).stream()
     workload = family.bench.start(stream, constants, settings, None)
-    whole, outside = [], []
+    outside = []
     for _ in range(WARM_UP + steps):
-        before, started = native[0], time.perf_counter()
+        before, started = native[0], time.thread_time()
         workload.step()
-        whole.append(time.perf_counter() - started)
-        outside.append(whole[-1] - (native[0] - before))
+        outside.append(time.thread_time() - started - (native[0] - before))
     return {
         "family": bundle.job.family,
         "target": bundle.job.target,
         "recipe": bundle.job.request.quant,
         "machine": describe_machine(threads, ENGINES[bundle.job.target].packages[0]),
-        "step_ms": float(np.median(whole[WARM_UP:])) * 1e3,
         "outside_ms": float(np.median(outside[WARM_UP:])) * 1e3,
     }
 
@@ -81,7 +80,7 @@ def main() -> None:
     rows = [measure(folder, arguments.threads, arguments.steps, native) for folder in arguments.bundles]
     arguments.out.write_text(json.dumps(rows, indent=1) + "\n")
     for row in rows:
-        print(f"{row['family']} {row['target']}: {row['outside_ms']:.2f} of {row['step_ms']:.2f} ms outside")
+        print(f"{row['family']} {row['target']}: {row['outside_ms']:.2f} ms")
 
 
 if __name__ == "__main__":
