@@ -77,6 +77,13 @@ class SharedBufferAttention(AttentionKernel):
         out, k_cache, v_cache = biased_attention(*flat, k_cache, v_cache, last, last + 1, bias, *heads)
         return out.reshape(q.shape), k_cache, v_cache
 
+    def uncached(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """As one ONNX operator, which reads a key for several query heads without copies of it."""
+        flat, heads = [part.flatten(-2) for part in (q, k, v)], (q.shape[2], k.shape[2])
+        results = torch.onnx.ops.attention(*flat, q_num_heads=heads[0], kv_num_heads=heads[1])
+        attended: torch.Tensor = results[0]
+        return attended.reshape(q.shape)
+
 
 def _rotated(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     """x [B, S, H, D] -> rotated [B, S, H·D], as one ONNX operator in place of ten."""
