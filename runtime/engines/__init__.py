@@ -32,7 +32,7 @@ class EngineEntry:
 
 
 ENGINES: dict[str, EngineEntry] = {
-    "onnx": EngineEntry("runtime.engines.onnx", "OnnxEngine", ("onnxruntime",)),
+    "onnx": EngineEntry("runtime.engines.onnx", "OnnxEngine", ("onnxruntime",), ("device",)),
     "executorch": EngineEntry("runtime.engines.executorch", "ExecuTorchEngine", ("executorch", "torch")),
     "coreml": EngineEntry(
         "runtime.engines.coreml", "open_coreml", ("coremltools",), ("compute_precision", "compute_units")
@@ -46,7 +46,7 @@ def open_engine(bundle: Bundle, options: EngineOptions = DEFAULT) -> Engine:
     entry = ENGINES[bundle.job.target]
     if options.threads is not None and options.threads < 1:
         raise UsageError(f"threads {options.threads}: expected at least 1", field="threads")
-    for name in ("compute_precision", "compute_units"):
+    for name in ("compute_precision", "compute_units", "device"):
         if name not in entry.options and getattr(options, name) is not None:
             targets = ", ".join(target for target, row in ENGINES.items() if name in row.options)
             raise UsageError(
