@@ -47,12 +47,14 @@ class VerifyOptions:
 
     `steps` is the number of decode steps of the long run in the first precision. `precisions` are those in
     which the artifact runs (default: those of the target; the first of them for large models).
-    `compute_units` are the processors that Core ML uses where it runs natively.
+    `compute_units` are the processors that Core ML uses where it runs natively. `device` is that of an ONNX
+    bundle.
     """
 
     steps: int = DEFAULT_STEPS
     precisions: tuple[str | None, ...] | None = None
     compute_units: str | None = None
+    device: str | None = None
 
 
 def verify(
@@ -143,7 +145,7 @@ def modes(bundle: Bundle, resolved: Resolved, target: Target, options: VerifyOpt
     found: list[Mode] = []
     for precision in precisions:
         units = options.compute_units if precision is None else None
-        engine = EngineOptions(compute_precision=precision, compute_units=units)
+        engine = EngineOptions(compute_precision=precision, compute_units=units, device=options.device)
         float_first = has_integers and target.open_with_float_activations(bundle, engine) is not None
         for as_floats in (True, False) if float_first else (False,):
             steps = min(options.steps, OTHER_STEPS) if found else options.steps

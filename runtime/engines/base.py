@@ -12,6 +12,7 @@ import numpy as np
 
 from bundle.errors import UsageError
 from bundle.spec import MAX_ROW_POSITION, Dimension, Signature, StateSpec
+from runtime.machine import measure_bandwidth
 
 Arrays = dict[str, np.ndarray]
 PAGE_VALUES = 1024  # float32 values of a memory page
@@ -54,6 +55,10 @@ class Engine(ABC):
         if size == 1:
             return self.stream()
         raise UsageError(f"{self.identity}: one call serves one stream, not {size}")
+
+    def bandwidth(self, threads: int | None) -> float:
+        """Bytes per second that the memory of the weights can be read at, measured."""
+        return measure_bandwidth(threads)
 
 
 class Stream(ABC):

@@ -18,7 +18,6 @@ from bundle.spec import ONNX_PAST, ONNX_PRESENT, Signature
 from runtime.engines.base import Arrays, Engine, EngineOptions, Stream, check_states, unique_states
 from runtime.engines.cuda import Cuda
 from runtime.engines.state_memory import Device, DeviceStates, HostStates, States
-from runtime.machine import measure_bandwidth
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 DEVICES = ("auto", "cpu", "cuda")
@@ -29,7 +28,7 @@ log = logging.getLogger(__name__)
 def open_device(job: ExportJob, name: str | None) -> Device | None:
     """The device that states are on, or None for the processor.
 
-    `name` is one of `DEVICES`; None means `auto`, which is CUDA if the bundle computes in float16 and CUDA
+    `name` is one of `DEVICES`. None means `auto`, which is CUDA if the bundle computes in float16 and CUDA
     loads. Raises UsageError, EngineUnavailable or VoxportError if `cuda` is not possible.
     """
     if name not in (None, *DEVICES):
@@ -115,8 +114,8 @@ class OnnxEngine(Engine):
             return OnnxStream(self, DeviceStates(self._device, specs, dtype, size))
         return OnnxStream(self, HostStates(specs, dtype, size))
 
-    def bandwidth(self) -> float:
-        return self._device.bandwidth() if self._device else measure_bandwidth(self._threads)
+    def bandwidth(self, threads: int | None) -> float:
+        return self._device.bandwidth() if self._device else super().bandwidth(threads)
 
 
 class OnnxStream(Stream):
