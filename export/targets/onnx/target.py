@@ -6,6 +6,7 @@ from bundle.manifest import Bundle, Precision
 from bundle.spec import Dtype
 from export.targets.base import Costs, EntryPoint, Graph, Target
 from model.component import Component
+from quantize.schemes import Scheme
 from runtime.engines.base import Engine, EngineOptions
 
 
@@ -42,6 +43,10 @@ cleared.
 
     def runs_in_float16(self, precision: str | None) -> bool:
         return self.compute_precision == "float16"
+
+    def holds(self, scheme: Scheme) -> bool:
+        rounds = self.compute_precision == "float16" and scheme.integer_activations(False)
+        return super().holds(scheme) and not rounds  # its products have float activations
 
     def state_dtype(self, dtype: Dtype) -> Dtype:
         return self.compute_precision if dtype == "float32" else dtype
