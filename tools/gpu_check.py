@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -48,8 +49,8 @@ class Check:
         if left < 1:
             self.phases.append({"phase": name, "error": "no time left"})
             return self._write(False)
-        paths = [str(self.folder / "site"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+        modules, libraries = [str(self.folder / "site"), str(ROOT)], map(str, _cuda_folders())
+        environment = os.environ | _before("PYTHONPATH", modules) | _before("LD_LIBRARY_PATH", libraries)
         begun = time.monotonic()
         try:
             done = subprocess.run(
@@ -76,6 +77,16 @@ class Check:
 
     def voxport(self, name: str, *command: str, limit: int = 120) -> bool:
         return self.run(name, "-m", "voxport", *command, limit=limit)
+
+
+def _cuda_folders() -> list[Path]:
+    """Folders with libraries of CUDA among the installed packages, which need not be those of FOLDER/site."""
+    return [folder for place in sys.path for folder in sorted(Path(place).glob("nvidia/*/lib"))]
+
+
+def _before(variable: str, paths: Iterable[str]) -> dict[str, str]:
+    """An environment variable with these paths before the ones it has."""
+    return {variable: os.pathsep.join((*paths, *filter(None, [os.environ.get(variable)])))}
 
 
 def _text(output: Any) -> str:
