@@ -3,7 +3,6 @@
 import hashlib
 import json
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from export.resolve import Resolved
 from export.targets import check_recipes
 from export.targets.base import Target
 from model.component import Component
+from runtime.machine import package_version
 
 PACKAGES = ("bundle", "export", "model", "quantize", "runtime")
 
@@ -27,7 +27,9 @@ def make_job(resolved: Resolved, target: Target, name: str, licence: str) -> Exp
     check_recipes(target, recipes.values())
     target.check_installed()
     weights = graph_weights(resolved, target.float_bytes)
-    versions = {package: version(package) for package in sorted({*target.packages, "torch", "torchao"})}
+    versions = {
+        package: package_version(package) for package in sorted({*target.packages, "torch", "torchao"})
+    }
     return ExportJob(
         family=source.family.name,
         source=SourceEntry(name=name, files=source.files),

@@ -18,7 +18,7 @@ from runtime.engines import ENGINES, open_engine
 from runtime.engines.base import Arrays, Engine, EngineOptions, Stream
 from runtime.families import open_family, read_constants
 from runtime.families.base import BenchSettings, Figures, RuntimeFamily, StartSteps, Workload
-from runtime.machine import describe_machine, measure_bandwidth, resident_bytes
+from runtime.machine import describe_machine, resident_bytes
 
 FRAME_MS = 80.0
 WARM_UP_STEPS = 3  # not counted
@@ -86,8 +86,8 @@ def measure(target: BenchTarget, threads: int | None, frames: int) -> Figures:
             f"bench: a voice, {target.settings.prompt_tokens} ids and {frames} frames need {rows} rows, "
             f"the cache has {target.cache_length}; time fewer frames"
         )
-    bandwidth = measure_bandwidth(threads)
     engine, prepared, load = _open(target)
+    bandwidth = engine.bandwidth(threads)
     runs = [_timed(lambda: _start(engine.stream(), target, prepared, 1))[1] for _ in range(FIRST_OUTPUT_RUNS)]
     stream = TimedStream(engine.stream())
     times = _time_steps(stream, _start(stream, target, prepared, 0).step, frames)
@@ -102,6 +102,7 @@ def measure(target: BenchTarget, threads: int | None, frames: int) -> Figures:
         return _ms(steps) / 1e3, {name: _ms(calls) for name, calls in timed.seconds.items()}
 
     return {
+        "engine": engine.identity,
         "bandwidth_gb_s": bandwidth / 1e9,
         "load_s": load,
         "resident_bytes": times.resident[-1],
@@ -257,7 +258,8 @@ def _table(result: Figures) -> str:
     return "\n".join(
         (
             f"{bundle['name']} for {bundle['target']}, {bundle['recipe']}, {_size(bundle['bytes'])}; "
-            f"{machine['processor']}, {machine['threads']} threads, {result['bandwidth_gb_s']:.0f} GB/s",
+            f"{result['engine']}, {machine['processor']}, {machine['threads']} threads, "
+            f"{result['bandwidth_gb_s']:.0f} GB/s",
             f"{'component':<16} {'calls':>6} {'median':>10} {'90 %':>10} {'weights':>10} {'rate':>10}",
             *(_component_line(name, row) for name, row in result["components"].items()),
             *batches,

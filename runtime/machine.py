@@ -14,18 +14,24 @@ PROBE_BYTES = 2**29  # far larger than any processor cache
 
 def describe_machine(threads: int | None, package: str) -> dict[str, str | int | None]:
     """Processor, threads and versions as JSON values; `package` is that of the engine."""
-    try:
-        engine = version(package)
-    except PackageNotFoundError:
-        engine = "?"
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": threads or os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        package: engine,
+        package: package_version(package),
     }
+
+
+def package_version(name: str) -> str:
+    """The version of an installed package, or of its build for GPUs; `?` where neither is known."""
+    for installed in (name, f"{name}-gpu"):
+        try:
+            return version(installed)
+        except PackageNotFoundError:
+            continue
+    return "?"
 
 
 def _processor() -> str:

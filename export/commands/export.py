@@ -76,7 +76,7 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
 
     source, verifies = resolved.source, not arguments.no_verify
     name = arguments.checkpoint.resolve().name if arguments.checkpoint else embedded_name(source.family.name)
-    out = _output_folder(arguments, resolved.request, name, target.name)
+    out = _output_folder(arguments, resolved.request, name, target)
     expected = estimate(resolved, target, verifies)
     seconds = expected.pop("reference_seconds")
     if arguments.dry_run:
@@ -97,13 +97,14 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
     return {"target": target.name, "out": str(out), "made": made, "bytes": bundle.size, "status": status}
 
 
-def _output_folder(arguments: argparse.Namespace, request: ExportRequest, name: str, target: str) -> Path:
+def _output_folder(arguments: argparse.Namespace, request: ExportRequest, name: str, target: Target) -> Path:
     out: Path | None = arguments.out
     if out:
-        return out / target if len(parse_targets(arguments.target)) > 1 else out
+        return out / target.name if len(parse_targets(arguments.target)) > 1 else out
     changes = "".join(f"-{component}-{recipe}" for component, recipe in request.quant_for)
-    precision = "-float32" if arguments.compute_precision == "float32" else ""
-    return ARTIFACTS / f"{name}-{target}-{request.quant}{changes}{precision}"
+    is_default = target.compute_precision == target.compute_precisions[0]
+    precision = "" if is_default else f"-{target.compute_precision}"
+    return ARTIFACTS / f"{name}-{target.name}-{request.quant}{changes}{precision}"
 
 
 def _estimate_text(result: dict[str, Any]) -> str:

@@ -70,7 +70,7 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compute-precision",
         choices=COMPUTE_PRECISIONS,
-        help="floats of a Core ML bundle (default: float16)",
+        help="floats of an ONNX or Core ML bundle (default: float32 for ONNX, float16 for Core ML)",
     )
     add_family_options(parser, _option_models())
 

@@ -9,7 +9,9 @@ from bundle.errors import UsageError, VerificationError, VoxportError
 from bundle.files import write_whole
 from bundle.manifest import Bundle
 from export.commands.request import add_checkpoint_argument, open_source
-from runtime.commands import COMPUTE_PRECISIONS, add_compute_units
+from runtime.commands import COMPUTE_PRECISIONS, add_compute_units, add_device
+from runtime.engines import check_options
+from runtime.engines.base import EngineOptions
 
 log = logging.getLogger(__name__)
 
@@ -31,13 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Core ML bundles: precision of the reference executor (default: float16, then float32)",
     )
     add_compute_units(parser)
+    add_device(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON on stdout")
 
 
 def run(arguments: argparse.Namespace) -> int:
     bundle = Bundle(arguments.bundle)
     job = bundle.job
-    _check_core_ml_options(arguments, job.target)
+    options = EngineOptions(None, arguments.compute_precision, arguments.compute_units, arguments.device)
+    check_options(bundle, options)
     bundle.check_hashes()
     from export.staging import REPORT
     from export.targets import target_of_job
@@ -53,7 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
     units = arguments.compute_units
     if units not in (None, "all") and None not in (precisions or target.verification_precisions):
         raise UsageError(f"--compute-units {units}: for Core ML, which does not run here; leave it out")
-    result = verify(bundle, resolved, target, VerifyOptions(arguments.steps, precisions, units))
+    result = verify(
+        bundle, resolved, target, VerifyOptions(arguments.steps, precisions, units, arguments.device)
+    )
     report = result.report()
     try:
         write_whole(arguments.bundle / REPORT, report.encode())
@@ -63,12 +69,3 @@ def run(arguments: argparse.Namespace) -> int:
     if not result.passed:
         raise VerificationError(f"{arguments.bundle} does not match eager: {'; '.join(failures(result)[:3])}")
     return 0
-
-
-def _check_core_ml_options(arguments: argparse.Namespace, target: str) -> None:
-    from runtime.engines import ENGINES
-
-    options = ENGINES[target].options if target in ENGINES else ()
-    for name in ("compute_precision", "compute_units"):
-        if getattr(arguments, name) and name not in options:
-            raise UsageError(f"{name}: for Core ML bundles; {arguments.bundle} is for {target}", field=name)

@@ -57,12 +57,15 @@ def target_of_job(job: ExportJob) -> Target:
 
 def check_recipes(target: Target, recipes: Iterable[Recipe]) -> None:
     """Raises RecipeError if the target cannot store the weights of a recipe."""
+    is_default = target.compute_precision == target.compute_precisions[0]
+    name = target.name if is_default else f"{target.name} in {target.compute_precision}"
     for recipe in recipes:
         for scheme in recipe.schemes:
             if not target.holds(scheme):
                 raise RecipeError(
-                    f"recipe {recipe.name}: {target.name} cannot store {scheme.type} weights, only"
-                    f" {', '.join(targets_that_hold(scheme)) or 'no target'} can; use w4 for {target.name}"
+                    f"recipe {recipe.name}: {name} cannot store {scheme.type} weights"
+                    f"{' with integer activations' if scheme.integer_activations(False) else ''}, only"
+                    f" {', '.join(targets_that_hold(scheme)) or 'no target'} can; use w4 for {name}"
                 )
 
 

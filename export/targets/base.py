@@ -97,7 +97,7 @@ class Target(ABC):
     name: ClassVar[str]
     packages: ClassVar[tuple[str, ...]]
     layout: ClassVar[LayoutName]
-    kernel: ClassVar[tuple[str, str]]
+    kernel: tuple[str, str]
     costs: ClassVar[Costs]
     state_notes: ClassVar[str]
     sliding_window_notes: ClassVar[str] = ""
@@ -105,8 +105,8 @@ class Target(ABC):
     compute_precisions: ClassVar[tuple[Precision, ...]] = ("float32",)
     verification_precisions: ClassVar[tuple[str | None, ...]] = (None,)
     native_schemes: ClassVar[frozenset[str]] = frozenset({"integer"})
-    has_integer_kernels: ClassVar[bool] = False
-    has_float_activations: ClassVar[bool] = False
+    has_integer_kernels: bool = False
+    has_float_activations: bool = False
     max_batch: ClassVar[int] = 1
 
     def __init__(self, compute_precision: Precision | None = None):

@@ -47,13 +47,14 @@ class VerifyOptions:
     """How a bundle is verified.
 
     `steps` is the number of decode steps of the long run in the first precision. `precisions` are those in
-    which the artifact runs (default: those of the target).
-    `compute_units` are the processors that Core ML uses where it runs natively.
+    which the artifact runs (default: those of the target). `compute_units` are the processors that Core ML
+    uses where it runs natively. `device` is that of an ONNX bundle.
     """
 
     steps: int = DEFAULT_STEPS
     precisions: tuple[str | None, ...] | None = None
     compute_units: str | None = None
+    device: str | None = None
 
 
 def verify(
@@ -147,7 +148,7 @@ def modes(resolved: Resolved, target: Target, options: VerifyOptions) -> list[Mo
     found: list[Mode] = []
     for precision in options.precisions or target.verification_precisions:
         units = options.compute_units if precision is None else None
-        engine = EngineOptions(compute_precision=precision, compute_units=units)
+        engine = EngineOptions(compute_precision=precision, compute_units=units, device=options.device)
         for as_floats in (True, False) if float_first else (False,):
             steps = min(options.steps, OTHER_STEPS) if found else options.steps
             found.append(Mode(engine, steps, as_floats, float_first and not as_floats))

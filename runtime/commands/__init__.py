@@ -32,6 +32,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         "float32 never (default: float16; on macOS, Core ML runs instead)",
     )
     add_compute_units(parser)
+    add_device(parser)
 
 
 def add_compute_units(parser: argparse.ArgumentParser) -> None:
@@ -42,8 +43,19 @@ def add_compute_units(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        help="ONNX bundles that compute in float16: device to use (default: auto, which is cuda if "
+        "onnxruntime-gpu is installed and loads, else cpu)",
+    )
+
+
 def engine_options(arguments: argparse.Namespace) -> "runtime.EngineOptions":
-    return runtime.EngineOptions(arguments.threads, arguments.compute_precision, arguments.compute_units)
+    return runtime.EngineOptions(
+        arguments.threads, arguments.compute_precision, arguments.compute_units, arguments.device
+    )
 
 
 def add_task_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from bundle.manifest import Bundle
+from bundle.manifest import Bundle, ExportJob
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def _text(bundle: Bundle) -> str:
         f"{job.source.name} ({job.family}) for {job.target}, recipe {job.request.quant}, "
         f"{bundle.size / 1e6:.1f} MB",
         f"verification: {manifest.verification.status}, executed by: {manifest.executed_by}",
-        f"compute precision: {job.compute_precision}",
+        f"compute precision: {job.compute_precision}{_devices(job)}",
         f"options: {options}; cache length {job.cache_length}",
         f"voices: {voices}; tokenizer: {tokenizer}; licence: {job.licence}",
         *(
@@ -35,3 +35,8 @@ def _text(bundle: Bundle) -> str:
         ),
     ]
     return "\n".join(lines)
+
+
+def _devices(job: ExportJob) -> str:
+    on_cuda = (job.target, job.compute_precision) == ("onnx", "float16")
+    return "; devices: cpu, cuda" if on_cuda else ""

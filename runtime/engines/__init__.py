@@ -32,7 +32,7 @@ class EngineEntry:
 
 
 ENGINES: dict[str, EngineEntry] = {
-    "onnx": EngineEntry("runtime.engines.onnx", "OnnxEngine", ("onnxruntime",)),
+    "onnx": EngineEntry("runtime.engines.onnx", "OnnxEngine", ("onnxruntime",), ("device",)),
     "executorch": EngineEntry("runtime.engines.executorch", "ExecuTorchEngine", ("executorch", "torch")),
     "coreml": EngineEntry(
         "runtime.engines.coreml", "open_coreml", ("coremltools",), ("compute_precision", "compute_units")
@@ -44,17 +44,23 @@ def open_engine(bundle: Bundle, options: EngineOptions = DEFAULT) -> Engine:
     """The engine of the bundle's target. Raises EngineUnavailable or UsageError."""
     check_installed(bundle.job.target, str(bundle.folder))
     entry = ENGINES[bundle.job.target]
+    check_options(bundle, options)
+    engine: Engine = getattr(import_module(entry.module), entry.attribute)(bundle, options)
+    return engine
+
+
+def check_options(bundle: Bundle, options: EngineOptions) -> None:
+    """Raises UsageError if the engine of the bundle does not have one of the options."""
     if options.threads is not None and options.threads < 1:
         raise UsageError(f"threads {options.threads}: expected at least 1", field="threads")
-    for name in ("compute_precision", "compute_units"):
-        if name not in entry.options and getattr(options, name) is not None:
+    having = ENGINES[bundle.job.target].options if bundle.job.target in ENGINES else ()
+    for name in ("compute_precision", "compute_units", "device"):
+        if name not in having and getattr(options, name) is not None:
             targets = ", ".join(target for target, row in ENGINES.items() if name in row.options)
             raise UsageError(
                 f"{name} applies to bundles for {targets}; {bundle.folder} is for {bundle.job.target}",
                 field=name,
             )
-    engine: Engine = getattr(import_module(entry.module), entry.attribute)(bundle, options)
-    return engine
 
 
 def check_installed(target: str, path: str) -> None:

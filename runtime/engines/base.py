@@ -12,6 +12,7 @@ import numpy as np
 
 from bundle.errors import UsageError
 from bundle.spec import MAX_ROW_POSITION, Dimension, Signature, StateSpec
+from runtime.machine import measure_bandwidth
 
 Arrays = dict[str, np.ndarray]
 PAGE_VALUES = 1024  # float32 values of a memory page
@@ -21,12 +22,14 @@ PAGE_VALUES = 1024  # float32 values of a memory page
 class EngineOptions:
     """How an engine runs.
 
-    `threads` None is all cores; the other two apply to Core ML bundles, see `open_coreml`.
+    `threads` None is all cores. `device` applies to ONNX bundles, see `runtime.engines.onnx.open_device`. The
+    other two apply to Core ML bundles, see `open_coreml`.
     """
 
     threads: int | None = None
     compute_precision: str | None = None
     compute_units: str | None = None
+    device: str | None = None
 
 
 class Engine(ABC):
@@ -52,6 +55,10 @@ class Engine(ABC):
         if size == 1:
             return self.stream()
         raise UsageError(f"{self.identity}: one call serves one stream, not {size}")
+
+    def bandwidth(self, threads: int | None) -> float:
+        """Bytes per second that the memory of the weights can be read at, measured."""
+        return measure_bandwidth(threads)
 
 
 class Stream(ABC):
@@ -192,14 +199,14 @@ def batched_shape(state: StateSpec, batch: int) -> tuple[int, ...]:
 def empty_states(signatures: Iterable[Signature], batch: int = 1) -> Arrays:
     """Zeros for every state. A page of a cache uses no memory before a row is written to it."""
     states = unique_states(signatures)
-    return {name: _lazy_zeros(batched_shape(state, batch), state.dtype) for name, state in states.items()}
+    return {name: lazy_zeros(batched_shape(state, batch), state.dtype) for name, state in states.items()}
 
 
 def copy_states(states: Arrays) -> Arrays:
     """Copies of all states. Pages of zeros, such as the unused rows of a cache, use no memory."""
     copies = {}
     for name, array in states.items():
-        copies[name] = _lazy_zeros(array.shape, array.dtype.name)
+        copies[name] = lazy_zeros(array.shape, array.dtype.name)
         target, source = copies[name].reshape(-1), np.ascontiguousarray(array).reshape(-1)
         paged = source.size - source.size % PAGE_VALUES  # the last page may be partial
         pages = source[:paged].reshape(-1, PAGE_VALUES)
@@ -208,7 +215,7 @@ def copy_states(states: Arrays) -> Arrays:
     return copies
 
 
-def _lazy_zeros(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def lazy_zeros(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Zeros mapped from the system.
 
     NumPy may clear heap memory or use huge pages: 0.4 GB for the published caches.
@@ -245,12 +252,20 @@ def put_rows(states: Arrays, caches: dict[str, StateSpec], rows: Arrays, batch: 
 
     Raises UsageError on rows of another bundle.
     """
+    check_rows(caches, rows, batch)
+    for name, found in rows.items():
+        axis = _row_axis(caches[name])
+        states[name][(slice(None),) * axis + (slice(found.shape[axis]),)] = found
+
+
+def check_rows(caches: dict[str, StateSpec], rows: Arrays, batch: int = 1) -> None:
+    """Raises UsageError on rows of another bundle."""
     for name in sorted(caches.keys() | rows.keys()):
         state, found = caches.get(name), rows.get(name, np.empty(0))
         shape, axis = list(batched_shape(state, batch)) if state else [], _row_axis(state)
-        if not shape or found.ndim != len(shape) or _without(found.shape, axis) != _without(shape, axis):
+        is_whole = found.ndim == len(shape) and _without(found.shape, axis) == _without(shape, axis)
+        if not shape or not is_whole or found.shape[axis] > shape[axis]:
             raise UsageError(f"rows: cache {name} has shape {list(found.shape)}, this bundle has {shape}")
-        states[name][(slice(None),) * axis + (slice(found.shape[axis]),)] = found
 
 
 def _row_axis(state: StateSpec | None) -> int:

@@ -1,27 +1,67 @@
-"""ONNX Runtime. One session per graph; attention reads and writes the caches in place."""
+"""ONNX Runtime on the processor or on CUDA. One session per graph.
 
+Attention reads and writes the caches in place. On CUDA, states stay in the memory of the device.
+"""
+
+import logging
 import os
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 
-from bundle.errors import UsageError, VoxportError, first_line
-from bundle.manifest import Bundle
-from bundle.spec import ONNX_PAST, ONNX_PRESENT, CacheSpec, Signature
-from runtime.engines.base import (
-    Arrays,
-    Engine,
-    EngineOptions,
-    Stream,
-    check_states,
-    copy_states,
-    empty_states,
-    put_rows,
-    unique_caches,
-)
+from bundle.errors import EngineUnavailable, UsageError, VoxportError, first_line
+from bundle.manifest import Bundle, ExportJob
+from bundle.spec import ONNX_PAST, ONNX_PRESENT, Signature
+from runtime.engines.base import Arrays, Engine, EngineOptions, Stream, check_states, unique_states
+from runtime.engines.cuda import Cuda
+from runtime.engines.state_memory import Device, DeviceStates, HostStates, States
 
-PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")  # in order of preference
+CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+DEVICES = ("auto", "cpu", "cuda")
+INSTALL = "pip install 'onnxruntime-gpu[cuda,cudnn]' in place of onnxruntime"
+log = logging.getLogger(__name__)
+
+
+def open_device(job: ExportJob, name: str | None) -> Device | None:
+    """The device that states are on, or None for the processor.
+
+    `name` is one of `DEVICES`. None means `auto`, which is CUDA if the bundle computes in float16 and CUDA
+    loads. Raises UsageError, EngineUnavailable or VoxportError if `cuda` is not possible.
+    """
+    if name not in (None, *DEVICES):
+        raise UsageError(f"device {name!r}: expected one of {', '.join(DEVICES)}", field="device")
+    is_asked, is_half = name == "cuda", job.compute_precision == "float16"
+    if is_asked and not is_half:
+        raise UsageError(
+            "device cuda: for bundles that compute in float16; export with compute precision float16",
+            field="device",
+        )
+    available = ort.get_available_providers()
+    if name == "cpu" or not is_half or (CUDA not in available and not is_asked):
+        return None
+    if CUDA not in available:
+        found = f"onnxruntime {ort.__version__} has {', '.join(available)}"
+        raise EngineUnavailable(f"device cuda: {found}, but no {CUDA}; {INSTALL}", field="device")
+    try:
+        return load_cuda()
+    except Exception as error:  # ONNX Runtime's exceptions have no common base below Exception
+        text = f"device cuda: {CUDA} does not load: {first_line(error)}"
+        if is_asked:
+            advice = f"it needs a driver, CUDA {ort.cuda_version} and cuDNN 9: {INSTALL}"
+            raise VoxportError(f"{text}; {advice}", field="device") from None
+        log.warning("%s; the processor runs the bundle", text)
+        return None
+
+
+def load_cuda() -> Device:
+    """Loads the libraries of CUDA. Raises an exception of ONNX Runtime or of the system."""
+    with redirect_stdout(sys.stderr):  # the names of libraries that were not found
+        ort.preload_dlls()
+    ort.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32), "cuda", 0)
+    return Cuda(ort.cuda_version)
 
 
 class OnnxEngine(Engine):
@@ -29,19 +69,20 @@ class OnnxEngine(Engine):
 
     def __init__(self, bundle: Bundle, options: EngineOptions):
         super().__init__()
-        self.bundle, self.identity = bundle, f"onnxruntime {ort.__version__}"
+        self.bundle, self._device = bundle, open_device(bundle.job, options.device)
+        self.identity = f"onnxruntime {ort.__version__}{', cuda' if self._device else ''}"
         self._threads = options.threads or os.cpu_count() or 1
         self._sessions: dict[str, ort.InferenceSession] = {}
 
     def session(self, file: str) -> ort.InferenceSession:
         """The session of a file of the bundle. Raises VoxportError if ONNX Runtime cannot open it."""
         if file not in self._sessions:
-            path, available = self.bundle.folder / file, ort.get_available_providers()
+            path = self.bundle.folder / file
             try:
                 self._sessions[file] = ort.InferenceSession(
                     self.read_graph(path),
                     self._session_options(),
-                    providers=[provider for provider in PROVIDERS if provider in available],
+                    providers=[CUDA, CPU] if self._device else [CPU],
                 )
             except Exception as error:  # ONNX Runtime's exceptions have no common base below Exception
                 raise VoxportError(f"{path}: ONNX Runtime cannot open it: {first_line(error)}") from None
@@ -64,51 +105,48 @@ class OnnxEngine(Engine):
         return options
 
     def stream(self) -> "OnnxStream":
-        return OnnxStream(self)
+        return self.batched(1)
 
     def batched(self, size: int) -> "OnnxStream":
-        return OnnxStream(self, size)
+        specs = unique_states(entry.signature for entry in self.bundle.components)
+        dtype = self.bundle.job.compute_precision
+        if self._device:
+            return OnnxStream(self, DeviceStates(self._device, specs, dtype, size))
+        return OnnxStream(self, HostStates(specs, dtype, size))
+
+    def bandwidth(self, threads: int | None) -> float:
+        return self._device.bandwidth() if self._device else super().bandwidth(threads)
 
 
 class OnnxStream(Stream):
     """Caches are inputs and outputs that share one buffer, so a call writes only its new rows."""
 
-    def __init__(self, engine: OnnxEngine, batch: int = 1, shared: Arrays | None = None):
-        """`shared` are states in the memory of another stream, for one of its slots."""
+    def __init__(self, engine: OnnxEngine, states: States):
         super().__init__({entry.name: entry.signature for entry in engine.bundle.components}, engine.lock)
-        self._engine, self.batch = engine, batch
-        # Where other streams use the same memory, states must be changed in place.
-        self._shares_memory = batch > 1 or shared is not None
+        self._engine, self._states, self.batch = engine, states, states.batch
         self._bindings: dict[str, _SessionBinding] = {}
-        self._states = empty_states(self.signatures.values(), batch) if shared is None else shared
 
     def reset(self) -> None:
-        if self._shares_memory:
-            for array in self._states.values():
-                array[:] = 0
-        else:
-            self._bindings, self._states = {}, empty_states(self.signatures.values())
+        self._states.clear()
+        self._bindings = {}  # the addresses of states may have changed
 
     def slot(self, index: int) -> "OnnxStream":
-        rows = {name: array[index : index + 1] for name, array in self._states.items()}
-        return OnnxStream(self._engine, shared=rows)
+        return OnnxStream(self._engine, self._states.slot(index))
 
     def snapshot(self) -> Arrays:
-        return copy_states(self._states)
+        return self._states.read()
 
     def restore(self, states: Arrays) -> None:
         check_states(self.signatures.values(), states, self.batch)
-        if self._shares_memory:
-            for name, array in states.items():
-                self._states[name][:] = array
-        else:
-            self._bindings, self._states = {}, copy_states(states)
+        self._states.write(states)
+        self._bindings = {}
+
+    def save_rows(self, count: int) -> Arrays:
+        with self.lock:
+            return self._states.read_rows(count)
 
     def load_rows(self, rows: Arrays) -> None:
-        put_rows(self._states, unique_caches(self.signatures.values()), rows, self.batch)
-
-    def _current_states(self) -> Arrays:
-        return self._states
+        self._states.write_rows(rows)
 
     def _run(self, component: str, inputs: Arrays) -> Arrays:
         entry = self._engine.bundle.component(component)
@@ -127,61 +165,45 @@ class OnnxStream(Stream):
             if (cache := state.cache) and cache.window:
                 first = int(inputs["position"][0]) * cache.rows_per_position
                 count = inputs[entry.signature.inputs[0].name].shape[1] * cache.rows_per_position
-                _move_into_history(self._states[state.name], cache, first, count)
+                self._states.move_into_history(state.name, first, count)
         return outputs
-
-
-def _move_into_history(array: np.ndarray, cache: CacheSpec, position: int, count: int) -> None:
-    """Moves new row p of a sliding-window cache from the staging area to row p mod history.
-
-    `count` rows were written, from `position` on. See `bundle.spec.Layout`.
-    """
-    history = (cache.window or 1) - 1
-    staged = min(position, history) if cache.max_call_rows == 1 else history
-    if staged + count <= history:
-        return
-    skipped = max(history - staged, count - history)  # already in place, or overwritten by later rows
-    rows, by_row = np.arange(skipped, count), array.swapaxes(0, cache.row_axis)
-    if len(rows) == 1:
-        by_row[(position + skipped) % history] = by_row[staged + skipped]
-    else:
-        by_row[(position + rows) % history] = by_row[staged + skipped : staged + count]
 
 
 class _SessionBinding:
     """Inputs and outputs of one session, bound for one stream.
 
-    Caches are bound once, everything else in each call. A graph without caches is run without bindings, which
+    States are bound once, everything else in each call. A graph without states runs without bindings, which
     takes less time in Python.
     """
 
-    def __init__(self, session: ort.InferenceSession, signature: Signature, states: Arrays):
+    def __init__(self, session: ort.InferenceSession, signature: Signature, states: States):
         self._session, self._states = session, states
-        self._binding = session.io_binding()
+        self._binding = session.io_binding() if signature.states else None
         self._outputs = [spec.name for spec in signature.outputs]
         self._carried = [state.name for state in signature.states if not state.cache]
-        self._names = [*self._outputs, *(ONNX_PRESENT + name for name in self._carried)]
-        self._buffers: list[ort.OrtValue] = []  # keeps the bound memory alive
-        for state in signature.states:
-            if state.cache:  # one buffer as past and present: new rows are written, nothing is copied
-                value = ort.OrtValue.ortvalue_from_numpy(states[state.name])
-                self._binding.bind_ortvalue_input(ONNX_PAST + state.name, value)
-                self._binding.bind_ortvalue_output(ONNX_PRESENT + state.name, value)
-                self._buffers.append(value)
+        if self._binding:
+            self._bind_outputs(self._binding)  # before the states, so that outputs come first
+            for name in (state.name for state in signature.states):
+                # one buffer as past and present of a cache: new rows are written, nothing is copied
+                result = states.result_address(name) if name in self._carried else states.address(name)
+                place = (states.device, 0, states.dtype, states.shape(name))
+                self._binding.bind_input(ONNX_PAST + name, *place, states.address(name))
+                self._binding.bind_output(ONNX_PRESENT + name, *place, result)
+
+    def _bind_outputs(self, binding: ort.IOBinding) -> None:
+        for name in self._outputs:
+            binding.bind_output(name, "cpu")
 
     def run(self, inputs: Arrays) -> Arrays:
-        """Runs the session, copies the states that are not caches back, and returns the outputs."""
-        fed = inputs | {ONNX_PAST + name: self._states[name] for name in self._carried}
-        values = self._run_bound(fed) if self._buffers else self._session.run(self._names, fed)
-        for name, value in zip(self._carried, values[len(self._outputs) :], strict=True):
-            self._states[name][:] = value
+        """Runs the session, replaces the states that are not caches, and returns the outputs."""
+        binding = self._binding
+        values = self._run_bound(binding, inputs) if binding else self._session.run(self._outputs, inputs)
         return dict(zip(self._outputs, values, strict=False))
 
-    def _run_bound(self, fed: Arrays) -> list[np.ndarray]:
-        for name, array in fed.items():
-            self._binding.bind_cpu_input(name, np.ascontiguousarray(array))
-        for name in self._names:  # in each call: a bound output keeps the shape of the last call
-            self._binding.bind_output(name, "cpu")
-        self._session.run_with_iobinding(self._binding)
-        # in the order in which they were bound: caches first
-        return [value.numpy() for value in self._binding.get_outputs()[len(self._buffers) :]]
+    def _run_bound(self, binding: ort.IOBinding, inputs: Arrays) -> list[np.ndarray]:
+        for name, array in inputs.items():
+            binding.bind_cpu_input(name, np.ascontiguousarray(array))
+        self._bind_outputs(binding)  # in each call: a bound output keeps the shape of the last call
+        self._session.run_with_iobinding(binding)
+        self._states.keep_results(self._carried)
+        return [value.numpy() for value in binding.get_outputs()[: len(self._outputs)]]

@@ -276,6 +276,11 @@ def test_a_missing_engine_package_is_named(bundles, tmp_path):
     [
         (["--target", "tflite"], 2, "onnx, executorch, coreml"),
         (["--target", "coreml,onnx", "--quant", "lut4"], 2, "onnx cannot store palette weights"),
+        (
+            ["--target", "onnx", "--quant", "8da4w", "--compute-precision", "float16"],
+            2,
+            "onnx in float16 cannot store integer weights with integer activations",
+        ),
         (["--target", "executorch", "--compute-precision", "float32"], 2, "executorch computes in float32"),
         (["--target", "onnx", "--quant", "w3"], 2, "none, w8, w4, w4g128, lut4, 8da4w"),
         (["--target", "onnx", "--quant-for", "voice=w8"], 2, "embed_text"),

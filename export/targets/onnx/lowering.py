@@ -15,8 +15,10 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 import torch
 
+from bundle.manifest import Precision
 from bundle.spec import ONNX_PAST, ONNX_PRESENT
 from export.targets.base import Graph
+from export.targets.onnx.half import to_float16
 from export.targets.onnx.kernels import TRANSLATIONS, SharedBufferAttention, lower_linear
 from export.targets.tracing import (
     dynamic_shapes,
@@ -34,13 +36,15 @@ ALIGNMENT = 4096  # bytes; a page, so that a runtime may map each weight
 Axes = list[dict[int, torch.export.Dim]]
 
 
-def lower_graph(graph: Graph, folder: Path, max_batch: int) -> None:
+def lower_graph(graph: Graph, folder: Path, max_batch: int, precision: Precision) -> None:
     """Writes `GRAPH.onnx` and `GRAPH.onnx.data`. Raises ExportError."""
     name = f"{graph.name}.onnx"
     inputs, dynamic = _trace_arguments(graph, max_batch)
     with export_errors(f"{graph.name}: ONNX export failed"):
         model = _convert(graph, inputs, dynamic)
     pack_weights(model)
+    if precision == "float16":
+        to_float16(model)
     _name_dimensions(model, dynamic)
     move_large_constants(model, folder / f"{name}.data")
     _strip(model, graph.name)

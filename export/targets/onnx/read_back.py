@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 
 from bundle.errors import ExportError
 from export.targets.base import Graph
+from export.targets.onnx.half import FLOAT_ACTIVATIONS
 from export.targets.onnx.kernels import INTEGER_ACTIVATIONS
 from export.targets.onnx.lowering import pack
 from export.targets.read_back import Product, compare_products, hash_of
@@ -29,24 +31,28 @@ def _of_linear(linear: QuantizedLinear) -> Product:
 
 
 def _of_file(path: Path) -> dict[Product, str]:
-    """The products of a file, and the node of each. Raises ExportError on float activations."""
+    """The products of a file, and the node of each.
+
+    Raises ExportError if activations are rounded in a float16 graph, or not rounded in a float32 graph.
+    """
     model = onnx.load(path, load_external_data=False)
     constants = {constant.name: constant for constant in model.graph.initializer}
 
-    def hash_of_constant(name: str) -> str:
-        return hash_of(onnx.numpy_helper.to_array(constants[name], str(path.parent)))
+    def read(name: str) -> np.ndarray:
+        return onnx.numpy_helper.to_array(constants[name], str(path.parent))
 
     found = {}
     for node in model.graph.node:
         if node.op_type == "MatMulNBits":
             attributes = {attribute.name: attribute.i for attribute in node.attribute}
-            if attributes["accuracy_level"] != INTEGER_ACTIVATIONS:
+            weight, scale = map(read, node.input[1:3])
+            expected = FLOAT_ACTIVATIONS if scale.dtype == np.float16 else INTEGER_ACTIVATIONS
+            if attributes["accuracy_level"] != expected:
                 raise ExportError(
                     f"{path.name}: node {node.name} has accuracy_level {attributes['accuracy_level']}, "
-                    f"expected {INTEGER_ACTIVATIONS} (integer activations)"
+                    f"expected {expected} ({INTEGER_ACTIVATIONS}: integer activations)"
                 )
-            _, weight, scale = node.input[:3]
             bits, block = attributes["bits"], attributes["block_size"]
-            product = Product(bits, block, hash_of_constant(weight), hash_of_constant(scale))
+            product = Product(bits, block, hash_of(weight), hash_of(scale.astype(np.float32)))
             found[product] = f"node {node.name}"
     return found

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
-from bundle.manifest import Bundle
+from bundle.manifest import Bundle, Precision
+from bundle.spec import Dtype
 from export.targets.base import Costs, EntryPoint, Graph, Target
 from model.component import Component
+from quantize.schemes import Scheme
 from runtime.engines.base import Engine, EngineOptions
 
 
@@ -32,7 +34,23 @@ cleared.
     runners = ("ONNX Runtime",)
     has_integer_kernels = True
     has_float_activations = True
+    compute_precisions = ("float32", "float16")
     max_batch = 4
+
+    def __init__(self, compute_precision: Precision | None = None):
+        super().__init__(compute_precision)
+        if self.compute_precision == "float16":
+            self.kernel, self.has_integer_kernels = ("quantize.modules", "float_activations"), False
+
+    def runs_in_float16(self, precision: str | None) -> bool:
+        return self.compute_precision == "float16"
+
+    def holds(self, scheme: Scheme) -> bool:
+        rounds = self.compute_precision == "float16" and scheme.integer_activations(False)
+        return super().holds(scheme) and not rounds  # its products have float activations
+
+    def state_dtype(self, dtype: Dtype) -> Dtype:
+        return self.compute_precision if dtype == "float32" else dtype
 
     def entry_point(self, component: Component) -> EntryPoint:
         return EntryPoint(f"{component.graph}.onnx", component.graph)
@@ -40,7 +58,7 @@ cleared.
     def lower(self, graph: Graph, folder: Path) -> None:
         from export.targets.onnx.lowering import lower_graph
 
-        lower_graph(graph, folder, self.max_batch)
+        lower_graph(graph, folder, self.max_batch, self.compute_precision)
 
     def check(self, graph: Graph, folder: Path) -> str:
         from export.targets.onnx.read_back import check_graph

@@ -1,0 +1,273 @@
+"""The states of a stream, in the memory of the host or of a device, for an engine that binds addresses."""
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from math import prod
+from typing import Protocol
+
+import numpy as np
+
+from bundle.spec import StateSpec
+from runtime.engines.base import Arrays, batched_shape, check_rows, copy_states, lazy_zeros, put_rows
+
+Place = tuple[int, int]  # an address, and the bytes from row to row there
+
+
+class Device(Protocol):
+    """What `DeviceStates` needs of a device; see `runtime.engines.cuda.Cuda`."""
+
+    name: str
+
+    def allocate(self, size: int) -> int: ...
+    def free(self, address: int) -> None: ...
+    def clear(self, address: int, size: int) -> None: ...
+    def copy(self, target: Place, source: Place, width: int, height: int = 1) -> None: ...
+    def wait(self) -> None: ...
+    def bandwidth(self) -> float: ...
+
+
+class States(ABC):
+    """States by name in the memory of `device`, of type `dtype`. `read` and `write` take any float type.
+
+    A call writes its new rows into a cache. It writes every other state to the address of its result, and
+    `keep_results` copies these.
+    """
+
+    device: str
+
+    def __init__(self, specs: Mapping[str, StateSpec], dtype: str, batch: int):
+        self.specs, self.dtype, self.batch = specs, np.dtype(dtype), batch
+        self.caches = {name: state for name, state in specs.items() if state.cache}
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return batched_shape(self.specs[name], self.batch)
+
+    @abstractmethod
+    def address(self, name: str) -> int: ...
+
+    @abstractmethod
+    def result_address(self, name: str) -> int: ...
+
+    @abstractmethod
+    def keep_results(self, names: list[str]) -> None:
+        """Replaces states by the results of a call."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Zeros in every state. Addresses may change, as in `write`."""
+
+    @abstractmethod
+    def read(self) -> Arrays:
+        """Copies of all states in the dtype of their specification."""
+
+    @abstractmethod
+    def write(self, states: Arrays) -> None: ...
+
+    @abstractmethod
+    def read_rows(self, count: int) -> Arrays:
+        """Copies of the first `count` rows of every cache."""
+
+    @abstractmethod
+    def write_rows(self, rows: Arrays) -> None:
+        """Writes the first rows of every cache. Raises UsageError on rows of another bundle."""
+
+    @abstractmethod
+    def move_rows(self, name: str, source: int, target: int, count: int) -> None:
+        """Copies rows of a cache to other rows of it that do not overlap them."""
+
+    @abstractmethod
+    def slot(self, index: int) -> "States":
+        """One slot, in the same memory."""
+
+    def move_into_history(self, name: str, position: int, count: int) -> None:
+        """Moves new row p of a sliding-window cache from the staging area to row p mod history.
+
+        `count` rows were written, from `position` on. See `bundle.spec.Layout`.
+        """
+        cache = self.specs[name].cache
+        assert cache is not None
+        history = (cache.window or 1) - 1
+        staged = min(position, history) if cache.max_call_rows == 1 else history
+        skipped = max(history - staged, count - history)  # already in place, or overwritten by later rows
+        while skipped < count:  # twice where the rows wrap around
+            row = (position + skipped) % history
+            moved = min(count - skipped, history - row)
+            self.move_rows(name, staged + skipped, row, moved)
+            skipped += moved
+
+
+class HostStates(States):
+    """NumPy arrays. A page of a cache uses no memory before a row is written to it."""
+
+    device = "cpu"
+
+    def __init__(
+        self, specs: Mapping[str, StateSpec], dtype: str, batch: int = 1, shared: Arrays | None = None
+    ):
+        """`shared` is the memory of another stream, for one of its slots."""
+        super().__init__(specs, dtype, batch)
+        self._is_shared = batch > 1 or shared is not None  # then arrays must be changed in place
+        self._arrays = shared or self._zeros()
+        self._results: Arrays = {}
+
+    def _zeros(self) -> Arrays:
+        return {name: lazy_zeros(self.shape(name), self.dtype.name) for name in self.specs}
+
+    def address(self, name: str) -> int:
+        return self._arrays[name].ctypes.data
+
+    def result_address(self, name: str) -> int:
+        if name not in self._results:
+            self._results[name] = np.empty(self.shape(name), self.dtype)
+        return self._results[name].ctypes.data
+
+    def keep_results(self, names: list[str]) -> None:
+        for name in names:
+            self._arrays[name][:] = self._results[name]
+
+    def clear(self) -> None:
+        if self._is_shared:
+            for array in self._arrays.values():
+                array[:] = 0
+        else:
+            self._arrays = self._zeros()
+
+    def read(self) -> Arrays:
+        copies = copy_states(self._arrays)
+        return {name: array.astype(self.specs[name].dtype, copy=False) for name, array in copies.items()}
+
+    def write(self, states: Arrays) -> None:
+        if self._is_shared:
+            for name, array in states.items():
+                self._arrays[name][:] = array
+        else:
+            self._arrays = copy_states(
+                {name: array.astype(self.dtype, copy=False) for name, array in states.items()}
+            )
+
+    def read_rows(self, count: int) -> Arrays:
+        return {
+            name: self._arrays[name].swapaxes(0, _axis(state))[:count].swapaxes(0, _axis(state)).copy()
+            for name, state in self.caches.items()
+        }
+
+    def write_rows(self, rows: Arrays) -> None:
+        put_rows(self._arrays, self.caches, rows, self.batch)
+
+    def move_rows(self, name: str, source: int, target: int, count: int) -> None:
+        by_row = self._arrays[name].swapaxes(0, _axis(self.specs[name]))
+        by_row[target : target + count] = by_row[source : source + count]
+
+    def slot(self, index: int) -> "HostStates":
+        rows = {name: array[index : index + 1] for name, array in self._arrays.items()}
+        return HostStates(self.specs, self.dtype.name, shared=rows)
+
+
+class DeviceStates(States):
+    """Memory of a device. Copies between host and device only where a caller reads or writes states."""
+
+    def __init__(
+        self,
+        device: Device,
+        specs: Mapping[str, StateSpec],
+        dtype: str,
+        batch: int = 1,
+        shared: "tuple[DeviceStates, int] | None" = None,
+    ):
+        """`shared` is the memory of another stream and a slot of it."""
+        super().__init__(specs, dtype, batch)
+        self._device, self.device, self._shared = device, device.name, shared
+        if shared is None:
+            self._addresses = {name: self._allocate(name) for name in specs}
+        else:
+            whole, index = shared
+            self._addresses = {name: whole.address(name) + index * self._size(name) for name in specs}
+        self._results: dict[str, int] = {}
+
+    def _size(self, name: str) -> int:
+        return prod(self.shape(name)) * self.dtype.itemsize
+
+    def _allocate(self, name: str) -> int:
+        address = self._device.allocate(self._size(name))
+        weakref.finalize(self, self._device.free, address)
+        return address
+
+    def address(self, name: str) -> int:
+        return self._addresses[name]
+
+    def result_address(self, name: str) -> int:
+        if name not in self._results:
+            self._results[name] = self._allocate(name)
+        return self._results[name]
+
+    def keep_results(self, names: list[str]) -> None:
+        for name in names:
+            self._copy(name, self._addresses[name], self._results[name])
+        if names:
+            self._device.wait()
+
+    def _copy(self, name: str, target: int, source: int) -> None:
+        size = self._size(name)
+        self._device.copy((target, size), (source, size), size)
+
+    def clear(self) -> None:
+        for name, address in self._addresses.items():
+            self._device.clear(address, self._size(name))
+
+    def read(self) -> Arrays:
+        found = {}
+        for name, state in self.specs.items():
+            array = np.empty(self.shape(name), self.dtype)
+            self._copy(name, array.ctypes.data, self._addresses[name])
+            found[name] = array.astype(state.dtype, copy=False)
+        return found
+
+    def write(self, states: Arrays) -> None:
+        for name, values in states.items():
+            array = np.ascontiguousarray(values, self.dtype)
+            self._copy(name, self._addresses[name], array.ctypes.data)
+        self._device.wait()
+
+    def read_rows(self, count: int) -> Arrays:
+        found = {}
+        for name, state in self.caches.items():
+            shape = list(self.shape(name))
+            shape[_axis(state)] = min(count, state.rows)
+            found[name] = np.empty(shape, self.dtype)
+            self._copy_rows(
+                name, (found[name].ctypes.data, shape[_axis(state)]), self._place(name), shape[_axis(state)]
+            )
+        return found
+
+    def write_rows(self, rows: Arrays) -> None:
+        check_rows(self.caches, rows, self.batch)
+        for name, values in rows.items():
+            array = np.ascontiguousarray(values, self.dtype)
+            count = array.shape[_axis(self.specs[name])]
+            self._copy_rows(name, self._place(name), (array.ctypes.data, count), count)
+        self._device.wait()
+
+    def move_rows(self, name: str, source: int, target: int, count: int) -> None:
+        self._copy_rows(name, self._place(name, target), self._place(name, source), count)
+        self._device.wait()
+
+    def _place(self, name: str, row: int = 0) -> Place:
+        """The address of a row of a cache, and the rows of the cache."""
+        return self._addresses[name] + row * self._row_size(name), self.specs[name].rows
+
+    def _row_size(self, name: str) -> int:
+        return prod(self.shape(name)[_axis(self.specs[name]) + 1 :]) * self.dtype.itemsize
+
+    def _copy_rows(self, name: str, target: Place, source: Place, count: int) -> None:
+        """Copies rows of each head. Target and source are an address and a number of rows per head."""
+        size, heads = self._row_size(name), prod(self.shape(name)[: _axis(self.specs[name])])
+        (to, to_rows), (start, start_rows) = target, source
+        self._device.copy((to, to_rows * size), (start, start_rows * size), count * size, heads)
+
+    def slot(self, index: int) -> "DeviceStates":
+        return DeviceStates(self._device, self.specs, self.dtype.name, shared=(self, index))
+
+
+def _axis(state: StateSpec) -> int:
+    return state.cache.row_axis if state.cache else 0

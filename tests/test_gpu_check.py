@@ -1,0 +1,53 @@
+"""The check on a GPU, with phases that need none: results are recorded, and a failure ends nothing."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+PATH = Path(__file__).parents[1] / "tools" / "gpu_check.py"
+
+
+@pytest.fixture
+def tool(monkeypatch):
+    spec = importlib.util.spec_from_file_location("gpu_check", PATH)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "gpu_check", module)  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def check(tool, tmp_path):
+    return tool.Check(tmp_path, tmp_path / "out.json", "cuda", seconds=60)
+
+
+def test_results_and_failures_are_recorded(check):
+    assert check.run("figures", "-c", "print('{\"ms\": 3}')")
+    assert not check.run("fails", "-c", "import sys; print('a line'); sys.exit('what was wrong')")
+    assert not check.run("hangs", "-c", "import time; time.sleep(60)", limit=1)
+    assert check.run("repository", "-c", "import bundle.manifest")
+    check.seconds = 0
+    assert not check.run("late", "-c", "raise SystemExit(0)")
+    figures, fails, hangs, _, late = json.loads(check.out.read_text())["phases"]
+    assert figures["result"] == {"ms": 3} and figures["exit"] == 0
+    assert (fails["exit"], fails["result"], fails["messages"]) == (1, ["a line"], ["what was wrong"])
+    assert hangs["exit"] is None and hangs["messages"][-1] == "stopped after 1 s"
+    assert late["error"] == "no time left"
+
+
+def test_parts_of_wheels_are_joined(tool, check, tmp_path, monkeypatch):
+    wheels, installed = tmp_path / "given", []
+    wheels.mkdir()
+    for index in range(11):  # the last part sorts before the third by name
+        (wheels / f"large-1.whl.{index}").write_bytes(bytes([index]))
+    (wheels / "small-1.whl").write_bytes(b"whole")
+    monkeypatch.setattr(check, "run", lambda name, *command: installed.extend(command))
+    tool.install(check, wheels)
+    paths = [Path(argument) for argument in installed if argument.endswith(".whl")]
+    assert {path.name: path.read_bytes() for path in paths} == {
+        "small-1.whl": b"whole",
+        "large-1.whl": bytes(range(11)),
+    }

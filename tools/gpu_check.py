@@ -1,0 +1,242 @@
+"""Exports, verifies and times ONNX bundles on CUDA in one run, and writes one JSON.
+
+    gpu_check.py --wheels WHEELS --folder FOLDER -o OUT.json
+
+Needs no network. Installs the wheels of a folder beside the installed packages first. A wheel may be cut into
+parts `NAME.whl.0`, `NAME.whl.1`. Then it checks the embedded model with each recipe, and times models of the
+published width. A phase that fails is recorded, and the next one runs,
+except that CUDA must load. A bundle or a checkpoint that FOLDER
+already has is not made again. Bundles made elsewhere may be placed there, as FOLDER/tiny-RECIPE.
+
+`--device cpu` runs the same phases without a GPU.
+"""
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+SECONDS = 450  # of the whole run
+RECIPES = ("none", "w4", "w8")
+WIDE_RECIPES = ("none", "w4g128")
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Check:
+    """Runs phases as processes, and writes their results after each one."""
+
+    folder: Path
+    out: Path
+    device: str
+    seconds: int
+    started: float = field(default_factory=time.monotonic)
+    phases: list[dict[str, Any]] = field(default_factory=list)
+
+    def run(self, name: str, *command: str, limit: int = 120) -> bool:
+        """Whether the process ended with 0. `limit` is in seconds, at most those that are left."""
+        left = self.seconds - (time.monotonic() - self.started)
+        if left < 1:
+            self.phases.append({"phase": name, "error": "no time left"})
+            return self._write(False)
+        modules, libraries = [str(self.folder / "site"), str(ROOT)], map(str, _cuda_folders())
+        environment = os.environ | _before("PYTHONPATH", modules) | _before("LD_LIBRARY_PATH", libraries)
+        begun = time.monotonic()
+        try:
+            done = subprocess.run(
+                [sys.executable, *command],
+                cwd=self.folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=min(left, limit),
+            )
+            code, output, errors = done.returncode, done.stdout, done.stderr
+        except subprocess.TimeoutExpired as error:
+            code, output, errors = None, "", f"{_text(error.stderr)}\nstopped after {error.timeout:.0f} s"
+        row = {"phase": name, "seconds": round(time.monotonic() - begun, 1), "exit": code}
+        self.phases.append(row | {"result": _parsed(output), "messages": errors.splitlines()[-30:]})
+        return self._write(code == 0)
+
+    def _write(self, passed: bool) -> bool:
+        log.info("%s: %s", self.phases[-1]["phase"], "passed" if passed else self.phases[-1])
+        total = round(time.monotonic() - self.started, 1)
+        content = {"device": self.device, "seconds": total, "phases": self.phases}
+        self.out.write_text(json.dumps(content, indent=1) + "\n")
+        return passed
+
+    def voxport(self, name: str, *command: str, limit: int = 120) -> bool:
+        return self.run(name, "-m", "voxport", *command, limit=limit)
+
+
+def _cuda_folders() -> list[Path]:
+    """Folders with libraries of CUDA among the installed packages, which need not be those of FOLDER/site."""
+    return [folder for place in sys.path for folder in sorted(Path(place).glob("nvidia/*/lib"))]
+
+
+def _before(variable: str, paths: Iterable[str]) -> dict[str, str]:
+    """An environment variable with these paths before the ones it has."""
+    return {variable: os.pathsep.join((*paths, *filter(None, [os.environ.get(variable)])))}
+
+
+def _text(output: Any) -> str:
+    """Output of a process that was stopped: bytes, text or None."""
+    return output.decode(errors="replace") if isinstance(output, bytes) else output or ""
+
+
+def _parsed(output: str) -> Any:
+    """JSON where a process printed it, else its last lines."""
+    try:
+        return json.loads(output)
+    except ValueError:
+        return output.splitlines()[-10:]
+
+
+def install(check: Check, wheels: Path) -> None:
+    """Installs every wheel of a folder, without its dependencies, into FOLDER/site."""
+    parts = sorted(wheels.glob("*.whl.*"), key=lambda path: (path.stem, int(path.suffix[1:])))
+    joined = check.folder / "wheels"
+    joined.mkdir(exist_ok=True)
+    for name, group in groupby(parts, key=lambda path: path.stem):
+        with (joined / name).open("wb") as file:
+            for part in group:
+                file.write(part.read_bytes())
+    found = [str(path) for folder in (wheels, joined) for path in sorted(folder.glob("*.whl"))]
+    options = ("--quiet", "--no-index", "--no-deps", "--no-compile", "--upgrade")
+    check.run("install", "-m", "pip", "install", *options, "--target", str(check.folder / "site"), *found)
+
+
+def measure_device(device: str) -> None:
+    """Prints versions, and the bandwidth of the device."""
+    import onnxruntime as ort
+    import torch
+
+    from runtime.engines.onnx import load_cuda
+
+    found: dict[str, Any] = {
+        "onnxruntime": ort.__version__,
+        "torch": torch.__version__,
+        "python": sys.version,
+    }
+    found["providers"] = ort.get_available_providers()
+    if device == "cuda":
+        found["bandwidth_gb_s"] = load_cuda().bandwidth() / 1e9
+        query = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
+        found["gpu"] = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+    print(json.dumps(found))
+
+
+def count_nodes(folder: str, device: str) -> None:
+    """Prints the operators that each provider runs, by graph."""
+    import onnxruntime as ort
+
+    from runtime.engines.onnx import CPU, CUDA, load_cuda
+
+    if device == "cuda":
+        load_cuda()
+    found = {}
+    for path in sorted(Path(folder).glob("*.onnx")):
+        options = ort.SessionOptions()
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        session = ort.InferenceSession(path, options, providers=[CUDA, CPU] if device == "cuda" else [CPU])
+        nodes: dict[str, Counter[str]] = {}
+        for part in session.get_provider_graph_assignment_info():
+            nodes.setdefault(part.ep_name, Counter()).update(node.op_type for node in part.get_nodes())
+        found[path.stem] = nodes
+    print(json.dumps(found))
+
+
+def make_checkpoint(folder: str, layers: str) -> None:
+    """Writes a checkpoint of the published width with random weights and `layers` layers in the backbone."""
+    from dataclasses import replace
+
+    from model.synthetic.checkpoint import write_checkpoint
+    from model.voxtral_tts import sizes
+
+    sizes.SIZES["wide"] = replace(sizes.SIZES["full"], backbone={"n_layers": int(layers)})
+    write_checkpoint(Path(folder), "wide")
+
+
+def _function(call: str) -> tuple[str, str]:
+    return "-c", f"from tools import gpu_check; gpu_check.{call}"
+
+
+def export(check: Check, name: str, recipe: str, *options: str) -> bool:
+    if (check.folder / name / "manifest.json").exists():
+        return True
+    arguments = ("--target", "onnx", "--compute-precision", "float16", "--quant", recipe, "--no-verify")
+    return check.voxport(f"export {name}", "export", *arguments, *options, "--out", name, limit=300)
+
+
+def check_tiny(check: Check, recipe: str) -> None:
+    """Everything for the embedded model."""
+    name, device = f"tiny-{recipe}", ("--device", check.device)
+    if not export(check, name, recipe):
+        return
+    check.run(f"nodes {name}", *_function(f"count_nodes({name!r}, {check.device!r})"))
+    check.voxport(f"verify {name}", "verify", name, *device, "--steps", "200", "--json")
+    time_bundle(check, name)
+
+
+def check_wide(check: Check, layers: str) -> None:
+    """Speed at the published width. Only a model of few layers is verified, because eager is slow."""
+    checkpoint = f"checkpoint-{layers}"
+    if not (check.folder / checkpoint).exists() and not check.run(
+        f"write {checkpoint}", *_function(f"make_checkpoint({checkpoint!r}, {layers!r})"), limit=200
+    ):
+        return
+    for recipe in WIDE_RECIPES:
+        name = f"wide-{layers}-{recipe}"
+        if export(check, name, recipe, "--checkpoint", checkpoint):
+            time_bundle(check, name)
+            check.run(f"nodes {name}", *_function(f"count_nodes({name!r}, {check.device!r})"))
+            if int(layers) <= 2:
+                verify = ("verify", name, "--checkpoint", checkpoint, "--device", check.device, "--json")
+                check.voxport(f"verify {name}", *verify)
+
+
+def time_bundle(check: Check, name: str) -> None:
+    options = ("--device", check.device, "--frames", "100", "--streams", "1,2,4", "--json")
+    check.voxport(f"bench {name}", "bench", name, *options)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--wheels", type=Path, help="folder of wheels to install first (default: none)")
+    parser.add_argument(
+        "--folder", type=Path, required=True, help="folder of packages, checkpoints and bundles"
+    )
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="(default: cuda)")
+    parser.add_argument("--layers", default="2,26", help="models of the published width (default: 2,26)")
+    parser.add_argument("--seconds", type=int, default=SECONDS, help=f"limit of the run (default: {SECONDS})")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="JSON file")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    check = Check(arguments.folder.resolve(), arguments.out.resolve(), arguments.device, arguments.seconds)
+    if arguments.wheels:
+        install(check, arguments.wheels.resolve())
+    if not check.run("device", *_function(f"measure_device({arguments.device!r})")):
+        return 1  # nothing else can run
+    check_tiny(check, RECIPES[0])
+    for layers in filter(None, arguments.layers.split(",")[:1]):
+        check_wide(check, layers)
+    for recipe in RECIPES[1:]:
+        check_tiny(check, recipe)
+    for layers in arguments.layers.split(",")[1:]:
+        check_wide(check, layers)
+    return 0 if all(phase.get("exit") == 0 for phase in check.phases) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
