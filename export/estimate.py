@@ -13,7 +13,7 @@ from torch import nn
 
 from export.resolve import Resolved
 from export.targets.base import Target
-from export.verify.run import VerifyOptions, modes
+from export.verify.modes import DEFAULTS, modes
 from model.checkpoint import is_below
 from quantize.schemes import Storage
 from quantize.search import search_scales
@@ -109,7 +109,7 @@ def estimate(resolved: Resolved, target: Target, verifies: bool = True) -> dict[
         reference = 0 if source.is_large else 4 * count  # of a small model, in full precision
         peak = max(peak, loaded + costs.running * artifact + STREAMS * caches + reference)
         sample = costs.sample * count / 1e9 if source.is_large else 0
-        seconds += len(modes(resolved, target, VerifyOptions())) * (costs.verification + sample)
+        seconds += len(modes(resolved, target, DEFAULTS)) * (costs.verification + sample)
     return {
         "graphs": rows,
         "disk_bytes": int(artifact + sum(voice.numel() * 4 for voice in source.voices.values())),

@@ -31,7 +31,8 @@ from export.targets.base import Target
 from export.verify.comparison import Comparison
 from export.verify.component_checks import check_components
 from export.verify.context import Context, Extent
-from export.verify.run import VerifyOptions, modes, open_context
+from export.verify.modes import VerifyOptions, modes
+from export.verify.run import open_context
 from model.synthetic.checkpoint import write_checkpoint
 from model.voxtral_tts import sizes
 from quantize.modules import QuantizedLinear

@@ -46,8 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
     from export.staging import REPORT
     from export.targets import target_of_job
     from export.verify.manifest_check import check_manifest, check_source
+    from export.verify.modes import VerifyOptions
     from export.verify.report import failures, table
-    from export.verify.run import VerifyOptions, verify
+    from export.verify.run import verify
 
     source = open_source(arguments.checkpoint, job.family)
     check_source(job.source.files, source, arguments.checkpoint is None)

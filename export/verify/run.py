@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -28,40 +28,24 @@ from export.verify.component_checks import (
 )
 from export.verify.context import SAMPLE, SMOKE, WHOLE, Bars, ComparedEngines, Context, Extent
 from export.verify.eager import EagerEngine, perturbed
+from export.verify.modes import DEFAULTS, Mode, VerifyOptions, modes
 from export.verify.report import VerificationResult
 from export.verify.run_checks import check_codes, check_free_run, check_long_runs, check_replay
 from quantize.modules import QuantizedModule, float_activations
 from runtime.engines import open_engine
-from runtime.engines.base import EngineOptions
 from runtime.families import open_family, read_constants
 
 COMPONENTS = "components"  # the check of single calls
-DEFAULT_STEPS, OTHER_STEPS = 1000, 200  # of the long run: in the first precision, and in the others
 
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class VerifyOptions:
-    """How a bundle is verified.
-
-    `steps` is the number of decode steps of the long run in the first precision. `precisions` are those in
-    which the artifact runs (default: those of the target). `compute_units` are the processors that Core ML
-    uses where it runs natively. `device` is that of an ONNX bundle.
-    """
-
-    steps: int = DEFAULT_STEPS
-    precisions: tuple[str | None, ...] | None = None
-    compute_units: str | None = None
-    device: str | None = None
 
 
 def verify(
     bundle: Bundle,
     resolved: Resolved,
     target: Target,
-    options: VerifyOptions = VerifyOptions(),
+    options: VerifyOptions = DEFAULTS,
     model: Model | None = None,
     checked: Sequence[Result] | None = None,
 ) -> VerificationResult:
@@ -96,7 +80,7 @@ def verify_graph(
     target: Target,
     model: Model,
     graph: str,
-    options: VerifyOptions = VerifyOptions(),
+    options: VerifyOptions = DEFAULTS,
 ) -> list[Result]:
     """Reads one graph back, and checks single calls of its components in the mode with the tightest bars."""
     mode = modes(resolved, target, options)[0]
@@ -115,44 +99,6 @@ def _check_structure(graph: Graph, bundle: Bundle, target: Target) -> list[Check
     except ExportError as error:
         return [Check(graph.name, False, str(error))]
     return [Check(graph.name, True, detail)] if detail else []
-
-
-@dataclass(frozen=True)
-class Mode:
-    """A way in which the artifact runs.
-
-    With `float_activations`, neither the artifact nor eager rounds activations. This is not how the runtime
-    runs it, but no tie hides an error. `float_first` says that another mode does so before this one.
-    """
-
-    engine: EngineOptions
-    steps: int
-    float_activations: bool = False
-    float_first: bool = False
-
-    @property
-    def suffix(self) -> str:
-        texts = (self.engine.compute_precision, "float activations" if self.float_activations else None)
-        return "".join(f", {text}" for text in texts if text)
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        return ("replay", "free run") if self.float_activations else ()
-
-
-def modes(resolved: Resolved, target: Target, options: VerifyOptions) -> list[Mode]:
-    """The mode with the tightest bars is the first one. It gets the whole long run."""
-    schemes = [scheme for recipe in resolved.recipes.values() for scheme in recipe.schemes]
-    has_integers = any(scheme.integer_activations(target.has_integer_kernels) for scheme in schemes)
-    float_first = has_integers and target.has_float_activations
-    found: list[Mode] = []
-    for precision in options.precisions or target.verification_precisions:
-        units = options.compute_units if precision is None else None
-        engine = EngineOptions(compute_precision=precision, compute_units=units, device=options.device)
-        for as_floats in (True, False) if float_first else (False,):
-            steps = min(options.steps, OTHER_STEPS) if found else options.steps
-            found.append(Mode(engine, steps, as_floats, float_first and not as_floats))
-    return found
 
 
 def open_context(
