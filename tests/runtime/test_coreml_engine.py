@@ -407,5 +407,8 @@ def test_core_ml_and_the_executor_agree(bundles, inputs, tmp_path):
 
 
 def test_a_precision_without_effect_is_refused(tmp_path, capsys):
-    assert export(["--target", "onnx", "--compute-precision", "float16", "--out", str(tmp_path / "out")]) == 2
-    assert "onnx computes in float32" in capsys.readouterr().err and not list(tmp_path.iterdir())
+    assert (
+        export(["--target", "executorch", "--compute-precision", "float16", "--out", str(tmp_path / "out")])
+        == 2
+    )
+    assert "executorch computes in float32" in capsys.readouterr().err and not list(tmp_path.iterdir())
