@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compute-precision",
         choices=COMPUTE_PRECISIONS,
-        help="Core ML bundles: precision of the reference executor (default: float16, then float32)",
+        help="Core ML bundles: precision of the reference executor (default: float32, then float16)",
     )
     add_compute_units(parser)
     add_device(parser)

@@ -172,9 +172,9 @@ class Target(ABC):
     def open_with_float_activations(self, bundle: Bundle, options: EngineOptions) -> Engine:
         """An engine that runs the artifacts without rounding activations, for verification.
 
-        Only for targets with `has_float_activations`.
+        Only for targets with `has_float_activations`, which override it.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.name}: no engine without rounding of activations")
 
     def readme_notes(self, has_sliding_window: bool) -> str:
         """Paragraphs for the README of a bundle."""

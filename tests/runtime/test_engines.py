@@ -1,5 +1,7 @@
 """Common code of engines: the table of engines, copies of states, and the checks of every call."""
 
+import platform
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import CDLL
 from pathlib import Path
@@ -198,11 +200,12 @@ def test_an_interrupted_change_of_streams_does_not_mix_their_states(bundles, mon
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="torch contains MKL on Linux x86-64"
+)
 def test_products_of_executorch_threads_start_no_threads():
     """MKL's number of threads where nothing sets it, as in the threads of ExecuTorch's pool."""
     mkl = CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-    if not hasattr(mkl, "mkl_serv_set_num_threads"):
-        pytest.skip("this torch has no MKL")
     mkl.mkl_serv_set_num_threads(2)
     before = torch.get_num_threads()
     ExecuTorchEngine(SimpleNamespace(components=()), EngineOptions())
