@@ -205,6 +205,7 @@ def main() -> None:
         for recipe in arguments.recipes.split(","):
             folder = arguments.folder / f"{name}-{recipe}"
             options = ["--checkpoint", str(checkpoint), "--target", name, "--quant", recipe]
+            options += ["--quant-for", "codec=none"]  # the tiny codec has no rows of 128 weights
             if export([*options, "--cache-length", "256", "--no-verify", "--force", "--out", str(folder)]):
                 raise SystemExit(f"{folder}: export failed")
             bundle = Bundle(folder)

@@ -177,12 +177,12 @@ def _bars(graphs: Iterable[Graph], target: Target, is_float16: bool) -> Bars:
     )
 
 
-def _run_checks(context: Context, bundle: Bundle, mode: Mode, left_out: tuple[str, ...]) -> Iterable[Result]:
+def checks_of(context: Context, bundle: Bundle, mode: Mode) -> dict[str, Iterable[Result]]:
+    """Every check by its name. Each runs when its results are read, and does not depend on the others."""
     workload, constants = open_family(bundle.job.family).verification, read_constants(bundle.job)
-    extent = context.extent
-    checks: dict[str, Iterable[Result]] = {
+    return {
         COMPONENTS: check_components(context),
-        "long run": check_long_runs(context, min(mode.steps, extent.steps)),
+        "long run": check_long_runs(context, min(mode.steps, context.extent.steps)),
         "last positions": check_last_positions(context),
         "replay": check_replay(context),
         "batches": check_batches(context),
@@ -190,6 +190,10 @@ def _run_checks(context: Context, bundle: Bundle, mode: Mode, left_out: tuple[st
         "codes": check_codes(context, workload, constants),
         "free run": check_free_run(context, workload, constants),
     }
+
+
+def _run_checks(context: Context, bundle: Bundle, mode: Mode, left_out: tuple[str, ...]) -> Iterable[Result]:
+    checks, extent = checks_of(context, bundle, mode), context.extent
     if extent.steps != WHOLE.steps:
         detail = f"a model of billions of weights: {extent}; not compared with full precision"
         log.info("  checking a sample of %s", detail)

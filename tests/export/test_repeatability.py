@@ -1,0 +1,41 @@
+"""The figures of a check do not depend on the checks before it."""
+
+from dataclasses import replace
+
+import pytest
+
+from bundle.manifest import Bundle
+from export.model import Model
+from export.resolve import Source, resolve
+from export.targets import target_of_job
+from export.verify.comparison import Check, Comparison
+from export.verify.context import Extent
+from export.verify.modes import DEFAULTS, modes
+from export.verify.run import checks_of, open_context
+
+pytestmark = pytest.mark.slow
+BRIEF = Extent(seeds=(0, 1), sizes=(1, 5), steps=50, chunked=30, run_steps=6)
+
+
+def figures(context, bundle, mode, order) -> dict[str, list]:
+    """The results of every check, run in this order, as stored."""
+    checks = checks_of(context, bundle, mode)
+    found = {}
+    for name in sorted(checks, reverse=order == "reversed"):
+        found[name] = [
+            result.row() if isinstance(result, Check | Comparison) else result.values
+            for result in checks[name]
+        ]
+    return found
+
+
+@pytest.mark.parametrize("target", ["onnx", "executorch"])
+def test_the_order_of_checks_changes_no_figure(bundles, checkpoint, target):
+    """With integer activations, on engines whose streams share the states of one program."""
+    bundle = Bundle(bundles / target)
+    resolved = resolve(Source(checkpoint), bundle.job.request)
+    model = Model(resolved, target_of_job(bundle.job).layout)
+    mode = modes(resolved, target_of_job(bundle.job), DEFAULTS)[-1]
+    context = open_context(bundle, resolved, target_of_job(bundle.job), model, mode)
+    context = replace(context, extent=BRIEF)
+    assert figures(context, bundle, mode, "reversed") == figures(context, bundle, mode, "forward")
