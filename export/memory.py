@@ -12,6 +12,9 @@ import psutil
 from bundle.errors import ExportError
 
 CGROUP = Path("/sys/fs/cgroup")
+# Bytes that a process may hold before memory is returned. The packages of a target alone take up to 0.6 GB,
+# and a collection of their objects takes up to a second: a tenth of the export of a small model.
+KEPT = 1.5e9
 
 
 def check_memory(needed: int, what: str, verifies: bool) -> None:
@@ -39,10 +42,12 @@ def _free_in_container() -> float:
 
 
 def free_memory() -> None:
-    """Returns memory to the system after loading and lowering.
+    """Returns memory to the system after loading and lowering, in a process that holds more than `KEPT`.
 
     Traced programs are in reference cycles and hold weights. The C library keeps freed memory until a trim.
     """
+    if psutil.Process().memory_info().rss < KEPT:
+        return
     gc.collect()
     with suppress(AttributeError, OSError):  # glibc alone
         ctypes.CDLL(None).malloc_trim(0)
