@@ -23,8 +23,7 @@ from quantize.search import SquaredErrors
 
 LinearKernel = Callable[[torch.Tensor, "QuantizedLinear"], torch.Tensor]
 CHUNK = 2**20  # number of weights that are dequantised together
-# activation block of a per-channel weight in `int8_per_block`, as given to the ONNX kernel
-CHANNEL_BLOCK = 128
+SMALLEST = 1e-30  # least absmax of a block of activations: 127 / absmax is finite, and zeros stay zeros
 
 
 class QuantizedModule(nn.Module):
@@ -191,19 +190,17 @@ def int8_per_token(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
 
 
 def int8_per_block(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
-    """Each block of a row is quantised symmetrically with the scale absmax / 127, rounding half to even.
+    """Each block of a row is quantised symmetrically with the scale absmax / 127, rounding half to even. The
+    block is that of a weight scale: a group, or the whole row.
 
-    ONNX Runtime's MatMulNBits computes this at accuracy level 4. Its kernel multiplies by 127 / absmax. A
-    division by absmax / 127 rounds some ties in the other direction.
+    The ONNX target computes this. It multiplies by 127 / absmax. A division by absmax / 127 rounds some ties
+    in the other direction.
     """
-    columns = linear.in_features
-    size = linear.block if linear.scheme.group else CHANNEL_BLOCK
-    blocks = F.pad(x, (0, -columns % size)).unflatten(-1, (-1, size))
-    top = blocks.abs().amax(-1, keepdim=True)
+    blocks = x.unflatten(-1, (-1, linear.block))
+    top = blocks.abs().amax(-1, keepdim=True).clamp(min=SMALLEST)
     # torch's `127 / top` differs by one unit in the last place
-    inverse = torch.where(top > 0, torch.full_like(top, 127.0) / top, 0.0)
-    rounded = (torch.round(blocks * inverse) * (top / 127)).flatten(-2)[..., :columns]
-    return linear.multiply(rounded)
+    inverse = torch.full_like(top, 127.0) / top
+    return linear.multiply((torch.round(blocks * inverse) * (top / 127)).flatten(-2))
 
 
 @contextmanager

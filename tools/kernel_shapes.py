@@ -1,9 +1,10 @@
-"""Speed of ONNX Runtime's MatMulNBits at the published shapes of Voxtral-TTS, in G weights per second.
+"""Speed of ONNX Runtime's quantised products at the published shapes of Voxtral-TTS, in G weights per second.
 
     kernel_shapes.py -o docs/bench/kernels/PROCESSOR.json
 
 A graph holds copies of one product, larger than processor caches, so that weights come from memory. Rates are
-medians. `layer`: all products of a block. `six_rows_ms`: time of a block for six rows, in one call or split.
+medians. The product is MatMulNBits, or without a block MatMulIntegerToFloat and the rounding of its rows.
+`layer`: all products of a block. `six_rows_ms`: time of a block for six rows, in one call or split.
 `variants`: other accuracy levels and session options.
 """
 
@@ -34,7 +35,8 @@ LAYER = ("wqkv", "wo", "w13", "w2")
 ROWS = (1, 2, 3, 4, 6, 8)
 SPLITS = ((6,), (3, 3), (2, 4), (2, 2, 2))
 WEIGHTS = 96_000_000  # per graph: 48 MB of 4-bit integers
-FORMATS = ((4, 32), (4, 128), (8, 32), (8, 128))
+BLOCKS = ((4, 32), (4, 128), (8, 32), (8, 128))  # bits, block
+FORMATS = (*BLOCKS, (8, None))
 OPTIONS = (
     "mlas.use_lut_gemm=1",
     "mlas.qnbit.force_fp32=1",
@@ -42,6 +44,7 @@ OPTIONS = (
     "session.intra_op.allow_spinning=0",
     "session.set_denormal_as_zero=1",
 )
+MICROSOFT = "com.microsoft"
 ROUNDS = 3  # each over all numbers of rows
 CALLS = 3  # per round
 
@@ -50,32 +53,57 @@ class Setting(NamedTuple):
     """Attributes of the operator, and an option of the session as KEY=VALUE."""
 
     bits: int
-    block: int
+    block: int | None
     accuracy_level: int = 4
     option: str = ""
 
 
 def product_graph(products: list[tuple[int, int]], setting: Setting) -> bytes:
-    """A model with one MatMulNBits for each (inputs, outputs): x of each width [rows, K] -> y0, y1, ..."""
+    """A model with one product for each (inputs, outputs): x of each width [rows, K] -> y0, y1, ..."""
     rng, graph = np.random.default_rng(0), onnx.GraphProto(name="products")
     for columns in {columns for columns, _ in products}:
         shape = ["rows", columns]
         graph.input.append(helper.make_tensor_value_info(f"x{columns}", TensorProto.FLOAT, shape))
+    for name, value in (("top", np.float32(127)), ("one", np.float32(1)), ("zero", np.uint8(128))):
+        graph.initializer.append(numpy_helper.from_array(np.array(value), name))
+    graph.initializer.append(numpy_helper.from_array(np.array([-1]), "axis"))
     for index, (columns, rows) in enumerate(products):
-        blocks, size = columns // setting.block, setting.block * setting.bits // 8
-        packed = rng.integers(0, 256, (rows, blocks, size), np.uint8)
+        size = columns * setting.bits // 8
+        blocks = columns // setting.block if setting.block else 1
+        shape = (rows, blocks, size // blocks) if setting.block else (columns, rows)
         scales = rng.uniform(1e-3, 2e-3, rows * blocks).astype(np.float32)
-        graph.initializer.append(numpy_helper.from_array(packed, f"w{index}"))
+        graph.initializer.append(numpy_helper.from_array(rng.integers(1, 256, shape, np.uint8), f"w{index}"))
         graph.initializer.append(numpy_helper.from_array(scales, f"s{index}"))
-        attributes = {"K": columns, "N": rows, "bits": setting.bits, "block_size": setting.block}
-        attributes |= {"accuracy_level": setting.accuracy_level, "domain": "com.microsoft"}
-        inputs = [f"x{columns}", f"w{index}", f"s{index}"]
-        graph.node.append(helper.make_node("MatMulNBits", inputs, [f"y{index}"], **attributes))
-        shape = ["rows", rows]
-        graph.output.append(helper.make_tensor_value_info(f"y{index}", TensorProto.FLOAT, shape))
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+        if setting.block:
+            attributes = {"K": columns, "N": rows, "bits": setting.bits, "block_size": setting.block}
+            attributes |= {"accuracy_level": setting.accuracy_level, "domain": MICROSOFT}
+            inputs = [f"x{columns}", f"w{index}", f"s{index}"]
+            graph.node.append(helper.make_node("MatMulNBits", inputs, [f"y{index}"], **attributes))
+        else:
+            graph.node.extend(integer_product(f"x{columns}", index))
+        graph.output.append(helper.make_tensor_value_info(f"y{index}", TensorProto.FLOAT, ["rows", rows]))
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     return model.SerializeToString()
+
+
+def integer_product(x: str, index: int) -> list[onnx.NodeProto]:
+    """As the ONNX target lowers a linear with one scale per output channel."""
+
+    def node(kind: str, inputs: list[str], output: str, domain: str = "") -> onnx.NodeProto:
+        names = [name if name in ("top", "one", "zero", "axis", x) else f"{name}{index}" for name in inputs]
+        return helper.make_node(kind, names, [f"{output}{index}"], domain=domain)
+
+    return [
+        node("Abs", [x], "abs"),
+        node("ReduceMax", ["abs", "axis"], "max"),
+        node("Div", ["top", "max"], "inverse"),
+        node("Mul", [x, "inverse"], "scaled"),
+        node("QuantizeLinear", ["scaled", "one", "zero"], "q"),
+        node("MatMulIntegerToFloat", ["q", "w", "one", "s", "zero", "zero"], "product", MICROSOFT),
+        node("Div", ["max", "top"], "scale"),
+        node("Mul", ["product", "scale"], "y"),
+    ]
 
 
 def seconds_by_rows(
@@ -133,8 +161,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("-o", "--out", type=Path, required=True, help="JSON file")
     arguments = parser.parse_args()
-    threads, levels = arguments.threads, [Setting(*part, level) for level in (1, 0) for part in FORMATS]
-    options = [Setting(*part, option=option) for part in FORMATS[:2] for option in ("", *OPTIONS)]
+    threads, levels = arguments.threads, [Setting(*part, level) for level in (1, 0) for part in BLOCKS]
+    options = [Setting(*part, option=option) for part in BLOCKS[:2] for option in ("", *OPTIONS)]
     result = {
         "machine": describe_machine(threads, "onnxruntime"),
         "bandwidth_gb_s": measure_bandwidth(threads) / 1e9,

@@ -54,27 +54,45 @@ def unpack(packed: np.ndarray, bits: int, columns: int) -> np.ndarray:
     return (packed.astype(np.int16) - zero).astype(np.int8).reshape(packed.shape[0], -1)[:, :columns]
 
 
+def products(model: onnx.ModelProto) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Integers int8 [N, K] and scales [N, blocks] of each quantised product."""
+    tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    found = []
+    for node in model.graph.node:
+        if node.op_type == "MatMulNBits":
+            attributes = {attribute.name: attribute.i for attribute in node.attribute}
+            weight = unpack(tensors[node.input[1]], attributes["bits"], attributes["K"])
+            found.append((weight, tensors[node.input[2]]))
+        if node.op_type == "MatMulIntegerToFloat":
+            integers = tensors[node.input[1]].T.astype(np.int16) - tensors[node.input[5]]
+            found.append((integers.astype(np.int8), tensors[node.input[3]][:, None]))
+    return found
+
+
 def test_onnx_stores_the_quantised_weights_exactly(bundles, linears):
     for graph, expected in linears.items():
-        found = onnx.load(bundles / "onnx" / f"{graph}.onnx")
-        tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in found.graph.initializer}
-        nodes = [node for node in found.graph.node if node.op_type == "MatMulNBits"]
-        assert len(nodes) == len(expected)
-        held = {(tensors[n.input[1]].tobytes(), tensors[n.input[2]].tobytes()): n for n in nodes}
+        held = products(onnx.load(bundles / "onnx" / f"{graph}.onnx"))
+        assert len(held) == len(expected)
         for linear in expected:
-            bits, block = linear.scheme.bits, linear.scheme.group or 128
-            scales = np.repeat(
-                linear.scale.numpy(),
-                1 if linear.scheme.group else -(-linear.weight.shape[1] // block),
-                axis=1,
-            )
-            match = [n for (_, scale), n in held.items() if scale == scales.tobytes()]
-            assert any(
-                np.array_equal(
-                    unpack(tensors[n.input[1]], bits, linear.weight.shape[1]), linear.weight.numpy()
-                )
-                for n in match
-            )
+            stored = (linear.weight.numpy(), linear.scale.numpy())
+            assert any(all(map(np.array_equal, found, stored)) for found in held)
+
+
+@pytest.mark.parametrize(
+    ("place", "changed"), [(1, lambda integer: integer ^ 1), (3, lambda scale: scale * 1.02)]
+)
+def test_reading_an_onnx_graph_back_finds_one_changed_value(bundles, graphs, tmp_path, place, changed):
+    target, file = open_target("onnx"), "codec.onnx"
+    assert "products are equal" in target.check(graphs["codec"], bundles / "onnx")
+    model = onnx.load(bundles / "onnx" / file)
+    node = next(node for node in model.graph.node if node.op_type == "MatMulIntegerToFloat")
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.name == node.input[place])
+    values = onnx.numpy_helper.to_array(tensor).copy()
+    values.flat[0] = changed(values.flat[0])
+    tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+    onnx.save(model, tmp_path / file)
+    with pytest.raises(ExportError, match="no product has the integers and scales of"):
+        target.check(graphs["codec"], tmp_path)
 
 
 def test_executorch_stores_the_quantised_weights_exactly(bundles, linears):

@@ -7,6 +7,8 @@ the artifact is as near to eager as float32 allows, so a much smaller fault show
 from pathlib import Path
 
 import onnx
+import onnxruntime as ort
+from onnx import helper
 
 from runtime.engines.onnx import OnnxEngine
 
@@ -18,9 +20,36 @@ class FloatActivationsEngine(OnnxEngine):
 
     def read_graph(self, path: Path) -> bytes:
         model = onnx.load(path, load_external_data=False)
+        unrounded: dict[str, str] = {}
+        nodes: list[onnx.NodeProto] = []
         for node in model.graph.node:
+            if node.op_type == "QuantizeLinear":
+                unrounded[node.output[0]] = node.input[0]
+            elif node.op_type == "MatMulIntegerToFloat":
+                nodes += _float_product(node, unrounded[node.input[0]])
+            else:
+                nodes.append(node)
             if node.op_type == "MatMulNBits":
                 (level,) = (one for one in node.attribute if one.name == ACCURACY_LEVEL)
                 level.i = FLOAT32
+        del model.graph.node[:]
+        model.graph.node.extend(nodes)
         content: bytes = model.SerializeToString()
         return content
+
+    def _session_options(self) -> ort.SessionOptions:
+        options = super()._session_options()
+        # ONNX Runtime may turn a product with a dequantised weight into MatMulNBits, by default of level 4
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", str(FLOAT32))
+        return options
+
+
+def _float_product(node: onnx.NodeProto, x: str) -> list[onnx.NodeProto]:
+    """A `MatMulIntegerToFloat`, whose first scale is 1, with `x` in place of its rounded input."""
+    _, weight, one, scale, _, zero = node.input
+    (y,) = node.output
+    return [
+        helper.make_node("DequantizeLinear", [weight, one, zero], [f"{y}.weight"]),
+        helper.make_node("MatMul", [x, f"{y}.weight"], [f"{y}.product"]),
+        helper.make_node("Mul", [f"{y}.product", scale], [y]),
+    ]

@@ -3,20 +3,24 @@
 from collections.abc import Callable
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 import torch
-from onnxscript import evaluator
+from onnxscript import evaluator, opset23
 
 from bundle.errors import ExportError
 from export.targets.onnx.target import OnnxTarget
 from export.targets.tracing import MASKED
 from model.layers.attention import Attended, AttentionKernel, ring_positions, window_mask
 from model.layers.rope import Rotation
-from quantize.modules import CHANNEL_BLOCK, QuantizedLinear
+from quantize.modules import SMALLEST, QuantizedLinear
 
 MICROSOFT = "com.microsoft"  # the operator domain of ONNX Runtime
 # Accuracy level: activations of 8 bits. Lower levels dequantise the weight in every call.
 INTEGER_ACTIVATIONS = 4
+CHANNEL_BLOCK = 128  # of a per-channel weight in `MatMulNBits`, which has no larger one
+UINT8_ZERO = onnx.helper.make_tensor("zero", onnx.TensorProto.UINT8, (), [128])
+op: Any = opset23  # its annotations take only constants that are tensors
 CacheUpdate = tuple[torch.Tensor, torch.Tensor | None]
 
 
@@ -94,13 +98,27 @@ def _rotated(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
 
 
 def lower_linear(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
-    """x [..., K] -> [..., N] as `MatMulNBits` with the weights of `linear`. A per-channel scale is repeated
-    for each block.
+    """x [..., K] -> [..., N] with the weights of `linear`: groups as `MatMulNBits`, channels as a product of
+    8-bit integers, which takes half the time at 6 rows.
     """
-    block = linear.block if linear.scheme.group else CHANNEL_BLOCK
-    scale = linear.scale if linear.scheme.group else linear.scale.repeat(1, -(-linear.in_features // block))
+    if linear.scheme.group:
+        return lower_to_blocks(x, linear)
+    y: torch.Tensor = matmul_integer(x, linear.constant, linear.scale.flatten())
+    return y if linear.bias is None else y + linear.bias
+
+
+def lower_to_blocks(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
+    """x [..., K] -> [..., N] as `MatMulNBits`, which CUDA has too."""
+    scale, block = block_scale(linear)
     y: torch.Tensor = matmul_nbits(x, linear.constant, scale, linear.scheme.bits, block)
     return y if linear.bias is None else y + linear.bias
+
+
+def block_scale(linear: QuantizedLinear) -> tuple[torch.Tensor, int]:
+    """Scale [N, blocks] and block of `MatMulNBits`. A per-channel scale is repeated for each block."""
+    if linear.scheme.group:
+        return linear.scale, linear.block
+    return linear.scale.repeat(1, -(-linear.in_features // CHANNEL_BLOCK)), CHANNEL_BLOCK
 
 
 # Values of an exported graph are named after the operators of this library, so a new operator name changes
@@ -117,6 +135,19 @@ def matmul_nbits(
 
 @matmul_nbits.register_fake
 def _(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bits: int, block: int) -> torch.Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+@torch.library.custom_op("voxport::matmul_integer", mutates_args=())
+def matmul_integer(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """`MatMulIntegerToFloat` of rounded rows: x [..., K], weight int8 [N, K], scale [N] -> [..., N]."""
+    raise ExportError(
+        "matmul_integer is only traced; the eager arithmetic is quantize.modules.int8_per_block"
+    )
+
+
+@matmul_integer.register_fake
+def _(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return x.new_empty(*x.shape[:-1], weight.shape[0])
 
 
@@ -194,6 +225,17 @@ def _translate_matmul(x, weight, scale, bits: int, block: int):  # type: ignore[
     )
 
 
+def _translate_integer_matmul(x, weight, scale):  # type: ignore[no-untyped-def]
+    """The operator has one scale for all rows, here 1. Both integers are offset by 128: with signed weights,
+    sums of two products saturate at 16 bits on processors with AVX2 and without VNNI.
+    """
+    top = op.Max(op.ReduceMax(op.Abs(x), [-1]), SMALLEST)
+    one, zero = op.Constant(value_float=1.0), op.Constant(value=UINT8_ZERO)
+    integers = op.QuantizeLinear(op.Mul(x, op.Div(127.0, top)), one, zero)
+    product = _node("MatMulIntegerToFloat", (integers, weight, one, scale, zero, zero))
+    return op.Mul(product, op.Div(top, 127.0))
+
+
 def _translate_rotating(  # type: ignore[no-untyped-def]
     q, k, v, k_cache, v_cache, last, total, cos, sin, heads: int, kv_heads: int
 ):
@@ -212,6 +254,7 @@ def _translate_biased(  # type: ignore[no-untyped-def]
 # Any: keys are overloads of torch.ops, which torch types as Any
 TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     torch.ops.voxport.matmul_nbits.default: _translate_matmul,
+    torch.ops.voxport.matmul_integer.default: _translate_integer_matmul,
     torch.ops.voxport.rolling_attention.default: _translate_biased,
     torch.ops.voxport.group_query_attention.default: _translate_rotating,
 }

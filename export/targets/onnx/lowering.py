@@ -19,7 +19,7 @@ from bundle.manifest import Precision
 from bundle.spec import ONNX_PAST, ONNX_PRESENT
 from export.targets.base import Graph
 from export.targets.onnx.half import to_float16
-from export.targets.onnx.kernels import TRANSLATIONS, SharedBufferAttention, lower_linear
+from export.targets.onnx.kernels import TRANSLATIONS, SharedBufferAttention, lower_linear, lower_to_blocks
 from export.targets.tracing import (
     dynamic_shapes,
     export_errors,
@@ -41,7 +41,7 @@ def lower_graph(graph: Graph, folder: Path, max_batch: int, precision: Precision
     name = f"{graph.name}.onnx"
     inputs, dynamic = _trace_arguments(graph, max_batch)
     with export_errors(f"{graph.name}: ONNX export failed"):
-        model = _convert(graph, inputs, dynamic)
+        model = _convert(graph, inputs, dynamic, precision)
     pack_weights(model)
     if precision == "float16":
         to_float16(model)
@@ -63,12 +63,13 @@ def _trace_arguments(graph: Graph, max_batch: int) -> tuple[list[torch.Tensor], 
     return tensors, dynamic
 
 
-def _convert(graph: Graph, arguments: list[torch.Tensor], dynamic: Axes) -> ir.Model:
+def _convert(graph: Graph, arguments: list[torch.Tensor], dynamic: Axes, precision: Precision) -> ir.Model:
     signature = graph.first.signature
+    linear_kernel = lower_linear if precision == "float32" else lower_to_blocks
     names = [state.name for state in signature.states]
     with (
         quiet("torch.onnx", "onnxscript"),
-        target_kernels(graph.module, lower_linear, SharedBufferAttention()),
+        target_kernels(graph.module, linear_kernel, SharedBufferAttention()),
     ):
         # not strict, because strict tracing renames states, which modules take as *args
         program = torch.export.export(
@@ -139,13 +140,15 @@ def _strip(model: ir.Model, name: str) -> None:
 
 
 def pack_weights(model: ir.Model) -> None:
-    """Replaces the int8 [N, K] weight of each MatMulNBits by one in the operator's packing, computed when it
-    is written.
+    """Replaces the int8 [N, K] weight of each quantised product by one in the operator's packing, computed
+    when it is written.
     """
-    packed: dict[tuple[str, int, int], ir.Value] = {}
-    for node in (node for node in model.graph if node.op_type == "MatMulNBits"):
+    packed: dict[tuple[str, int, int | None], ir.Value] = {}
+    for node in (node for node in model.graph if node.op_type in ("MatMulNBits", "MatMulIntegerToFloat")):
         source: Any = node.inputs[1]  # a named constant; onnx_ir types every input and name as optional
-        bits, block = (node.attributes[name].as_int() for name in ("bits", "block_size"))
+        bits, block = 8, None
+        if node.op_type == "MatMulNBits":
+            bits, block = (node.attributes[name].as_int() for name in ("bits", "block_size"))
         key = (source.name, bits, block)
         if key not in packed:
             packed[key] = _packed_value(source, bits, block)
@@ -157,9 +160,10 @@ def pack_weights(model: ir.Model) -> None:
             replaced.const_value = None  # rewrite patterns of the exporter keep graphs and values alive
 
 
-def _packed_value(source: Any, bits: int, block: int) -> ir.Value:
+def _packed_value(source: Any, bits: int, block: int | None) -> ir.Value:
     tensor, name = source.const_value, f"{source.name}.packed"
-    shape = ir.Shape([tensor.shape[0], -(-tensor.shape[1] // block), block * bits // 8])
+    rows, columns = tensor.shape
+    shape = ir.Shape([rows, -(-columns // block), block * bits // 8] if block else [columns, rows])
     lazy = ir.LazyTensor(
         lambda: ir.Tensor(pack(tensor.numpy(), bits, block), name=name, shape=shape),
         dtype=ir.DataType.UINT8,
@@ -169,11 +173,15 @@ def _packed_value(source: Any, bits: int, block: int) -> ir.Value:
     return ir.Value(name=name, const_value=lazy, shape=shape, type=ir.TensorType(ir.DataType.UINT8))
 
 
-def pack(integers: npt.NDArray[np.int8], bits: int, block: int) -> npt.NDArray[np.uint8]:
-    """int8 [N, K] -> uint8 [N, ceil(K / block), block·bits / 8]: offset by the zero point; of two 4-bit
-    values in a byte, the first is in the low half.
+def pack(integers: npt.NDArray[np.int8], bits: int, block: int | None) -> npt.NDArray[np.uint8]:
+    """int8 [N, K] -> uint8, offset by the zero point.
+
+    In blocks [N, ceil(K / block), block·bits / 8]: of two 4-bit values in a byte, the first is in the low
+    half. Without blocks [K, N].
     """
     zero = 1 << (bits - 1)
+    if block is None:
+        return np.ascontiguousarray((integers.view(np.uint8) ^ zero).T)
     padding = ((0, 0), (0, -integers.shape[1] % block))
     shifted = np.pad(integers.astype(np.int16) + zero, padding, constant_values=zero).astype(np.uint8)
     blocks = shifted.reshape(len(integers), -1, block)

@@ -1,33 +1,35 @@
 """Reads a saved graph back: its quantised products have the arithmetic, integers and scales of the module."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
 
 from bundle.errors import ExportError
+from bundle.manifest import Precision
 from export.targets.base import Graph
 from export.targets.onnx.half import FLOAT_ACTIVATIONS
-from export.targets.onnx.kernels import INTEGER_ACTIVATIONS
+from export.targets.onnx.kernels import INTEGER_ACTIVATIONS, block_scale
 from export.targets.onnx.lowering import pack
 from export.targets.read_back import Product, compare_products, hash_of
-from quantize.modules import CHANNEL_BLOCK, QuantizedLinear
+from quantize.modules import QuantizedLinear
 
 
-def check_graph(path: Path, graph: Graph) -> str:
-    """Compares every `MatMulNBits` of the file with the linears of `graph`. Raises ExportError.
+def check_graph(path: Path, graph: Graph, precision: Precision) -> str:
+    """Compares every quantised product of the file with the linears of `graph`. Raises ExportError.
 
     Returns a description, empty where nothing is quantised.
     """
-    return compare_products(path.name, graph, _of_linear, _of_file(path))
+    return compare_products(path.name, graph, partial(_of_linear, precision=precision), _of_file(path))
 
 
-def _of_linear(linear: QuantizedLinear) -> Product:
-    block = linear.block if linear.scheme.group else CHANNEL_BLOCK
-    scale = linear.scale if linear.scheme.group else linear.scale.repeat(1, -(-linear.in_features // block))
-    bits = linear.scheme.bits
-    integers = pack(linear.integers().numpy(), bits, block)
-    return Product(bits, block, hash_of(integers), hash_of(scale.numpy()))
+def _of_linear(linear: QuantizedLinear, precision: Precision) -> Product:
+    bits, integers = linear.scheme.bits, linear.integers().numpy()
+    if linear.scheme.group is None and precision == "float32":
+        return Product(8, linear.block, hash_of(pack(integers, 8, None)), hash_of(linear.scale.numpy()))
+    scale, block = block_scale(linear)
+    return Product(bits, block, hash_of(pack(integers, bits, block)), hash_of(scale.numpy()))
 
 
 def _of_file(path: Path) -> dict[Product, str]:
@@ -43,6 +45,10 @@ def _of_file(path: Path) -> dict[Product, str]:
 
     found = {}
     for node in model.graph.node:
+        if node.op_type == "MatMulIntegerToFloat":
+            weight, scale = read(node.input[1]), read(node.input[3])
+            product = Product(8, len(weight), hash_of(weight), hash_of(scale))
+            found[product] = f"node {node.name}"
         if node.op_type == "MatMulNBits":
             attributes = {attribute.name: attribute.i for attribute in node.attribute}
             weight, scale = map(read, node.input[1:3])

@@ -21,7 +21,8 @@ class OnnxTarget(Target):
     state_notes = """\
 States are inputs `past.NAME` and outputs `present.NAME`. Bind the input and the output of a cache to one
 buffer. All other states are small. Large weights are in `GRAPH.onnx.data` beside each graph. Quantised
-products and attention are operators of ONNX Runtime (domain com.microsoft: MatMulNBits, GroupQueryAttention).
+products and attention are operators of ONNX Runtime (domain com.microsoft: MatMulNBits,
+MatMulIntegerToFloat, GroupQueryAttention).
 """
     sliding_window_notes = """\
 A cache with a window W is a sliding-window cache. Its first W - 1 rows are the history: row p of the stream
@@ -63,7 +64,7 @@ cleared.
     def check(self, graph: Graph, folder: Path) -> str:
         from export.targets.onnx.read_back import check_graph
 
-        return check_graph(folder / self.entry_point(graph.first).file, graph)
+        return check_graph(folder / self.entry_point(graph.first).file, graph, self.compute_precision)
 
     def open_with_float_activations(self, bundle: Bundle, options: EngineOptions) -> Engine:
         from export.targets.onnx.float_activations import FloatActivationsEngine
