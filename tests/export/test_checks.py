@@ -107,8 +107,12 @@ def test_a_row_written_beyond_the_position_fails(engines):
     assert failed(check_components(engines.context(fault))) == ["prefill: rows that are not written"]
 
 
+@pytest.mark.parametrize("engines", ["none"], indirect=True)
 def test_an_error_that_grows_with_each_step_fails(engines):
-    """The error is under the bar at every step. At the end it is eight times a tenth of the bar."""
+    """The error is under the bar at every step. At the end it is eight times a tenth of the bar.
+
+    With integers, one tie near the start of the run leaves this check out.
+    """
 
     def fault(stream, name, inputs, outputs):
         if name == "decode_step":
