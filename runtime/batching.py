@@ -17,12 +17,18 @@ Fill = Callable[[int], None]  # starts a prepared request in a slot; leaves the 
 
 
 class Status(StrEnum):
-    """State of a request. The last four are final."""
+    """State of a request. The last six are final.
+
+    END: the model ended the speech. BUDGET: it is longer than its text explains. CACHE: the cache is full.
+    LIMIT: it has as many frames as were asked for.
+    """
 
     QUEUED = "queued"
     RUNNING = "running"
-    ENDED = "ended by the model"
-    CUT_OFF = "stopped at a limit"
+    END = "end"
+    BUDGET = "budget"
+    CACHE = "cache"
+    LIMIT = "limit"
     CANCELLED = "cancelled"
     FAILED = "failed"
 

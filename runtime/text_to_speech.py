@@ -1,5 +1,6 @@
 """`TextToSpeech`: the task that a text-to-speech family implements, and its requests."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from bundle.errors import UsageError
 from runtime.batching import BatchedDecoder, Status
 
 DEFAULT_SLOTS = 4
+DEFAULT_BUDGET = 3.0
+FRAMES_PER_CHARACTER = 0.68  # published for Voxtral-TTS
+SPARE_FRAMES = 40  # 3.2 s: for pauses, and for texts of a few characters
 
 
 class SpeechOptions(TypedDict, total=False):
@@ -19,6 +23,8 @@ class SpeechOptions(TypedDict, total=False):
     voice: str | None
     seed: int
     max_frames: int
+    budget: float | None
+    may_be_empty: bool
     chunk_frames: int
     clean_text: bool
 
@@ -28,14 +34,18 @@ class SpeechRequest:
     """A text to speak.
 
     `voice` is a name or the path of a voice file; None is the bundle's default. `seed` decides the start
-    noise, which is the same on every target. Speech stops after `max_frames` frames of 80 ms; samples come in
-    chunks of `chunk_frames` frames. `clean_text` removes markup and replaces symbols by words (English).
+    noise, which is the same on every target. Speech stops after `max_frames` frames of 80 ms, or when it is
+    `budget` times as long as its text usually takes (None: no such limit). The model cannot end it before
+    the first frame unless it `may_be_empty`. Samples come in chunks of `chunk_frames` frames. `clean_text`
+    removes markup and replaces symbols by words (English).
     """
 
     text: str
     voice: str | None = None
     seed: int = 0
     max_frames: int = 2048
+    budget: float | None = DEFAULT_BUDGET
+    may_be_empty: bool = False
     chunk_frames: int = 5
     clean_text: bool = False
 
@@ -50,6 +60,15 @@ class SpeechRequest:
         ):
             if value < least:
                 raise UsageError(f"{name} {value}: expected at least {least}", field=name)
+        if self.budget is not None and not 0 < self.budget < math.inf:
+            raise UsageError(f"budget {self.budget}: expected a positive number or None", field="budget")
+
+    @property
+    def budget_frames(self) -> float:
+        """Frames after which speech is longer than its text explains: the model does not find the end."""
+        if self.budget is None:
+            return math.inf
+        return math.ceil(self.budget * FRAMES_PER_CHARACTER * len(self.text)) + SPARE_FRAMES
 
 
 class TextToSpeech(ABC):
@@ -76,8 +95,8 @@ class TextToSpeech(ABC):
     def batched(self, slots: int) -> BatchedDecoder[SpeechRequest]:
         """A decoder for up to `slots` concurrent requests. Raises UsageError above `max_slots`."""
 
-    def speak(self, text: str, **options: Unpack[SpeechOptions]) -> Generator[np.ndarray, None, bool]:
-        """Yields float32 samples [n] in order; returns whether the model itself ended the speech.
+    def speak(self, text: str, **options: Unpack[SpeechOptions]) -> Generator[np.ndarray, None, Status]:
+        """Yields float32 samples [n] in order; returns why the speech ended.
 
         Raises UsageError before the first samples.
         """
@@ -85,7 +104,7 @@ class TextToSpeech(ABC):
         ticket = decoder.submit(SpeechRequest(text, **options))
         for _, samples in decoder.run():
             yield samples
-        return ticket.status is Status.ENDED
+        return ticket.status
 
     def speak_all(
         self, texts: Sequence[str], slots: int = DEFAULT_SLOTS, **options: Unpack[SpeechOptions]

@@ -275,14 +275,15 @@ class VoxtralTTSConfig(TransformerArgs):
 class Options(Record):
     """Options of an export. All are written to the manifest. Public implementations differ in the first two.
 
-    first_frame: `audio_token` computes frame 0 in an extra step from the embedding of [AUDIO];
-        `prefill` computes it from the last hidden state of the prompt.
+    first_frame: `prefill` computes frame 0 from the last hidden state of the prompt, as the makers do;
+        `audio_token` computes it in an extra step from the embedding of [AUDIO]. With the published weights
+        the model may then end the speech at once.
     alibi_slopes: `mistral` is 1 … 1/2^(n-1), `standard` is 1/2 … 1/2^n.
     euler_steps: the default of a checkpoint is its `n_decoding_steps`.
     """
 
     first_frame: Literal["audio_token", "prefill"] = Field(
-        default="audio_token", description="hidden state that frame 0 is computed from"
+        default="prefill", description="hidden state that frame 0 is computed from"
     )
     alibi_slopes: Literal["mistral", "standard"] = Field(
         default="mistral", description="slopes of the codec's attention"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import sys
 import time
 from pathlib import Path
@@ -22,6 +23,21 @@ if TYPE_CHECKING:
 STREAM_FRAMES = 5  # frames per piece, 0.4 s: short, because somebody listens
 FILE_FRAMES = 125  # 10 s: fewer calls, because a file is written at the end
 log = logging.getLogger(__name__)
+
+
+REASONS = {  # by value of `runtime.batching.Status`
+    "budget": "speech that is much longer than its text takes was stopped; --budget changes the limit",
+    "cache": "speech was stopped: the cache is full; give less text or export with a larger cache length",
+    "limit": "speech was stopped at --max-frames",
+}
+
+
+def budget(text: str) -> float:
+    """For argparse: 0 or a positive number."""
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: expected 0 or a positive number")
+    return value
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +78,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="maximum number of frames (default: 2048)",
     )
     parser.add_argument(
+        "--budget",
+        type=budget,
+        default=3.0,
+        metavar="FACTOR",
+        help="stop speech that is so many times as long as its text usually takes; 0 turns this off "
+        "(default: 3)",
+    )
+    parser.add_argument(
+        "--allow-empty",
+        action="store_true",
+        help="let the model end the speech before its first frame",
+    )
+    parser.add_argument(
         "--clean-text",
         action="store_true",
         help="remove markup and replace symbols and numbers by words (English)",
@@ -86,6 +115,8 @@ def run(arguments: argparse.Namespace) -> int:
         max_frames=arguments.max_frames,
         chunk_frames=(arguments.chunk_frames or STREAM_FRAMES) if arguments.stream else FILE_FRAMES,
         clean_text=arguments.clean_text,
+        budget=arguments.budget or None,
+        may_be_empty=arguments.allow_empty,
     )
     _write(pieces, task.sample_rate, arguments)
     return 0
@@ -100,17 +131,18 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("say: --chunk-frames needs --stream; give both or none")
 
 
-def _write(pieces: Generator[np.ndarray, None, bool], rate: int, arguments: argparse.Namespace) -> None:
+def _write(pieces: Generator[np.ndarray, None, str], rate: int, arguments: argparse.Namespace) -> None:
     import numpy as np
 
     from runtime.audio.files import pcm16, write_audio
 
-    started, first, seconds, ended = time.perf_counter(), 0.0, 0.0, False
+    started, first, seconds = time.perf_counter(), 0.0, 0.0
+    status = "end"
     kept: list[np.ndarray] = []
 
     def spoken() -> Iterator[np.ndarray]:
-        nonlocal ended  # whether the model ended the speech itself
-        ended = yield from pieces
+        nonlocal status
+        status = yield from pieces
 
     with Progress() as progress:
         for piece in spoken():
@@ -125,13 +157,15 @@ def _write(pieces: Generator[np.ndarray, None, bool], rate: int, arguments: argp
                 kept.append(piece)
     elapsed = time.perf_counter() - started
     if not seconds:
-        raise VoxportError("say: the model ended the speech before its first frame; try another seed or text")
+        raise VoxportError("say: the model ended the speech before its first frame; leave out --allow-empty")
     if arguments.output:
         write_audio(arguments.output, np.concatenate(kept), rate)
     after = f", first sound after {first:.2f} s" if arguments.stream else ""
+    if status in REASONS:
+        log.warning("%s (after %.2f s)", REASONS[status], seconds)
     log.info("%.2f s of speech in %.2f s%s", seconds, elapsed, after)
     if arguments.json:
         result = {"output": str(arguments.output), "seconds": seconds, "sample_rate": rate}
-        print(json.dumps(result | {"elapsed": elapsed, "ended": ended}))
+        print(json.dumps(result | {"elapsed": elapsed, "ended": status}))
     elif not arguments.stream:
         print(arguments.output)

@@ -173,7 +173,7 @@ def test_a_failed_batch_call_ends_running_requests_and_the_queue_continues(decod
     with pytest.raises(VoxportError, match="engine"):
         list(many.run())
     pieces = [samples for _, samples in many.run()]
-    assert [ticket.status for ticket in tickets] == [Status.FAILED, Status.FAILED, Status.CUT_OFF]
+    assert [ticket.status for ticket in tickets] == [Status.FAILED, Status.FAILED, Status.LIMIT]
     assert_same(pieces, alone(decoder, texts[2]))
 
 
@@ -190,13 +190,12 @@ def test_the_toy_engine_detects_positions_of_another_slot(decoder):
     assert not np.array_equal(np.concatenate(found[0]), np.concatenate(expected))
 
 
-def test_the_model_ends_an_utterance_or_the_cache_cuts_it_off(decoder, caplog):
+def test_the_model_ends_an_utterance_or_the_cache_cuts_it_off(decoder):
     texts = [SpeechRequest("a" * (seed % 12), seed=seed, chunk_frames=50) for seed in range(30)]
     many = decoder(4)
     tickets = [many.submit(text) for text in texts]
     found = run(many, *tickets)
-    assert {ticket.status for ticket in tickets} == {Status.ENDED, Status.CUT_OFF}
-    assert "the cache of 24 rows is full" in caplog.text
+    assert {ticket.status for ticket in tickets} == {Status.END, Status.CACHE}
     for text, pieces in zip(texts, found, strict=True):
         assert [len(piece) for piece in pieces] == [len(piece) for piece in alone(decoder, text)]
 
@@ -217,7 +216,7 @@ def test_every_request_has_a_last_event_however_it_ends(decoder):
     last = {ticket: samples for ticket, samples in events if ticket.is_done}
     assert too_long.status is Status.FAILED and last[too_long] is None
     assert cancelled.status is Status.CANCELLED and last[cancelled] is None
-    assert short.status is Status.CUT_OFF and len(last[short])
+    assert short.status is Status.LIMIT and len(last[short])
     assert [ticket for ticket, _ in events].count(short) == 1
 
 

@@ -40,6 +40,10 @@ def test_the_end_and_every_code_can_be_chosen(constants, winner):
     assert semantic_codes(logits_with(winner), constants).tolist() == [[winner]]
 
 
+def test_a_frame_that_may_not_end_the_speech_has_another_code(constants):
+    assert semantic_codes(logits_with(END_AUDIO), constants, may_end=False).tolist() == [[FIRST_CODE + 1]]
+
+
 @pytest.mark.parametrize("winner", [EMPTY_AUDIO, FIRST_CODE + CODES, ROWS - 1])
 def test_empty_audio_and_padding_are_never_chosen(constants, winner):
     assert semantic_codes(logits_with(winner), constants).tolist() == [[FIRST_CODE + 1]]

@@ -90,6 +90,7 @@ class SpeechDecoder:
     def __init__(self, stream: Stream, constants: Constants):
         self.stream, self.constants = stream, constants
         self.position = 0
+        self.may_end = True  # whether the next frame may be END_AUDIO
         self._decoded = 0  # frames
 
     def start(self, prompt: Prompt, prefix_rows: Arrays | None) -> Arrays:
@@ -144,7 +145,7 @@ class SpeechDecoder:
         """The codes of `frame`, and the values float32 [1, K - 1] that acoustic codes were rounded from."""
         output = output or self.output
         values = acoustic_values(self.stream, self.constants, noise, output.condition)
-        semantic = semantic_codes(output.semantic_logits, self.constants)
+        semantic = semantic_codes(output.semantic_logits, self.constants, self.may_end)
         return np.concatenate((semantic, acoustic_codes(values, self.constants)), axis=1), values
 
     def embed(self, codes: np.ndarray) -> np.ndarray:
@@ -201,7 +202,7 @@ def batched_frame(
     conditions = np.concatenate([output.condition for output in outputs])
     semantic = np.full((stream.batch, 1), EMPTY_AUDIO, np.int64)
     for slot, decoder in decoders.items():
-        semantic[slot] = semantic_codes(decoder.output.semantic_logits, constants)[0]
+        semantic[slot] = semantic_codes(decoder.output.semantic_logits, constants, decoder.may_end)[0]
     values = acoustic_values(stream, constants, noise, conditions)
     return np.concatenate((semantic, acoustic_codes(values, constants)), axis=1)
 
@@ -220,13 +221,13 @@ def batched_step(stream: Stream, decoders: dict[int, SpeechDecoder], codes: np.n
         decoder.advance({name: array[slot : slot + 1] for name, array in outputs.items()})
 
 
-def semantic_codes(logits: np.ndarray, constants: Constants) -> np.ndarray:
-    """logits float32 [B, rows] -> codes int64 [B, 1], greedily; a code may be END_AUDIO.
+def semantic_codes(logits: np.ndarray, constants: Constants, may_end: bool = True) -> np.ndarray:
+    """logits float32 [B, rows] -> codes int64 [B, 1], greedily; with `may_end` a code may be END_AUDIO.
 
     Rows beyond the codes are padding.
     """
     masked = logits[:, : FIRST_CODE + constants.semantic_codes].copy()
-    masked[:, EMPTY_AUDIO] = -np.inf
+    masked[:, EMPTY_AUDIO if may_end else slice(EMPTY_AUDIO, FIRST_CODE)] = -np.inf
     return sample(masked)[:, None]
 
 

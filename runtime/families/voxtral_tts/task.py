@@ -1,6 +1,5 @@
 """`VoxtralTextToSpeech`: the text-to-speech task on a Voxtral-TTS bundle."""
 
-import logging
 from functools import partial
 
 import numpy as np
@@ -21,8 +20,6 @@ from runtime.families.voxtral_tts.prefix_cache import PrefixCache
 from runtime.families.voxtral_tts.prompt import PromptBuilder, count_rows, open_tokenizer
 from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import SpeechRequest, TextToSpeech
-
-log = logging.getLogger(__name__)
 
 
 class VoxtralTextToSpeech(TextToSpeech):
@@ -99,6 +96,7 @@ class Utterance:
     def __init__(self, decoder: SpeechDecoder, request: SpeechRequest):
         """`decoder` has read the prompt of the request."""
         self.decoder, self._request = decoder, request
+        self.decoder.may_end = request.may_be_empty
         self._generator = np.random.default_rng(request.seed)
         self._waiting: list[np.ndarray] = []
         self._frames = 0
@@ -110,22 +108,20 @@ class Utterance:
 
     def push(self, codes: np.ndarray) -> SlotOutput:
         """Takes the codes int64 [K] of a frame. Gives samples where a chunk is full or the speech ends."""
-        final: Status | None = Status.ENDED
+        final: Status | None = Status.END
+        self.decoder.may_end = True
         if codes[0] != END_AUDIO:
             self._waiting.append(codes)
             self._frames += 1
-            final = Status.CUT_OFF if self._must_stop() else None
+            final = self._limit_reached()
         samples = None
         if self._waiting and (final or len(self._waiting) == self._request.chunk_frames):
             samples, self._waiting = self.decoder.decode(np.stack(self._waiting)), []
         return SlotOutput(samples, final)
 
-    def _must_stop(self) -> bool:
-        constants = self.decoder.constants
+    def _limit_reached(self) -> Status | None:
         if not self.decoder.has_room:
-            rows = self.decoder.stream.capacity("decode_step")
-            log.warning("stopped after %d frames: the cache of %d rows is full", self._frames, rows)
-        elif self._frames == self._request.max_frames:
-            seconds = self._frames * constants.samples_per_frame / constants.sample_rate
-            log.warning("stopped at the limit of %d frames (%.1f s)", self._frames, seconds)
-        return not self.decoder.has_room or self._frames == self._request.max_frames
+            return Status.CACHE
+        if self._frames >= self._request.budget_frames:
+            return Status.BUDGET
+        return Status.LIMIT if self._frames == self._request.max_frames else None

@@ -54,7 +54,7 @@ class ToySlots:
 
     def take(self, slot: int) -> SlotOutput:
         self._left -= 1
-        final = Status.ENDED if self._letter == END else None if self._left else Status.CUT_OFF
+        final = Status.END if self._letter == END else None if self._left else Status.LIMIT
         return SlotOutput(self._decoder.samples(), final)
 
     def free(self, slot: int) -> None:
