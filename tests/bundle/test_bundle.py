@@ -72,7 +72,7 @@ def test_an_up_to_date_bundle_is_reported_and_not_exported_again(bundles, capsys
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--quant", "w8"], [*QUANT, "--first-frame", "prefill"], [*QUANT, "--cache-length", "64"]]
+    "arguments", [["--quant", "w8"], [*QUANT, "--first-frame", "audio_token"], [*QUANT, "--cache-length", "64"]]
 )
 def test_an_existing_different_bundle_is_replaced_only_with_force(bundles, capsys, arguments):
     before = contents(bundles / "onnx")
@@ -227,9 +227,10 @@ def test_threads_that_share_a_task_do_not_affect_each_other(bundles, target):
 
 
 def test_speech_stops_at_the_frame_limit_with_a_warning(bundles, caplog):
+    """A limit of one frame: whether random weights end the speech at a later frame depends on their rounding."""
     with caplog.at_level("WARNING"):
-        samples = sum(len(piece) for piece in open_bundle(bundles / "onnx").speak(TEXT, seed=3, max_frames=2))
-    assert samples == 2 * 1920 and "limit of 2 frames" in caplog.text
+        samples = sum(len(piece) for piece in open_bundle(bundles / "onnx").speak(TEXT, seed=3, max_frames=1))
+    assert samples == 1920 and "limit of 1 frame" in caplog.text
 
 
 def test_say_writes_the_same_samples_to_a_file_and_to_stdout(bundles, tmp_path):

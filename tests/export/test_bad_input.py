@@ -368,7 +368,7 @@ def test_say_reads_stdin_and_reports_truncated_speech(bundle, tmp_path, monkeypa
         assert say(bundle, text, "--json", *more, out=tmp_path / "out.wav") == 0
         made.append(json.loads(capsys.readouterr().out))
     assert made[0]["seconds"] == made[1]["seconds"] > made[2]["seconds"]
-    assert [result["ended"] for result in made] == ["end", "end", "limit"]
+    assert [result["ended"] for result in made] == ["budget", "budget", "limit"]
 
 
 def test_an_export_warns_of_missing_files_that_the_format_has(checkpoint, tmp_path, capsys, monkeypatch):
