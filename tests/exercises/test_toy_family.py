@@ -87,7 +87,10 @@ def test_every_runtime_command_takes_it(bundles, tmp_path, capsys):
     bundle, inputs = str(bundles / "onnx"), tmp_path / "ids.npz"
     np.savez(inputs, ids=np.array([3, 1, 4]))
     wav, traced = str(tmp_path / "a.wav"), tmp_path / "out.npz"
-    assert runtime_command(["say", "hello", "--max-frames", "5", "--bundle", bundle, "-o", wav]) == 0
+    assert (
+        runtime_command(["say", "hello", "--verbatim", "--max-frames", "5", "--bundle", bundle, "-o", wav])
+        == 0
+    )
     assert runtime_command(["trace", bundle, "--inputs", str(inputs), "-o", str(traced)]) == 0
     assert np.load(traced)["logits"].shape == (32,)
     assert runtime_command(["info", bundle]) == 0
