@@ -2,42 +2,53 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypedDict, Unpack
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
 from bundle.errors import UsageError
-from runtime.batching import BatchedDecoder, Status
+from runtime.batching import BatchedDecoder, Status, Ticket
+from runtime.text.preparation import prepare
 
 DEFAULT_SLOTS = 4
 DEFAULT_BUDGET = 3.0
+DEFAULT_PAUSE_S, LONGEST_PAUSE_S = 0.2, 10.0
 FRAMES_PER_CHARACTER = 0.68  # published for Voxtral-TTS
 SPARE_FRAMES = 40  # 3.2 s: for pauses, and for texts of a few characters
+MOST_CHARACTERS = 300  # of a part of a text: about 16 s of speech
 
 
 class SpeechOptions(TypedDict, total=False):
-    """Keyword arguments of `TextToSpeech.speak`: the fields of a `SpeechRequest` besides its text."""
+    """Keyword arguments of `TextToSpeech.speak`.
+
+    voice: a name or the path of a voice file (default: the bundle's). language: an ISO 639 code, for the
+    clean-up and the ends of sentences (default: that of the voice). verbatim: no clean-up. pause: seconds of
+    silence between two parts of the text. max_frames: frames of 80 ms of the whole speech (None: no limit).
+    The others are fields of the `SpeechRequest` of each part.
+    """
 
     voice: str | None
+    language: str | None
+    verbatim: bool
+    pause: float
+    max_frames: int | None
     seed: int
-    max_frames: int
     budget: float | None
     may_be_empty: bool
     chunk_frames: int
-    clean_text: bool
 
 
 @dataclass(frozen=True)
 class SpeechRequest:
-    """A text to speak.
+    """A text to speak at once, as it is.
 
     `voice` is a name or the path of a voice file; None is the bundle's default. `seed` decides the start
     noise, which is the same on every target. Speech stops after `max_frames` frames of 80 ms, or when it is
     `budget` times as long as its text usually takes (None: no such limit). The model cannot end it before
-    the first frame unless it `may_be_empty`. Samples come in chunks of `chunk_frames` frames. `clean_text`
-    removes markup and replaces symbols by words (English).
+    the first frame unless it `may_be_empty`. Samples come in chunks of `chunk_frames` frames.
     """
 
     text: str
@@ -47,7 +58,6 @@ class SpeechRequest:
     budget: float | None = DEFAULT_BUDGET
     may_be_empty: bool = False
     chunk_frames: int = 5
-    clean_text: bool = False
 
     def __post_init__(self) -> None:
         """Raises UsageError that names the wrong field."""
@@ -69,6 +79,67 @@ class SpeechRequest:
         if self.budget is None:
             return math.inf
         return math.ceil(self.budget * FRAMES_PER_CHARACTER * len(self.text)) + SPARE_FRAMES
+
+
+class Speech:
+    """A text that is spoken part by part.
+
+    `status` says why it ended: END, or the first other reason of a part.
+    """
+
+    def __init__(
+        self,
+        task: "TextToSpeech",
+        text: str | Iterable[str],
+        language: str | None = None,
+        verbatim: bool = False,
+        pause: float = DEFAULT_PAUSE_S,
+        max_frames: int | None = None,
+        **options: Any,
+    ):
+        """Raises UsageError that names the wrong option."""
+        if not isinstance(text, Iterable):
+            raise UsageError(f"text {text!r}: expected a str or pieces of text", field="text")
+        if not 0 <= pause <= LONGEST_PAUSE_S:
+            raise UsageError(f"pause {pause}: expected 0 to {LONGEST_PAUSE_S:g} seconds", field="pause")
+        if max_frames is not None and max_frames < 1:
+            raise UsageError(f"max_frames {max_frames}: expected at least 1", field="max_frames")
+        self._request = SpeechRequest("", **options)
+        language = language or task.language(self._request.voice)
+        room = task.room(self._request.voice)
+        fits: Callable[[str], bool] = lambda part: len(part) <= MOST_CHARACTERS and room(part)
+        self._parts = prepare(text, language, fits, verbatim)
+        self._left = math.inf if max_frames is None else max_frames
+        self._samples_per_frame = task.samples_per_frame
+        self._pause = np.zeros(round(pause * task.sample_rate), np.float32)
+        self.status = Status.END
+
+    def next_part(self) -> SpeechRequest | None:
+        """Raises UsageError where the text is wrong or has nothing to speak."""
+        if not self._left:
+            return None
+        part = next(self._parts, None)
+        most = min(self._left, self._request.max_frames)
+        return None if part is None else replace(self._request, text=part, max_frames=int(most))
+
+    def take(self, samples: np.ndarray) -> np.ndarray:
+        """Counts samples float32 [n] of a part and returns them."""
+        self._left -= len(samples) // self._samples_per_frame
+        return samples
+
+    def end_part(self, status: Status) -> np.ndarray:
+        """Takes the final status of a part. Returns the silence float32 [n] before the next one."""
+        if self.status == Status.END:
+            self.status = status
+        return self._pause
+
+
+@contextmanager
+def _naming(index: int) -> Iterator[None]:
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"text {index}: {error}", field=error.field) from None
 
 
 class TextToSpeech(ABC):
@@ -95,16 +166,34 @@ class TextToSpeech(ABC):
     def batched(self, slots: int) -> BatchedDecoder[SpeechRequest]:
         """A decoder for up to `slots` concurrent requests. Raises UsageError above `max_slots`."""
 
-    def speak(self, text: str, **options: Unpack[SpeechOptions]) -> Generator[np.ndarray, None, Status]:
+    @property
+    @abstractmethod
+    def samples_per_frame(self) -> int:
+        """Samples of a frame."""
+
+    def language(self, voice: str | None) -> str:
+        """ISO 639 code of the language of a voice by name or file (None: the bundle's default)."""
+        return "en"
+
+    def room(self, voice: str | None) -> Callable[[str], bool]:
+        """A function that tells whether a text and its speech fit the cache, with the given voice.
+
+        Raises UsageError on an unknown voice.
+        """
+        return lambda text: True
+
+    def speak(
+        self, text: str | Iterable[str], **options: Unpack[SpeechOptions]
+    ) -> Generator[np.ndarray, None, Status]:
         """Yields float32 samples [n] in order; returns why the speech ended.
 
-        Raises UsageError before the first samples.
+        `text` may be pieces of text that arrive while it speaks. It is spoken in parts of one or several
+        sentences. Raises UsageError before the first samples, or where a later piece is wrong.
         """
-        decoder = self.batched(1)
-        ticket = decoder.submit(SpeechRequest(text, **options))
-        for _, samples in decoder.run():
+        speech = Speech(self, text, **options)
+        for _, samples in self._run([speech], 1):
             yield samples
-        return ticket.status
+        return speech.status
 
     def speak_all(
         self, texts: Sequence[str], slots: int = DEFAULT_SLOTS, **options: Unpack[SpeechOptions]
@@ -119,12 +208,35 @@ class TextToSpeech(ABC):
             raise UsageError(f"speak_all: {'one str' if texts else 'no text'}; expected a list of texts")
         if slots < 1:
             raise UsageError(f"speak_all: slots {slots}: expected at least 1")
-        decoder = self.batched(min(slots, len(texts), self.max_slots))
-        indices = {}
+        speeches = []
         for index, text in enumerate(texts):
-            try:
-                indices[decoder.submit(SpeechRequest(text, **options))] = index
-            except UsageError as error:
-                raise UsageError(f"speak_all: text {index}: {error}") from None
-        for ticket, samples in decoder.run():
-            yield indices[ticket], samples
+            with _naming(index):
+                speeches.append(Speech(self, text, **options))
+        yield from self._run(speeches, min(slots, len(texts)))
+
+    def _run(self, speeches: Sequence[Speech], slots: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Parts of one speech run one after another, those of several speeches at the same time."""
+        decoder = self.batched(min(slots, self.max_slots))
+        running: dict[Ticket, int] = {}
+
+        def start(index: int) -> bool:
+            request = speeches[index].next_part()
+            if request:
+                running[decoder.submit(request)] = index
+            return request is not None
+
+        for index in range(len(speeches)):
+            with _naming(index) if len(speeches) > 1 else nullcontext():
+                start(index)
+        while running:
+            for ticket, samples in decoder.step():
+                index = running[ticket]
+                if samples is not None:
+                    yield index, speeches[index].take(samples)
+                if ticket.is_done:
+                    del running[ticket]
+                    if ticket.error:
+                        raise ticket.error
+                    silence = speeches[index].end_part(ticket.status)
+                    if start(index):
+                        yield index, silence

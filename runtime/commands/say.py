@@ -9,7 +9,7 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from bundle.command import Progress, integer
 from bundle.errors import UsageError, VoxportError
@@ -17,6 +17,7 @@ from runtime.commands import add_task_arguments, engine_options
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+    from io import BufferedIOBase
 
     import numpy as np
 
@@ -40,8 +41,16 @@ def budget(text: str) -> float:
     return value
 
 
+def language(text: str) -> str:
+    """For argparse: a language code of two or three letters."""
+    if not (2 <= len(text) <= 3 and text.isascii() and text.islower()):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected an ISO 639 code, as in fr")
+    return text
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("text", help="text to speak; - reads it from stdin")
+    parser.add_argument("text", nargs="?", help="text to speak; - reads it from stdin")
+    parser.add_argument("--file", type=Path, metavar="FILE", help="speak the text of a UTF-8 file")
     parser.add_argument(
         "--voice",
         help="name of a voice, or a .safetensors file with key `embedding` "
@@ -62,7 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="file to write, one of .wav .flac .mp3 .ogg .pcm",
     )
     parser.add_argument(
-        "--stream", action="store_true", help="write raw 16-bit mono PCM to stdout while it is generated"
+        "--stream",
+        action="store_true",
+        help="write raw 16-bit mono PCM to stdout while it is generated; with the text -, speak each "
+        "sentence as soon as it has arrived",
     )
     parser.add_argument(
         "--chunk-frames",
@@ -73,9 +85,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-frames",
         type=integer(1),
-        default=2048,
         metavar="N",
-        help="maximum number of frames (default: 2048)",
+        help="maximum number of frames of 80 ms (default: no limit)",
     )
     parser.add_argument(
         "--budget",
@@ -91,9 +102,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="let the model end the speech before its first frame",
     )
     parser.add_argument(
-        "--clean-text",
+        "--verbatim",
         action="store_true",
-        help="remove markup and replace symbols and numbers by words (English)",
+        help="speak the text as it is; by default markup, emoji and quotes are removed, and addresses and "
+        "amounts become words (-v shows the changes)",
+    )
+    parser.add_argument(
+        "--language",
+        type=language,
+        metavar="CODE",
+        help="ISO 639 code of the text's language, as in fr; decides where sentences end and how amounts are "
+        "read (default: the language of the voice)",
+    )
+    parser.add_argument(
+        "--pause",
+        type=float,
+        default=0.2,
+        metavar="SECONDS",
+        help="silence between the parts of a long text (default: 0.2)",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     add_task_arguments(parser)
@@ -102,19 +128,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from runtime.audio.files import check_format
     from runtime.opening import open_task
+    from runtime.text.reading import speakable
     from runtime.text_to_speech import TextToSpeech
 
     _check(arguments)
     if arguments.output:
         check_format(arguments.output)
+    text = speakable(_pieces(arguments), arguments.verbatim, is_arriving=arguments.stream)
     task = open_task(TextToSpeech, arguments.bundle, engine_options(arguments), not arguments.no_check)
     pieces = task.speak(
-        sys.stdin.read() if arguments.text == "-" else arguments.text,
+        text,
         voice=arguments.voice,
         seed=arguments.seed,
         max_frames=arguments.max_frames,
         chunk_frames=(arguments.chunk_frames or STREAM_FRAMES) if arguments.stream else FILE_FRAMES,
-        clean_text=arguments.clean_text,
+        language=arguments.language,
+        verbatim=arguments.verbatim,
+        pause=arguments.pause,
         budget=arguments.budget or None,
         may_be_empty=arguments.allow_empty,
     )
@@ -129,6 +159,20 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("say: --stream and --json both write to stdout; give one of them")
     if arguments.chunk_frames is not None and not arguments.stream:
         raise UsageError("say: --chunk-frames needs --stream; give both or none")
+    if (arguments.text is None) == (arguments.file is None):
+        raise UsageError("say: expected one text; give it as an argument, with --file, or - for stdin")
+
+
+def _pieces(arguments: argparse.Namespace) -> Iterator[str]:
+    from runtime.text.reading import read_text
+
+    if arguments.file:
+        with open(arguments.file, "rb") as file:
+            yield from read_text(file, str(arguments.file))
+    elif arguments.text == "-":
+        yield from read_text(cast("BufferedIOBase", sys.stdin.buffer), "stdin")
+    else:
+        yield arguments.text
 
 
 def _write(pieces: Generator[np.ndarray, None, str], rate: int, arguments: argparse.Namespace) -> None:

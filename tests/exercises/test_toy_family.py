@@ -49,7 +49,7 @@ def test_it_speaks_the_same_letters_on_every_target(bundles):
     for target in TARGETS:
         task = runtime.open(bundles / target)
         assert isinstance(task, runtime.TextToSpeech)
-        frames = list(task.speak("hello", max_frames=9))
+        frames = list(task.speak("hello", verbatim=True, max_frames=9))
         spoken[target] = np.stack(frames).argmax(axis=1)
     assert 0 < len(spoken["onnx"]) <= 9
     assert all(np.array_equal(letters, spoken["onnx"]) for letters in spoken.values())
@@ -58,9 +58,9 @@ def test_it_speaks_the_same_letters_on_every_target(bundles):
 def test_its_requests_are_checked(bundles):
     task = runtime.open(bundles / "onnx")
     with pytest.raises(UsageError, match="letters"):
-        list(task.speak("HELLO"))
+        list(task.speak("HELLO", verbatim=True))
     with pytest.raises(UsageError, match="no room"):
-        list(task.speak("a" * 128))
+        list(task.speak("a" * 128, verbatim=True))
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -87,7 +87,10 @@ def test_every_runtime_command_takes_it(bundles, tmp_path, capsys):
     bundle, inputs = str(bundles / "onnx"), tmp_path / "ids.npz"
     np.savez(inputs, ids=np.array([3, 1, 4]))
     wav, traced = str(tmp_path / "a.wav"), tmp_path / "out.npz"
-    assert runtime_command(["say", "hello", "--max-frames", "5", "--bundle", bundle, "-o", wav]) == 0
+    assert (
+        runtime_command(["say", "hello", "--verbatim", "--max-frames", "5", "--bundle", bundle, "-o", wav])
+        == 0
+    )
     assert runtime_command(["trace", bundle, "--inputs", str(inputs), "-o", str(traced)]) == 0
     assert np.load(traced)["logits"].shape == (32,)
     assert runtime_command(["info", bundle]) == 0

@@ -60,7 +60,7 @@ def test_its_bundle_speaks(speech_bundle):
 def test_every_target_lowers_its_module_and_speaks(toy_bundles, target):
     bundle = Bundle(toy_bundles / target)
     assert bundle.is_verified and bundle.component("prefill").recipe == "int6"
-    frames = list(runtime.open(toy_bundles / target).speak("hello", max_frames=5))
+    frames = list(runtime.open(toy_bundles / target).speak("hello", verbatim=True, max_frames=5))
     assert frames and np.isfinite(frames).all()
 
 

@@ -31,7 +31,7 @@ def test_it_makes_a_bundle_that_passed_every_check(bundle):
 
 
 def test_its_engine_speaks_and_is_timed(bundle, capsys):
-    frames = list(runtime.open(bundle).speak("hello", max_frames=9))
+    frames = list(runtime.open(bundle).speak("hello", verbatim=True, max_frames=9))
     assert 0 < len(frames) <= 9 and all(frame.shape == (32,) for frame in frames)
     assert np.isfinite(frames).all()
     assert runtime_command(["bench", str(bundle), "--frames", "2"]) == 0

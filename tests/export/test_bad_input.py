@@ -43,7 +43,11 @@ def bundle(bundles) -> Path:
     [
         ("", [], "nothing to speak"),
         ("\x01\x07\t ", [], "nothing to speak"),
-        ("word " * 3000, [], "cache of 1024"),
+        ("😀🎉", [], "nothing to speak"),
+        ("ab\0c", [], "NUL character at index 2"),
+        ("Hello.", ["--pause", "-1"], "--pause -1.0: expected 0 to 10 seconds"),
+        ("Hello.", ["--language", "klingon"], "ISO 639"),
+        ("Hello.", ["--file", "text.txt"], "expected one text"),
         ("Hello.", ["--voice", "nobody"], "casual_male, fr_male, neutral_female"),
         ("Hello.", ["--voice", "my_voice.wav"], "no codec encoder"),
         ("Hello.", ["--max-frames", "0"], "at least 1"),
@@ -361,10 +365,42 @@ def test_a_file_that_shadows_a_package_is_named(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    "text", ["x" * 100_000, "\u202bשלום\u202c עולם", "e\u0301" * 50, "word " * 3000, "a. " * 50], ids=ascii
+)
+def test_say_speaks_unusual_text(bundle, tmp_path, text):
+    assert say(bundle, text, "--max-frames", "2", out=tmp_path / "out.wav") == 0
+
+
+@pytest.mark.parametrize("more", [["--stream"], ["-o", "out.wav"]])
+def test_stdin_that_ends_within_a_character_is_a_one_line_error(bundle, tmp_path, monkeypatch, capfd, more):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("Hé".encode()[:2])))
+    assert runtime(["say", "-", "--bundle", str(bundle), *more]) == 2
+    assert "stdin: it ends in the middle of a character at byte 1" in capfd.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unspeakable_text_is_refused_before_the_bundle_is_opened(tmp_path, capsys):
+    assert say(tmp_path / "no bundle", "😀") == 2
+    assert "nothing to speak" in one_line(capsys)
+
+
+def test_say_speaks_a_file(bundle, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("\ufeffHello there.", encoding="utf-8")
+    found = []
+    for source in (["Hello there."], ["--file", str(tmp_path / "text.txt")]):
+        out = tmp_path / "out.wav"
+        assert runtime(["say", *source, "--bundle", str(bundle), "-o", str(out)]) == 0
+        found.append(out.read_bytes())
+    assert found[0] == found[1]
+    assert runtime(["say", "--file", str(tmp_path / "none"), "--bundle", str(bundle), "-o", str(out)]) == 3
+
+
 def test_say_reads_stdin_and_reports_truncated_speech(bundle, tmp_path, monkeypatch, capsys):
     made = []
     for text, more in (("Hello there.", []), ("-", []), ("-", ["--max-frames", "1"])):
-        monkeypatch.setattr(sys, "stdin", io.StringIO("Hello there."))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Hello there.")))
         assert say(bundle, text, "--json", *more, out=tmp_path / "out.wav") == 0
         made.append(json.loads(capsys.readouterr().out))
     assert made[0]["seconds"] == made[1]["seconds"] > made[2]["seconds"]

@@ -1,25 +1,25 @@
-"""Texts without anything to speak are refused. Clean-up applies its rules in order, only on request."""
+"""The clean-up of sentences, rule by rule and in nine languages, and the check of text."""
+
+import logging
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bundle.errors import UsageError
-from runtime.text.cleanup import FINAL_MARKS, check_text, clean_text, number_words
+from runtime.text.cleanup import FINAL_MARKS, OTHER_MARKS, check_text, clean_sentence, is_blank, is_speakable
 
 
 @given(text=st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1))
 @example("hello [AUDIO] </s>")
-@example(" \tcafé\n\n12,5 👩‍👩‍👧 ")
 @example("- **not** `cleaned` &amp; $5")
 def test_a_valid_text_is_returned_unchanged(text):
     assert check_text(text) == text
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t \u3000", "\x07\x1b", "\u200b\ufeff \u200d", "\x85"])
-def test_a_text_of_nothing_but_blanks_and_control_characters_is_refused(text):
-    with pytest.raises(UsageError, match="nothing to speak"):
-        check_text(text)
+def test_space_and_control_characters_are_blank(text):
+    assert is_blank(text) and not is_speakable(text)
 
 
 def test_nul_is_refused_with_its_position():
@@ -34,125 +34,204 @@ def test_a_lone_surrogate_is_refused_with_its_position(surrogate):
     str(caught.value).encode()  # the message itself can be printed
 
 
-CLEANED = {
-    "fenced code": ("See\n```py\nx = 1\n```\nthere.", "See Code example omitted. there."),
-    "fence of tildes": ("See\n~~~\nx\n~~~\nthere.", "See Code example omitted. there."),
-    "an empty fence": ("See\n```\n```\nthere.", "See Code example omitted. there."),
-    "an open fence stays": ("See\n```py\nx.", "See ```py x."),
+ENGLISH = {
+    "plain": ("Hello there.", "Hello there."),
+    "wrong encoding": ("schÃ¶n and cafÃ©.", "schön and café."),
+    "ligature": ("The ﬁrst.", "The first."),
+    "full width": ("Ｎｏ １２.", "No 12."),
+    "combining accent": ("e\u0301te\u0301.", "été."),
     "html entities": ("salt &amp; pepper&#33;", "salt & pepper!"),
-    "escaped tags are tags": ("a &lt;b&gt;c&lt;/b&gt;.", "a c ."),
+    "escaped tags": ("a &lt;b&gt;c&lt;/b&gt;.", "a c."),
     "line break tag": ("one<br>two<BR />three.", "one two three."),
-    "image with a text": ("See ![a cat](cat.png).", "See a cat."),
-    "image without a text": ("See ![](cat.png).", "See image."),
+    "html tags": ('a <b class="x">bold</b> word<!-- no -->.', "a bold word."),
+    "comparison": ("x < 5 and y > 3.", "x < 5 and y > 3."),
+    "image": ("See ![a cat](cat.png).", "See a cat."),
+    "image without a text": ("See ![](cat.png).", "See."),
     "link": ("Read [the paper](https://x.org/a_(b)).", "Read the paper."),
     "image in a link": ("[![a cat](c.png)](https://x.org) sits.", "a cat sits."),
-    "autolink": ("Go to <https://x.org/a> or <me@x.org>.", "Go to link or link."),
-    "address": ("Go to https://x.org/a?b=c, or www.x.org.", "Go to link, or link."),
+    "bold": ("**Never** do __that__.", "Never do that."),
+    "italics": ("*Never* do _that_.", "Never do that."),
+    "struck out": ("Not ~~this~~ that.", "Not this that."),
+    "bold over two sentences": ("**One. Two.**", "One. Two."),
     "inline code": ("Call `run` or ``go``.", "Call run or go."),
-    "heading": ("## Title\nText.", "Title Text."),
-    "list": ("- one\n* two\n3. three.", "one two three."),
-    "quote": ("> > said\n> so.", "said so."),
-    "a hash in a word stays": ("C# is #1.", "C# is #1."),
-    "html tags": ('a <b class="x">bold</b> word<!-- no -->.', "a bold word ."),
-    "a comparison is no tag": ("x < 5 and y > 3.", "x < 5 and y > 3."),
+    "escaped mark": (r"2 \* 3.", "2 * 3."),
+    "product": ("2 * 3 and snake_case.", "2 * 3 and snake_case."),
+    "hash in a word": ("C# is #1.", "C# is #1."),
+    "plus signs": ("C++ it is.", "C++ it is."),
+    "table row": (" a | b |", "a, b."),
+    "table rule": ("---|---|", ""),
+    "address": ("Go to https://x.org/a?b=c, or www.x.org.", "Go to x dot org slash a, or x dot org."),
+    "autolink": ("Go to <https://x.org/a>.", "Go to x dot org slash a."),
+    "long path": ("https://x.org/get-it/now.html/8f3a9c.", "x dot org slash get it slash now dot html."),
+    "port and user": ("http://me:pw@x.org:80/a.", "x dot org:80 slash a."),
+    "mail": ("Mail <me@x.org> or you@y.co.uk.", "Mail me at x dot org or you at y dot co dot uk."),
+    "bare domain": ("See example.com now.", "See example.com now."),
+    "emoji": ("Well done 👍🏽!", "Well done!"),
+    "emoji family": ("We 👩‍👩‍👧 are.", "We are."),
+    "emoji in a row": ("🎉🎉🎉 Hi.", "Hi."),
+    "flag": ("To 🇫🇷 we go.", "To we go."),
+    "heart": ("I ❤️ it.", "I it."),
+    "keycap": ("1️⃣ First.", "First."),
+    "star": ("★ New ★ offer.", "New offer."),
+    "arrow": ("a → b ⇒ c.", "a b c."),
+    "check mark": ("✓ done.", "done."),
+    "box": ("■ one □ two.", "one two."),
+    "trade mark": ("Acme™ and © me.", "Acme and me."),
+    "degrees": ("20°C and № 5.", "20°C and № 5."),
+    "private use": ("a\ue000b.", "a b."),
+    "only emoji": ("😀😀", ""),
+    "only symbols": ("*** --- ===", ""),
+    "only marks": ("?!", ""),
+    "rule": ("one ----- two.", "one — two."),
+    "rule of equals": ("one ===== two.", "one two."),
+    "ornament": ("~*~*~ one ~*~*~", "one."),
+    "spaced ornament": ("one * * * two.", "one two."),
+    "single quotes": ("'Nothing remains in the mind.'", "Nothing remains in the mind."),
+    "double quotes": ('She said "go" and left.', "She said go and left."),
+    "curly quotes": ("“Go,” she said, ‘now’.", "Go, she said, now."),
+    "quote with an apostrophe": ("'I don't know,' he said.", "I don't know, he said."),
+    "open quote": ('"Go away.', "Go away."),
+    "close quote": ('And left."', "And left."),
+    "apostrophes": ("Don’t, dogs' and rock 'n' roll.", "Don't, dogs' and rock n roll."),
+    "decades": ("the '80s and '90s.", "the '80s and '90s."),
+    "inches": ('A 6" pipe.', 'A 6" pipe.'),
+    "mark behind a quote": ("'Is it the mind?'", "Is it the mind?"),
+    "mark in parentheses": ("(It is so.)", "It is so."),
     "invisible characters": ("in\u00advi\u200bsi\u2060ble\ufeff \u202eword.", "invisible word."),
-    "joiners stay": ("👩\u200d👧 \u0645\u06cc\u200c\u062e.", "👩\u200d👧 \u0645\u06cc\u200c\u062e."),
     "line breaks": ("a\r\nb\rc\u2028d\u2029e.", "a b c d e."),
-    "dollars": ("It is $5, or $1.", "It is five dollars, or one dollar."),
-    "dollars and cents": ("It is $3.50.", "It is three dollars and fifty cents."),
-    "one cent": ("It is $1.01.", "It is one dollar and one cent."),
-    "cents alone": ("It is $0.99.", "It is ninety-nine cents."),
-    "later dollars are short": (
-        "$3.50, $4.25 and $4.05.",
-        "three dollars and fifty cents, four twenty-five and four oh five.",
-    ),
-    "later hundreds are not": (
-        "$1 and $120.50.",
-        "one dollar and one hundred twenty dollars and fifty cents.",
-    ),
-    "euros, pounds, yen": (
-        "€2.20 £1.01 ¥500.",
-        "two euros and twenty cents one pound and one penny five hundred yen.",
-    ),
-    "millions of dollars": ("$1.5 million or $2M.", "one point five million dollars or two million dollars."),
-    "grouped dollars": ("$12,345.", "twelve thousand three hundred forty-five dollars."),
-    "negative dollars": ("-$5.", "minus five dollars."),
-    "malformed amounts stay": ("$12,34 and $1.2.3.", "$12,34 and $1.2.3."),
-    "amounts too large stay": ("$1,000,000,000,000,000,000.", "$1,000,000,000,000,000,000."),
-    "digits past what can be read": (f"${'9' * 5000}.", f"${'9' * 5000}."),
-    "big number": (
-        "1,234,567 people.",
-        "one million two hundred thirty-four thousand five hundred sixty-seven people.",
-    ),
-    "small number stays": ("999,999 people.", "999,999 people."),
-    "ungrouped number stays": ("1234567 people.", "1234567 people."),
-    "number too large stays": ("1,000,000,000,000,000,000.", "1,000,000,000,000,000,000."),
-    "number with decimals stays": ("1,000,000.5 it is.", "1,000,000.5 it is."),
-    "aside": ("It (the cat) sat.", "It — the cat — sat."),
-    "symbols in an aside": ("It (50% & more) sat.", "It — 50 percent and more — sat."),
-    "symbols outside stay": ("50% & more.", "50% & more."),
-    "number in parentheses stays": ("It (42) sat (1,000).", "It (42) sat (1,000)."),
-    "empty parentheses": ("run() now.", "run now."),
-    "nested asides": ("a (b (c) d) e.", "a — b — c — d — e."),
-    "unicode hyphens": ("well\u2010kept non\u2011stop.", "well-kept non-stop."),
-    "dots": ("wait..... what.", "wait... what."),
+    "no-break spaces": ("a\u00a0b\u202fc\u2007d.", "a b c d."),
+    "blanks": ("  a \t b c.  ", "a b c."),
+    "hyphens": ("well\u2010kept non\u2011stop.", "well-kept non-stop."),
+    "dots": ("wait..... what.", "wait… what."),
+    "two dots": ("wait.. what.", "wait. what."),
     "repeated marks": ("no!!! what???", "no! what?"),
-    "dashes": ("a -- b---c.", "a — b—c."),
+    "mixed marks": ("what?!?!", "what?"),
+    "repeated commas": ("one,,, two;; three.", "one, two; three."),
+    "dashes": ("a -- b---c.", "a — b — c."),
     "lone dash": ("a - b \u2013 c.", "a — b — c."),
-    "minus stays": ("5 - 3 or a - €.", "5 - 3 or a - €."),
-    "hyphen stays": ("well-kept.", "well-kept."),
-    "blanks": ("  a \t b\u00a0 c.  ", "a b c."),
-    "a final mark is added": ("hello", "hello."),
+    "minus": ("5 - 3 or a - €.", "5 - 3 or a - €."),
+    "aside": ("It (the cat) sat.", "It — the cat — sat."),
+    "number in parentheses": ("It (42) sat (1,000).", "It (42) sat (1,000)."),
+    "call": ("run() and f(x).", "run and f(x)."),
+    "dollars": ("It is $5, or $1.", "It is five dollars, or one dollar."),
+    "cents": ("It is $3.50 or $0.99.", "It is three dollars, fifty cents or ninety-nine cents."),
+    "pounds": ("£2.01.", "two pounds sterling, one penny."),
+    "magnitude": (
+        "$1.5 million or $2M or $3bn.",
+        "1.5 million dollars or 2 million dollars or 3 billion dollars.",
+    ),
+    "grouped dollars": ("$12,345.", "twelve thousand, three hundred and forty-five dollars."),
+    "three decimals": ("$0.125 each.", "0.125 dollars each."),
+    "malformed amounts": ("$12,34 and $1.2.3.", "$12,34 and $1.2.3."),
+    "amount too large": ("$1,000,000,000,000,000,000.", "$1,000,000,000,000,000,000."),
+    "very many digits": (f"${'9' * 5000}.", f"${'9' * 5000}."),
+    "unknown currency": ("¥500 it is.", "¥500 it is."),
+    "big number": ("1,000,001 people.", "one million and one people."),
+    "small number": ("999,999 people.", "999,999 people."),
+    "ungrouped number": ("1234567 people.", "1234567 people."),
+    "number with decimals": ("1,000,000.5 it is.", "1,000,000.5 it is."),
+    "colon at the end": ("Things to buy:", "Things to buy:"),
+    "comma at the end": ("Well,", "Well,"),
+    "added mark": ("hello", "hello."),
+    "symbols outside": ("50% & more.", "50% & more."),
+    "right to left": ("שלום עולם", "שלום עולם."),
+    "chinese": ("你好。", "你好。"),
+    "markers of the tokenizer": ("hello [AUDIO] there.", "hello [AUDIO] there."),
 }
+OTHERS = [
+    ("de", "„Komm!“, sagte er.", "Komm!, sagte er."),
+    ("de", "»Ja«, sagte sie ‚leise‘.", "Ja, sagte sie leise."),
+    ("de", "Es kostet 3,50 €.", "Es kostet drei Euro und fünfzig Cent."),
+    (
+        "de",
+        "1.234.567 Menschen",
+        "eine Million zweihundertvierunddreißigtausendfünfhundertsiebenundsechzig Menschen.",
+    ),
+    ("de", "2 Millionen €.", "2 Millionen Euro."),
+    ("de", "Am 1.5. um 3.000 Uhr", "Am 1.5. um 3.000 Uhr."),
+    ("de", "Siehe https://www.beispiel.de/über-uns", "Siehe beispiel Punkt de Schrägstrich über uns."),
+    ("fr", "« Oui », dit-il !!", "Oui, dit-il!"),
+    ("fr", "C'est l'été, n'est-ce pas ?", "C'est l'été, n'est-ce pas?"),
+    (
+        "fr",
+        "Pour 1 234 567,50 €.",
+        "Pour un million deux cent trente-quatre mille cinq cent soixante-sept euros et cinquante centimes.",
+    ),
+    ("fr", "Voir http://exemple.fr/aide", "Voir exemple point fr slash aide."),
+    ("fr", "Écrivez à moi@exemple.fr", "Écrivez à moi arobase exemple point fr."),
+    ("es", "¿Qué??? ¡Hola!!!", "¿Qué? ¡Hola!"),
+    ("es", "Cuesta 1 € o $2,50.", "Cuesta un euro o dos dólares con cincuenta centavos."),
+    ("es", "Ve a www.ejemplo.es/guía", "Ve a ejemplo punto es barra guía."),
+    ("es", "2 millones €", "2 millones euros."),
+    ("it", "Costa 5 € 😀", "Costa cinque euro."),
+    ("it", "Perché l'uomo «parla» così?", "Perché l'uomo parla così?"),
+    ("it", "Scrivi a io@esempio.it", "Scrivi a io chiocciola esempio punto it."),
+    ("nl", "Het kost € 2,20", "Het kost twee euro, twintig cent."),
+    ("nl", "'s Avonds is 't koud", "'s Avonds is 't koud."),
+    ("nl", "Ga naar www.voorbeeld.nl", "Ga naar voorbeeld punt nl."),
+    ("pt", "Custa 3,50 €!", "Custa três euros e cinquenta cêntimos!"),
+    ("pt", "“Olá”, disse ela", "Olá, disse ela."),
+    ("pt", "Veja www.exemplo.pt/ajuda", "Veja exemplo ponto pt barra ajuda."),
+    ("hi", "नमस्ते दुनिया 😀", "नमस्ते दुनिया।"),
+    ("hi", "आप कैसे हैं???", "आप कैसे हैं?"),
+    ("hi", "ठीक है।।", "ठीक है।"),
+    ("hi", "₹500 और $5", "₹500 और $5।"),
+    ("hi", "क्\u200dष देखें www.x.org", "क्\u200dष देखें x डॉट org।"),
+    ("ar", "مرحبا، كيف حالك؟؟", "مرحبا، كيف حالك؟"),
+    ("ar", "\u202bأهلا\u202c «صديقي»", "أهلا صديقي."),
+    ("ar", "زوروا www.x.org", "زوروا x نقطة org."),
+    ("ar", "عندي 5 € و٣ كتب", "عندي 5 € و٣ كتب."),
+    ("ar", "می\u200cخواهم", "می\u200cخواهم."),
+]
 
 
-@pytest.mark.parametrize("case", CLEANED)
-def test_each_rule_of_the_clean_up(case):
-    text, expected = CLEANED[case]
-    assert clean_text(text) == expected
+@pytest.mark.parametrize("case", ENGLISH)
+def test_each_rule_in_english(case):
+    text, expected = ENGLISH[case]
+    assert clean_sentence(text, "en") == expected
 
 
-@pytest.mark.parametrize("mark", FINAL_MARKS)
+@pytest.mark.parametrize(("language", "text", "expected"), OTHERS)
+def test_rules_in_other_languages(language, text, expected):
+    assert clean_sentence(text, language) == expected
+
+
+def test_there_are_cases_for_every_language_of_the_published_voices():
+    from runtime.families.voxtral_tts.prompt import LANGUAGES
+
+    assert {language for language, _, _ in OTHERS} == set(LANGUAGES)
+    assert len(ENGLISH) + len(OTHERS) >= 120
+
+
+@pytest.mark.parametrize("mark", FINAL_MARKS + OTHER_MARKS.replace("\u2014", ""))
 def test_a_final_mark_is_not_doubled(mark):
-    assert clean_text(f"hello{mark}") == f"hello{mark}"
+    assert clean_sentence(f"hello{mark}", "en") == f"hello{mark}"
+    assert clean_sentence(f"'hello{mark}'", "en") == f"hello{mark}"
 
 
-@pytest.mark.parametrize("text", ["", "  \n", "<b></b>", "\u200b", "()", "# \n- "])
-def test_a_text_that_clean_up_leaves_empty_is_refused(text):
-    with pytest.raises(UsageError, match="nothing to speak"):
-        clean_text(text)
+def test_a_change_is_logged(caplog):
+    with caplog.at_level(logging.DEBUG):
+        clean_sentence("Fine.", "en")
+        assert not caplog.text
+        clean_sentence("Fine 😀.", "en")
+    assert "'Fine 😀.' became 'Fine.'" in caplog.text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
-    text=st.text(st.sampled_from("a1,.$€-()[]!?<>`#&; \n\u200b\u2028/5"), max_size=60) | st.text(max_size=40)
+    text=st.text(st.sampled_from("a1,.$€-()[]!?<>`#&;'\"*| \n\u200b\u2028/5"), max_size=60)
+    | st.text(max_size=40)
 )
-def test_clean_text_is_one_line_with_a_final_mark_or_refused(text):
-    try:
-        cleaned = clean_text(text)
-    except UsageError:
-        return
-    assert cleaned[-1] in FINAL_MARKS
-    assert cleaned == " ".join(cleaned.split())
+def test_the_result_is_one_line_with_a_final_mark_or_empty(text):
+    cleaned = clean_sentence(text, "en")
+    if cleaned:
+        assert is_speakable(cleaned)
+        assert cleaned == " ".join(cleaned.split())
+        assert cleaned.rstrip(")]}")[-1] in FINAL_MARKS + OTHER_MARKS
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
-    [
-        (0, "zero"),
-        (13, "thirteen"),
-        (20, "twenty"),
-        (99, "ninety-nine"),
-        (100, "one hundred"),
-        (1_005, "one thousand five"),
-        (1_000_000, "one million"),
-        (
-            10**18 - 1,
-            "nine hundred ninety-nine quadrillion nine hundred ninety-nine trillion "
-            "nine hundred ninety-nine billion nine hundred ninety-nine million "
-            "nine hundred ninety-nine thousand nine hundred ninety-nine",
-        ),
-    ],
+    "text", ["[" * 2000, "*a " * 2000, "(" * 2000, "'" * 2000, "|" * 2000, "a" * 100_000]
 )
-def test_numbers_are_written_in_words(number, words):
-    assert number_words(number) == words
+def test_hostile_text_takes_little_time(text):
+    clean_sentence(text, "en")

@@ -3,7 +3,8 @@
 The rows of a voice are input embeddings that replace the [AUDIO] ids of the prefix.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,12 @@ from safetensors.numpy import load_file
 from bundle.errors import IntegrityError, UsageError, VoxportError
 from bundle.manifest import VOICE_KEY, Bundle
 from runtime.families.voxtral_tts.decoder import Constants, Prompt, check_room
-from runtime.text.cleanup import check_text, clean_text
+from runtime.text.cleanup import check_text
 from runtime.text.tokenizer import load_tekken, special_id, tekken_path
-from runtime.text_to_speech import SpeechRequest
+from runtime.text_to_speech import FRAMES_PER_CHARACTER, SpeechRequest
 
 DEFAULT_VOICE = "neutral_female"
+LANGUAGES = ("ar", "de", "es", "fr", "hi", "it", "nl", "pt")  # voices of other names speak English
 AUDIO = {".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus", ".aac", ".pcm"}
 # Characters, far above any context. The splitting pattern overflows on a million blanks in a row.
 MAX_TEXT = 500_000
@@ -26,13 +28,7 @@ MAX_TEXT = 500_000
 def choose_voice(bundle: Bundle, asked: str | None, dim: int) -> np.ndarray:
     """Rows float32 [N, dim] of a voice by name or file. Raises UsageError that lists the voices."""
     names = list(bundle.manifest.voices)
-    if asked is None:
-        if not names:
-            raise UsageError(
-                f"voice: {bundle.folder} has none; give a voice FILE.safetensors with key {VOICE_KEY!r}",
-                field="voice",
-            )
-        asked = DEFAULT_VOICE if DEFAULT_VOICE in names else names[0]
+    asked = asked or _default_voice(bundle)
     if asked in names:
         return _read(bundle.folder / bundle.manifest.voices[asked], dim)
     path = Path(asked)
@@ -49,6 +45,22 @@ def choose_voice(bundle: Bundle, asked: str | None, dim: int) -> np.ndarray:
             raise UsageError(f"voice {error}", field="voice") from None
     listed = ", ".join(names) or "none in this bundle"
     raise UsageError(f"voice {asked}: unknown voice; there are {listed}", field="voice")
+
+
+def language_of_voice(bundle: Bundle, voice: str | None) -> str:
+    """ISO 639 code of the language that the name of a published voice begins with, as in fr_male."""
+    language = Path(voice or _default_voice(bundle)).name.partition("_")[0]
+    return language if language in LANGUAGES else "en"
+
+
+def _default_voice(bundle: Bundle) -> str:
+    names = list(bundle.manifest.voices)
+    if not names:
+        raise UsageError(
+            f"voice: {bundle.folder} has none; give a voice FILE.safetensors with key {VOICE_KEY!r}",
+            field="voice",
+        )
+    return DEFAULT_VOICE if DEFAULT_VOICE in names else names[0]
 
 
 def count_rows(bundle: Bundle, dim: int) -> dict[str, int]:
@@ -119,9 +131,23 @@ class PromptBuilder:
         self._bundle, self._tokenizer, self._constants = bundle, tokenizer, constants
         self._capacity = bundle.component("decode_step").signature.capacity or 0
 
+    def room(self, voice: str | None) -> Callable[[str], bool]:
+        """A function that tells whether the prompt of a text and its usual speech fit the cache.
+
+        Raises UsageError on an unknown voice.
+        """
+        rows = len(choose_voice(self._bundle, voice, self._constants.dim))
+        fixed = len(self._tokenizer.voice_prefix(rows)) + len(self._constants.extra_ids)
+
+        def fits(text: str) -> bool:
+            frames = math.ceil(FRAMES_PER_CHARACTER * len(text))
+            return fixed + len(self._tokenizer.encode(text)) + frames <= self._capacity
+
+        return fits
+
     def build(self, request: SpeechRequest) -> Prompt:
         """Raises UsageError on a text, voice or length that the bundle cannot speak."""
-        text = check_text(clean_text(request.text) if request.clean_text else request.text)
+        text = check_text(request.text)
         voice = choose_voice(self._bundle, request.voice, self._constants.dim)
         prefix, ids = self._tokenizer.voice_prefix(len(voice)), self._tokenizer.encode(text)
         highest, size = max(*prefix, *ids), self._constants.vocab_size

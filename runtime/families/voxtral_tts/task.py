@@ -1,5 +1,6 @@
 """`VoxtralTextToSpeech`: the text-to-speech task on a Voxtral-TTS bundle."""
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -17,7 +18,12 @@ from runtime.families.voxtral_tts.decoder import (
     batched_step,
 )
 from runtime.families.voxtral_tts.prefix_cache import PrefixCache
-from runtime.families.voxtral_tts.prompt import PromptBuilder, count_rows, open_tokenizer
+from runtime.families.voxtral_tts.prompt import (
+    PromptBuilder,
+    count_rows,
+    language_of_voice,
+    open_tokenizer,
+)
 from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import SpeechRequest, TextToSpeech
 
@@ -36,11 +42,21 @@ class VoxtralTextToSpeech(TextToSpeech):
         return self._constants.sample_rate
 
     @property
+    def samples_per_frame(self) -> int:
+        return self._constants.samples_per_frame
+
+    @property
     def max_slots(self) -> int:
         return min(self.bundle.component(name).max_batch for name in BATCHED)
 
     def voices(self) -> dict[str, int]:
         return count_rows(self.bundle, self._constants.dim)
+
+    def language(self, voice: str | None) -> str:
+        return language_of_voice(self.bundle, voice)
+
+    def room(self, voice: str | None) -> Callable[[str], bool]:
+        return self._prompts.room(voice)
 
     def batched(self, slots: int) -> BatchedDecoder[SpeechRequest]:
         stream = self.engine.batched(slots)

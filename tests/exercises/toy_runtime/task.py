@@ -19,6 +19,10 @@ class ToyTextToSpeech(TextToSpeech):
     def __init__(self, engine: Engine, constants: Constants, letters: Letters):
         self._engine, self._constants, self._letters = engine, constants, letters
 
+    @property
+    def samples_per_frame(self) -> int:
+        return self._constants.dim
+
     def voices(self) -> dict[str, int]:
         return {}
 

@@ -1,0 +1,85 @@
+"""Amounts of money and large numbers as words, in the languages in which num2words knows both."""
+
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from functools import cache
+
+from num2words import CONVERTER_CLASSES, num2words
+
+# language: the characters between groups of three digits, and the decimal mark
+SEPARATORS = {
+    "de": (".", ","),
+    "en": (",", "."),
+    "es": (".\u00a0\u202f ", ","),
+    "fr": ("\u00a0\u202f ", ","),
+    "it": (".", ","),
+    "nl": (".", ","),
+    "pt": (".\u00a0\u202f ", ","),
+}
+CURRENCIES = {"$": "USD", "€": "EUR", "£": "GBP"}
+MAGNITUDES = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion"}  # abbreviations, in English
+MAGNITUDE = r"(?:[ \u00a0](?:thousand|milli|milj|milh|millones|bill|bilh|mrd|mio)[^\W\d]*|(?:[kmb]|bn)\b)"
+LEAST_BIG_NUMBER, NUMBER_LIMIT = 10**6, 10**18
+
+
+def spell_amounts(text: str, language: str) -> str:
+    """`text` with amounts like $3.50 and numbers like 1,234,567 as words. Other numbers stay digits.
+
+    Nothing changes in a language without a row in `SEPARATORS`.
+    """
+    if language not in SEPARATORS:
+        return text
+    before, behind, number = _patterns(language)
+    spell: Callable[[re.Match[str]], str] = lambda found: _amount(found, language)
+    return number.sub(lambda found: _big_number(found, language), behind.sub(spell, before.sub(spell, text)))
+
+
+@cache
+def _patterns(language: str) -> tuple[re.Pattern[str], ...]:
+    """Patterns of an amount behind its symbol, an amount before its symbol, and a number in groups."""
+    group, mark = (re.escape(separator) for separator in SEPARATORS[language])
+    groups = rf"[0-9]{{1,3}}(?:[{group}][0-9]{{3}})+"
+    number = rf"(?P<whole>{groups}|[0-9]+)(?:{mark}(?P<decimals>[0-9]+))?(?![0-9]|[.,][0-9])"
+    symbol = f"(?P<symbol>[{''.join(CURRENCIES)}])"
+    magnitude = f"(?P<magnitude>{MAGNITUDE})?"
+    start, end = r"(?<![\w.,\u2212-])", r"(?!\w|[.,][0-9])"
+    patterns = (
+        f"{start}{symbol} ?{number}{magnitude}",
+        f"{start}{number}{magnitude}[ \u00a0\u202f]?{symbol}{end}",
+        f"{start}(?P<whole>{groups}){end}",
+    )
+    return tuple(re.compile(pattern, re.IGNORECASE) for pattern in patterns)
+
+
+def _amount(found: re.Match[str], language: str) -> str:
+    currency, decimals = CURRENCIES[found["symbol"]], found["decimals"] or ""
+    if found["magnitude"] or len(decimals) > 2:
+        magnitude = (found["magnitude"] or "").strip()
+        number = found[0].replace(found["symbol"], "").strip().removesuffix(magnitude).strip()
+        words = (number, MAGNITUDES.get(magnitude.lower(), magnitude))
+        return " ".join(filter(None, (*words, CONVERTER_CLASSES[language].CURRENCY_FORMS[currency][0][1])))
+    value = Decimal(f"{_whole(found)}.{decimals or 0}")
+    if value >= NUMBER_LIMIT:
+        return found[0]
+    parts: str = num2words(value, lang=language, to="currency", currency=currency, separator="|")
+    units, hundredths = parts.split("|")
+    if value == int(value):
+        return units
+    if value < 1:
+        return hundredths.strip()
+    words = num2words(value, lang=language, to="currency", currency=currency)
+    return str(words)
+
+
+def _big_number(found: re.Match[str], language: str) -> str:
+    number = _whole(found)
+    return num2words(number, lang=language) if LEAST_BIG_NUMBER <= number < NUMBER_LIMIT else found[0]
+
+
+def _whole(found: re.Match[str]) -> int:
+    """The integer before the decimal mark, at most NUMBER_LIMIT: Python does not convert thousands of
+    digits.
+    """
+    digits = re.sub("[^0-9]", "", found["whole"])
+    return int(digits) if len(digits) <= 18 else NUMBER_LIMIT

@@ -1,0 +1,70 @@
+"""Removes the line structure of Markdown from text that may still arrive: fences, headings, lists, quotes."""
+
+import logging
+import re
+from collections.abc import Iterable, Iterator
+
+HEAD_CHARACTERS = 24  # the start of a line, in which marks are searched
+FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})")
+MARKS = re.compile(r"[ \t]*(?:(?:(?:#{1,6}|[-*+•]|[0-9]{1,3}[.)])(?:[ \t]+|$)|>[ \t]?|\|))+")
+LINE_PARTS = re.compile(r"[^\n]*\n|[^\n]+")
+PARAGRAPH = "\n\n"
+log = logging.getLogger(__name__)
+
+
+def plain_lines(pieces: Iterable[str]) -> Iterator[str]:
+    """Text without code blocks and without marks at the start of lines.
+
+    `pieces` are the text in any division, which does not change the result. A heading, an item of a list, a
+    quote and a row of a table become paragraphs of their own. A line starts to arrive when its first
+    `HEAD_CHARACTERS` characters are known.
+    """
+    lines = _Lines()
+    for piece in pieces:
+        for part in LINE_PARTS.findall(piece.replace("\r", " ")):
+            yield lines.take(part)
+    yield lines.close()
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self._head: str | None = ""  # None: the head of this line was handled, the rest follows
+        self._fence, self._after = "", ""  # after: text behind the end of this line
+
+    def take(self, part: str) -> str:
+        """Takes a part of a line, with the line's end if it is the last part."""
+        is_last = part.endswith("\n")
+        if self._head is not None:
+            self._head += part
+            if len(self._head) < HEAD_CHARACTERS and not is_last:
+                return ""
+            head, self._head = self._head, None
+            text = self._start(head)
+        else:
+            text = "" if self._fence else part
+        if is_last:
+            text, self._head, self._after = text + self._after, "", ""
+        return text
+
+    def close(self) -> str:
+        """The text that has not been returned yet. Warns of a code block without end."""
+        text = self._start(self._head) if self._head else ""
+        if self._fence:
+            log.warning("a code block without end was not spoken; end it with %s", self._fence)
+        return text + self._after
+
+    def _start(self, head: str) -> str:
+        found = FENCE.match(head)
+        if self._fence:
+            if found and found[1].startswith(self._fence) and head.strip() == found[1]:
+                self._fence, self._after = "", PARAGRAPH
+            return ""
+        if found:
+            self._fence = found[1]
+            log.debug("clean-up: a code block is left out")
+            return PARAGRAPH
+        marks = MARKS.match(head[:HEAD_CHARACTERS])
+        if not marks:
+            return head
+        self._after = PARAGRAPH
+        return PARAGRAPH + head[marks.end() :]

@@ -1,0 +1,47 @@
+"""Reads text from a file or a pipe, and checks that there is something to speak before work begins."""
+
+import codecs
+from collections.abc import Iterable, Iterator
+from io import BufferedIOBase
+from itertools import chain
+
+from bundle.errors import UsageError
+from runtime.text.cleanup import is_speakable
+from runtime.text.preparation import prepare
+
+BLOCK_BYTES = 65536
+
+
+def read_text(source: BufferedIOBase, name: str) -> Iterator[str]:
+    """Pieces of a UTF-8 text as they arrive. Raises UsageError, which names the source, on other bytes."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    size = 0
+    while True:
+        block = source.read1(BLOCK_BYTES)
+        try:
+            piece = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            where = f"at byte {size - len(error.object) + len(block) + error.start}"
+            reason = (
+                f"it ends in the middle of a character {where}" if not block else f"{error.reason} {where}"
+            )
+            raise UsageError(f"{name}: {reason}; expected UTF-8 text") from None
+        if not block:
+            return
+        size += len(block)
+        if piece:
+            yield piece
+
+
+def speakable(pieces: Iterable[str], verbatim: bool, is_arriving: bool) -> Iterable[str]:
+    """The same pieces. Raises UsageError where a complete text has nothing to speak.
+
+    Reads all pieces, or those up to the first letter or digit of a text that `is_arriving`.
+    """
+    source, read = iter(pieces), []
+    for piece in source:
+        read.append(piece)
+        if is_arriving and is_speakable(piece):
+            return chain(read, source)
+    next(prepare(read, "en", lambda part: True, verbatim))
+    return read

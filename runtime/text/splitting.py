@@ -1,0 +1,101 @@
+"""Splits text at sentence ends while it may still arrive, and joins sentences to parts that fit a model."""
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+
+import regex
+from sentencex import segment
+
+LEAST_CHARACTERS = 60  # shorter sentences are spoken with the next one, because they sound abrupt alone
+PARAGRAPH = "\n\n"
+LONGEST_SENTENCE = 2000  # characters; bounds the time on text without sentence ends
+MOST_PIECES = 1000  # of a sentence that are joined; bounds the time
+WORD_START = re.compile(r"(?<=\s)(?=\S)")
+CLAUSE_END = re.compile("(?<=[,;:\u060c\u061b\u2013\u2014])\\s+")
+SPACE = re.compile(r"\s+")
+CHARACTER = regex.compile(r"\X")  # what a reader sees as one character
+Fits = Callable[[str], bool]
+
+
+def sentences(pieces: Iterable[str], language: str) -> Iterator[str]:
+    """Sentences without space at their ends, each as soon as the next one begins.
+
+    `pieces` are the text in any division, which does not change the sentences. `language` is an ISO 639 code.
+    A paragraph ends a sentence,
+    and so does a word behind `LONGEST_SENTENCE` characters. The sentences have every letter of the text.
+    """
+    text, arrived = "", ""
+    for piece in pieces:
+        if not SPACE.search(arrived[-1:] + piece):
+            arrived += piece
+            continue
+        *words, arrived = map(_with_short_end, WORD_START.split(arrived + piece))  # the last one may continue
+        for word in words:
+            *whole, text = _segments(text + word, language)
+            yield from whole
+            if text and (len(text) > LONGEST_SENTENCE or word.endswith(PARAGRAPH)):
+                yield text.strip()
+                text = ""
+    yield from filter(None, map(str.strip, _segments(text + arrived, language)))
+
+
+def _with_short_end(word: str) -> str:
+    """`word` with the end of a paragraph or a line, or one blank, in place of the space at its end."""
+    stripped = word.rstrip()
+    lines = word.count("\n", len(stripped))
+    return stripped + ("\n" * min(lines, 2) or " " * (len(word) > len(stripped)))
+
+
+def parts(sentences: Iterable[str], fits: Fits) -> Iterator[str]:
+    """Parts of one or several sentences, each as soon as its last sentence is there.
+
+    `fits` tells whether a text can be spoken at once, and holds for every text that is shorter than one that
+    fits. A sentence that does not fit is split at clauses, then at spaces, then between characters.
+    """
+    part = ""
+    for sentence in sentences:
+        joined = f"{part} {sentence}".strip()
+        if part and not fits(joined):
+            yield part
+            joined = sentence
+        *whole, part = _fitting(joined, fits)
+        yield from whole
+        if len(part) >= LEAST_CHARACTERS:
+            yield part
+            part = ""
+    if part:
+        yield part
+
+
+def _segments(text: str, language: str) -> list[str]:
+    """The sentences of `text`; the last one keeps the space at its end. Never empty."""
+    found = [sentence for sentence in segment(language, text) if sentence.strip()]
+    return [*(sentence.strip() for sentence in found[:-1]), found[-1].lstrip()] if found else [""]
+
+
+def _fitting(text: str, fits: Fits) -> list[str]:
+    """`text` in pieces that fit; as few as possible at the first kind of place where all of them do."""
+    if fits(text):
+        return [text]
+    for places in (CLAUSE_END, SPACE):
+        pieces = _joined(places.split(text), " ", fits)
+        if all(map(fits, pieces)):
+            return pieces
+    return [piece for word in _joined(SPACE.split(text), " ", fits) for piece in _divided(word, fits)]
+
+
+def _divided(word: str, fits: Fits) -> list[str]:
+    return [word] if fits(word) else _joined(CHARACTER.findall(word), "", fits)
+
+
+def _joined(pieces: list[str], between: str, fits: Fits) -> list[str]:
+    """As many neighbours together as fit."""
+    found, start = [], 0
+    while start < len(pieces):
+        ends = range(start + 1, min(len(pieces), start + MOST_PIECES) + 1)
+        fitting = bisect_left(ends, True, key=lambda end: not fits(between.join(pieces[start:end])))
+        end = start + max(1, fitting)
+        found.append(between.join(pieces[start:end]))
+        start = end
+    return found

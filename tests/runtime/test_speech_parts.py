@@ -1,0 +1,131 @@
+"""A text is spoken part by part: order, pauses, limits, and the same samples however the text comes in."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from toy_speech import CONSTANTS, DIM, FRAME, ROWS, ToyEngine
+
+from bundle.errors import UsageError
+from bundle.manifest import MANIFEST
+from runtime.batching import BatchedDecoder, Status
+from runtime.families.voxtral_tts.decoder import Prompt
+from runtime.families.voxtral_tts.prefix_cache import PrefixCache
+from runtime.families.voxtral_tts.task import SpeechSlots
+from runtime.text_to_speech import SpeechRequest, TextToSpeech
+
+FIRST = "This is the first sentence, which is long enough to be spoken alone."
+SECOND = "And this is the second sentence; it is long enough as well, I think."
+TEXT = f"{FIRST} {SECOND} End."
+
+
+class Prompts:
+    """Replaces the tokenizer: two voice rows, and three ids that depend on the text."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def build(self, request: SpeechRequest) -> Prompt:
+        self.texts.append(request.text)
+        ids = np.random.default_rng(len(request.text)).integers(0, 20, 3)
+        return Prompt(np.array([1, 25, 24, 24, 26]), np.ones((2, DIM), np.float32), ids)
+
+
+class ToyTask(TextToSpeech):
+    """Speaks with the toy engine; the cache has room for 16 frames of each part."""
+
+    sample_rate, samples_per_frame, max_slots = CONSTANTS.sample_rate, FRAME, 3
+
+    def __init__(self, folder: Path):
+        (folder / MANIFEST).write_text("{}")
+        self.prompts, self.longest = Prompts(), 1000
+        self._prefixes = PrefixCache(SimpleNamespace(folder=folder), "toy")
+
+    def voices(self) -> dict[str, int]:
+        return {}
+
+    def room(self, voice: str | None) -> Callable[[str], bool]:
+        return lambda text: len(text) <= self.longest
+
+    def batched(self, slots: int) -> BatchedDecoder[SpeechRequest]:
+        return BatchedDecoder(
+            SpeechSlots(ToyEngine().batched(slots), CONSTANTS, self.prompts, self._prefixes)
+        )
+
+
+@pytest.fixture
+def task(tmp_path) -> ToyTask:
+    return ToyTask(tmp_path)
+
+
+def spoken(task: ToyTask, text, **options) -> tuple[np.ndarray, Status]:
+    pieces, found = task.speak(text, **options), []
+    while True:
+        try:
+            found.append(next(pieces))
+        except StopIteration as end:
+            return np.concatenate(found), end.value
+
+
+def test_parts_are_spoken_in_order_with_pauses(task):
+    alone = [spoken(task, part, seed=5)[0] for part in (FIRST, SECOND, "End.")]
+    silence = np.zeros(30, np.float32)  # 0.3 s at 100 samples per second
+    whole, status = spoken(task, TEXT, seed=5, pause=0.3)
+    np.testing.assert_array_equal(whole, np.concatenate([alone[0], silence, alone[1], silence, alone[2]]))
+    assert task.prompts.texts[-3:] == [FIRST, SECOND, "End."]
+    assert status == Status.CACHE  # the toy model never ends, and its cache has 24 rows
+    assert len(alone[0]) == (ROWS - 8) * FRAME
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_the_division_of_the_text_changes_no_sample(task, size):
+    pieces = [TEXT[start : start + size] for start in range(0, len(TEXT), size)]
+    np.testing.assert_array_equal(spoken(task, iter(pieces))[0], spoken(task, TEXT)[0])
+
+
+def test_the_first_samples_come_before_the_text_is_complete(task):
+    def pieces():
+        yield f"{FIRST} And t"
+        raise AssertionError("read too early")
+
+    assert len(next(task.speak(pieces())))
+
+
+def test_the_limit_counts_the_frames_of_all_parts(task):
+    for limit in (3, 16, 20, 40):
+        samples, status = spoken(task, TEXT, max_frames=limit, pause=0)
+        assert len(samples) == limit * FRAME and status in (Status.LIMIT, Status.CACHE)
+    assert spoken(task, TEXT, max_frames=3)[1] == Status.LIMIT
+
+
+def test_a_part_that_does_not_fit_is_split(task):
+    task.longest = 40
+    spoken(task, FIRST, verbatim=True)
+    assert task.prompts.texts == ["This is the first sentence,", "which is long enough to be spoken alone."]
+
+
+def test_several_texts_at_once_keep_the_order_of_their_parts(task):
+    texts = [TEXT, "Short.", SECOND, "Another short one."]
+    found: dict[int, list[np.ndarray]] = {index: [] for index in range(len(texts))}
+    for index, samples in task.speak_all(texts, slots=3, seed=2):
+        found[index].append(samples)
+    for index, text in enumerate(texts):
+        np.testing.assert_array_equal(np.concatenate(found[index]), spoken(task, text, seed=2)[0])
+
+
+@pytest.mark.parametrize("option", [{"pause": -1}, {"pause": 11}, {"pause": float("nan")}, {"max_frames": 0}])
+def test_wrong_options_are_refused(task, option):
+    (name,) = option
+    with pytest.raises(UsageError, match=name) as caught:
+        next(task.speak("Fine.", **option))
+    assert caught.value.field == name
+
+
+def test_a_wrong_text_is_refused_before_the_first_samples(task):
+    for text, says in ((None, "expected a str"), ("a\0b", "NUL"), ("😀", "nothing to speak")):
+        with pytest.raises(UsageError, match=says):
+            next(task.speak(text))
+        with pytest.raises(UsageError, match=f"text 1: .*{says}"):
+            next(task.speak_all(["Fine.", text]))
