@@ -8,6 +8,7 @@ from bundle.command import integer
 from bundle.errors import UsageError, VerificationError, VoxportError
 from bundle.files import write_whole
 from bundle.manifest import Bundle
+from bundle.progress import Progress
 from export.commands.request import add_checkpoint_argument, open_source
 from runtime.commands import COMPUTE_PRECISIONS, add_compute_units, add_device
 from runtime.engines import check_options
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     from export.verify.manifest_check import check_manifest, check_source
     from export.verify.modes import VerifyOptions
     from export.verify.report import failures, table
-    from export.verify.run import verify
+    from export.verify.run import count_steps, verify
 
     source = open_source(arguments.checkpoint, job.family)
     check_source(job.source.files, source, arguments.checkpoint is None)
@@ -58,9 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
     units = arguments.compute_units
     if units not in (None, "all") and None not in (precisions or target.verification_precisions):
         raise UsageError(f"--compute-units {units}: for Core ML, which does not run here; leave it out")
-    result = verify(
-        bundle, resolved, target, VerifyOptions(arguments.steps, precisions, units, arguments.device)
-    )
+    verify_options = VerifyOptions(arguments.steps, precisions, units, arguments.device)
+    with Progress(count_steps(resolved, target, verify_options), "checks"):
+        result = verify(bundle, resolved, target, verify_options)
     report = result.report()
     try:
         write_whole(arguments.bundle / REPORT, report.encode())

@@ -72,7 +72,8 @@ def test_an_up_to_date_bundle_is_reported_and_not_exported_again(bundles, capsys
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--quant", "w8"], [*QUANT, "--first-frame", "audio_token"], [*QUANT, "--cache-length", "64"]]
+    "arguments",
+    [["--quant", "w8"], [*QUANT, "--first-frame", "audio_token"], [*QUANT, "--cache-length", "64"]],
 )
 def test_an_existing_different_bundle_is_replaced_only_with_force(bundles, capsys, arguments):
     before = contents(bundles / "onnx")
