@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_compute_units(parser)
     add_device(parser)
+    parser.add_argument("--details", action="store_true", help="print a line for every comparison and check")
     parser.add_argument("--json", action="store_true", help="print the report as JSON on stdout")
 
 
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     from export.targets import target_of_job
     from export.verify.manifest_check import check_manifest, check_source
     from export.verify.modes import VerifyOptions
-    from export.verify.report import failures, table
+    from export.verify.report import failures, summary, table
     from export.verify.run import count_steps, verify
 
     source = open_source(arguments.checkpoint, job.family)
@@ -67,7 +68,10 @@ def run(arguments: argparse.Namespace) -> int:
         write_whole(arguments.bundle / REPORT, report.encode())
     except VoxportError as error:  # the folder of the bundle may be read-only
         log.warning("%s", error)
-    print(report.strip() if arguments.json else table(result))
+    if arguments.json:
+        print(report.strip())
+    else:
+        print(summary(result), *([table(result)] if arguments.details else []), sep="\n\n")
     if not result.passed:
         raise VerificationError(f"{arguments.bundle} does not match eager: {'; '.join(failures(result)[:3])}")
     return 0
