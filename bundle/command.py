@@ -1,4 +1,4 @@
-"""The command line of every package: a table of commands, error handling with exit codes, logging, progress.
+"""The command line of every package: a table of commands, error handling with exit codes, logging.
 
 Results go to stdout, progress and messages to stderr. `bundle.errors` lists the exit codes.
 """
@@ -8,20 +8,15 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from types import TracebackType
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from bundle.errors import UsageError, VoxportError, one_line
 
 PACKAGES = ("bundle", "model", "quantize", "export", "runtime", "voxport")
 USAGE, FAILED, INTERRUPTED = 2, 3, 130
-CLEAR_LINE = "\r\033[K"  # removes a progress bar from a terminal
-LINE_INTERVAL_S, BAR_INTERVAL_S = 10.0, 0.1  # between two texts of a progress
-BAR_WIDTH = 30  # characters
 log = logging.getLogger(__name__)
 
 
@@ -77,7 +72,10 @@ def run_command_line(
         module = import_module(command.module)
         parser.description = module.__doc__
         module.add_arguments(parser)
-        code: int = module.run(parser.parse_args(rest))
+        _add_verbosity(parser)
+        arguments = parser.parse_args(rest)
+        set_up_logging(arguments.verbosity)
+        code: int = module.run(arguments)
         sys.stdout.flush()  # inside the try block, because a full disk is reported here
         return code
     except VoxportError as error:
@@ -139,14 +137,35 @@ def _discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def set_up_logging() -> None:
-    """Logs to stderr with the seconds since the start: all of voxport, only errors of other packages."""
-    layout = f"{CLEAR_LINE if sys.stderr.isatty() else ''}%(elapsed)s %(message)s"
-    logging.basicConfig(level=logging.ERROR, stream=sys.stderr, format=layout, force=True)
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(_add_elapsed)
+def _add_verbosity(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_mutually_exclusive_group()
+    for flags, level, text in (
+        (("-q", "--quiet"), logging.WARNING, "show only warnings and errors"),
+        (("-v", "--verbose"), logging.DEBUG, "show more of what is done"),
+    ):
+        group.add_argument(
+            *flags, dest="verbosity", action="store_const", const=level, default=logging.INFO, help=text
+        )
+
+
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to what `sys.stderr` is at that moment: a progress bar replaces it to stay below the lines."""
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, value: TextIO) -> None: ...
+
+
+def set_up_logging(level: int = logging.INFO) -> None:
+    """Logs to stderr with the seconds since the start: voxport from `level`, other packages errors."""
+    handler = _StderrHandler()
+    handler.addFilter(_add_elapsed)
+    logging.basicConfig(level=logging.ERROR, handlers=[handler], format="%(elapsed)s %(message)s", force=True)
     for name in PACKAGES:
-        logging.getLogger(name).setLevel(logging.INFO)
+        logging.getLogger(name).setLevel(level)
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # torch sets a lower level when imported
 
 
@@ -169,41 +188,3 @@ def integer(least: int, most: int | None = None) -> Callable[[str], int]:
         return value
 
     return parse
-
-
-class Progress:
-    """Shows on stderr how much of `total` is done: a bar on a terminal, a line every few seconds elsewhere.
-
-    Shows only the text without a total. Use it as a context manager.
-    """
-
-    def __init__(self, total: float | None = None):
-        self._total, self._is_terminal = total, sys.stderr.isatty()
-        self._interval = BAR_INTERVAL_S if self._is_terminal else LINE_INTERVAL_S
-        self._shown = time.monotonic()
-
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._is_terminal:
-            print(CLEAR_LINE, end="", file=sys.stderr, flush=True)
-
-    def update(self, done: float, text: str) -> None:
-        """`done` has the unit of the total. Shows nothing if the last text is recent."""
-        now = time.monotonic()
-        if now - self._shown < self._interval:
-            return
-        self._shown = now
-        if self._is_terminal:
-            print(f"{CLEAR_LINE}{self._bar(done)}{text}", end="", file=sys.stderr, flush=True)
-        else:
-            log.info("%s", text)
-
-    def _bar(self, done: float) -> str:
-        if not self._total:
-            return ""
-        share = min(done / self._total, 1.0)
-        return f"[{'#' * round(share * BAR_WIDTH):<{BAR_WIDTH}}] {share:4.0%} "

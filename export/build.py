@@ -22,6 +22,7 @@ from bundle.manifest import (
     file_entry,
     read_manifest,
 )
+from bundle.progress import Progress, advance
 from export.bundle_readme import bundle_readme
 from export.job import first_difference, graph_key
 from export.memory import check_memory, free_memory, peak_memory
@@ -31,8 +32,9 @@ from export.staging import RECORD, REPORT, FinishedGraph, ResumeCache, staging
 from export.targets.base import Target
 from export.verify.comparison import Result
 from export.verify.eager import check_signatures
+from export.verify.modes import DEFAULTS
 from export.verify.report import VerificationResult, failures
-from export.verify.run import verify, verify_graph
+from export.verify.run import count_steps, verify, verify_graph
 from runtime.families import open_family, read_constants
 
 log = logging.getLogger(__name__)
@@ -65,7 +67,8 @@ def build(resolved: Resolved, job: ExportJob, target: Target, output: Output) ->
     if output.folder.exists() and not output.force and _is_current(output.folder, job, output.verify):
         return False
     check_memory(output.memory, f"{job.source.name} for {job.target}", output.verify)
-    with staging(output.folder) as folder:
+    checks = count_steps(resolved, target, DEFAULTS) if output.verify else 0
+    with staging(output.folder) as folder, Progress(len(job.recipes) + checks, "steps"):
         model = Model(resolved, target.layout, job.compute_precision)
         log.info("%s: lowering to %s", job.source.name, job.target)
         finished, checked = _lower(resolved, target, model, job, folder, output)
@@ -92,9 +95,11 @@ def _lower(
     cache, finished, checked = ResumeCache(folder), {}, []
     for name in job.recipes:
         key = graph_key(job, name)
+        advance(0, f"{job.target}: {name}")
         found = cache.find(name, key)
         finished[name] = found or cache.make(name, key, partial(_lower_graph, target, model, name))
         free_memory()
+        advance(1)
         source = "reused from an earlier export" if found else f"{peak_memory():.1f} GB of memory at the peak"
         log.info("  %s: %s, %s", name, _progress(finished[name]), source)
         if not output.verify:

@@ -8,6 +8,7 @@ from bundle.command import integer
 from bundle.errors import UsageError, VerificationError, VoxportError
 from bundle.files import write_whole
 from bundle.manifest import Bundle
+from bundle.progress import Progress
 from export.commands.request import add_checkpoint_argument, open_source
 from runtime.commands import COMPUTE_PRECISIONS, add_compute_units, add_device
 from runtime.engines import check_options
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_compute_units(parser)
     add_device(parser)
+    parser.add_argument("--details", action="store_true", help="print a line for every comparison and check")
     parser.add_argument("--json", action="store_true", help="print the report as JSON on stdout")
 
 
@@ -47,8 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     from export.targets import target_of_job
     from export.verify.manifest_check import check_manifest, check_source
     from export.verify.modes import VerifyOptions
-    from export.verify.report import failures, table
-    from export.verify.run import verify
+    from export.verify.report import failures, summary, table
+    from export.verify.run import count_steps, verify
 
     source = open_source(arguments.checkpoint, job.family)
     check_source(job.source.files, source, arguments.checkpoint is None)
@@ -58,15 +60,18 @@ def run(arguments: argparse.Namespace) -> int:
     units = arguments.compute_units
     if units not in (None, "all") and None not in (precisions or target.verification_precisions):
         raise UsageError(f"--compute-units {units}: for Core ML, which does not run here; leave it out")
-    result = verify(
-        bundle, resolved, target, VerifyOptions(arguments.steps, precisions, units, arguments.device)
-    )
+    verify_options = VerifyOptions(arguments.steps, precisions, units, arguments.device)
+    with Progress(count_steps(resolved, target, verify_options), "checks"):
+        result = verify(bundle, resolved, target, verify_options)
     report = result.report()
     try:
         write_whole(arguments.bundle / REPORT, report.encode())
     except VoxportError as error:  # the folder of the bundle may be read-only
         log.warning("%s", error)
-    print(report.strip() if arguments.json else table(result))
+    if arguments.json:
+        print(report.strip())
+    else:
+        print(summary(result), *([table(result)] if arguments.details else []), sep="\n\n")
     if not result.passed:
         raise VerificationError(f"{arguments.bundle} does not match eager: {'; '.join(failures(result)[:3])}")
     return 0

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bundle.manifest import Verification
-from export.verify.comparison import Check, Comparison, Report, Result, finite
+from export.verify.comparison import Check, Comparison, Report, Result, finite, least_margin
 
 HEADINGS = (
     f"{'component':<14} {'output':<16} {'check':<36} {'lowering':>9} {'bar':>7} {'worst':>9} {'beyond':>7} "
     f"{'allowed':>7} {'distance':>9} {'bar':>7} {'margin':>8} {'quantisation':>13} {'bar':>7}"
+)
+SUMMARY_HEADINGS = (
+    f"{'component':<16} {'lowering':>9} {'bar':>9} {'quantisation':>14} {'bar':>9}   nearest to its bar"
 )
 
 
@@ -66,6 +69,46 @@ def table(result: VerificationResult) -> str:
         f"{result.status}: {passed} of {count} checks hold{suffix}{_smallest_margin(comparisons)}",
     ]
     return "\n".join(lines)
+
+
+def summary(result: VerificationResult) -> str:
+    """Text: the verdict in words, the closest margin, and a line for each component."""
+    comparisons = [row for row in result.rows if isinstance(row, Comparison)]
+    failed = failures(result)
+    done = len(result.rows) - sum(isinstance(row, Check) and row.left_out for row in result.rows)
+    lines = [f"failed: {len(failed)} of {done} checks do not hold", *(f"  {text}" for text in failed)]
+    if not failed:
+        lines = [f"passed: the artifacts match eager PyTorch in all {done} checks"]
+    if comparisons:
+        lines += [_closest(least_margin(comparisons)), "", SUMMARY_HEADINGS]
+        lines += [
+            _component_line([row for row in comparisons if row.component == name])
+            for name in dict.fromkeys(row.component for row in comparisons)
+        ]
+    return "\n".join(
+        [*lines, "", "--details shows every comparison; docs/verification.md explains the columns"]
+    )
+
+
+def _closest(row: Comparison) -> str:
+    where = f"{row.component}.{row.output} ({row.name})"
+    if not row.passed:
+        return f"Worst: {where}."
+    factor = f"{row.margin:.1f}" if row.margin < 1000 else "over 1000"
+    return f"Closest: {where} could be {factor} times as far from eager and would still pass."
+
+
+def _component_line(rows: list[Comparison]) -> str:
+    """The lowering error of the output that is nearest to its bar, and the largest quantisation error."""
+    row = least_margin(rows)
+    error, bar = (
+        (row.worst, row.float_bar) if row.worst <= row.float_bar else (row.distance, row.distance_bar)
+    )
+    coarsest = max(rows, key=lambda row: row.quantisation_error or 0.0)
+    return (
+        f"{row.component:<16} {_short(error):>9} {_short(bar):>9} {_short(coarsest.quantisation_error):>14} "
+        f"{_short(coarsest.quantisation_bar):>9}   {row.output} ({row.name}){'' if row.passed else ' FAILED'}"
+    )
 
 
 def failures(result: VerificationResult) -> list[str]:

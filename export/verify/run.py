@@ -8,6 +8,7 @@ import torch
 
 from bundle.errors import ExportError, VoxportError
 from bundle.manifest import Bundle
+from bundle.progress import advance
 from export.memory import free_memory
 from export.model import Model
 from export.resolve import Resolved
@@ -36,6 +37,7 @@ from runtime.engines import open_engine
 from runtime.families import open_family, read_constants
 
 COMPONENTS = "components"  # the check of single calls
+CHECKS = 8  # of a mode
 
 
 log = logging.getLogger(__name__)
@@ -85,8 +87,11 @@ def verify_graph(
     """Reads one graph back, and checks single calls of its components in the mode with the tightest bars."""
     mode = modes(resolved, target, options)[0]
     found: list[Result] = [*_check_structure(model.graph(graph), bundle, target)]
+    advance(0, f"checking {graph}")
     context = open_context(bundle, resolved, target, model, mode, graph)
-    return found + _named(guarded(check_components(context), f"components of {graph}"), mode)
+    found += _named(guarded(check_components(context), f"components of {graph}"), mode)
+    advance(1)
+    return found
 
 
 def _named(results: Iterable[Result], mode: "Mode") -> list[Result]:
@@ -177,6 +182,11 @@ def _bars(graphs: Iterable[Graph], target: Target, is_float16: bool) -> Bars:
     )
 
 
+def count_steps(resolved: Resolved, target: Target, options: VerifyOptions) -> int:
+    """The number of times that `verify` calls `advance(1)`: for each graph, and for each check of a mode."""
+    return len(resolved.recipes) + CHECKS * len(modes(resolved, target, options))
+
+
 def checks_of(context: Context, bundle: Bundle, mode: Mode) -> dict[str, Iterable[Result]]:
     """Every check by its name. Each runs when its results are read, and does not depend on the others."""
     workload, constants = open_family(bundle.job.family).verification, read_constants(bundle.job)
@@ -198,9 +208,13 @@ def _run_checks(context: Context, bundle: Bundle, mode: Mode, left_out: tuple[st
         detail = f"a model of billions of weights: {extent}; not compared with full precision"
         log.info("  checking a sample of %s", detail)
         yield Check("sample", True, detail)
-    for name in (name for name in checks if name not in (*extent.left_out, *left_out)):
-        log.info("  checking%s: %s", mode.suffix.replace(",", " in", 1), name)
-        yield from guarded(checks[name], name)
+    for name, check in checks.items():
+        if name not in (*extent.left_out, *left_out):
+            where = mode.suffix.replace(",", " in", 1)
+            log.info("  checking%s: %s", where, name)
+            advance(0, f"checking{where}: {name}")
+            yield from guarded(check, name)
+        advance(1)
 
 
 def guarded(check: Iterable[Result], name: str) -> Iterable[Result]:

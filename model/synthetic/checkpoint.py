@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from bundle.errors import OutputError
+from bundle.progress import Progress, advance
 from model.checkpoint import expected_tensors
 from model.families import DEFAULT, open_family, public_name
 from model.family import Family, Synthetic
@@ -59,7 +60,8 @@ def write_checkpoint(out: Path, size: str = "tiny", seed: int = 0, key: str = DE
                 (partial / name).parent.mkdir(parents=True, exist_ok=True)
                 (partial / name).write_bytes(content)
             family.synthetic.write_extra_files(partial, size, seed)
-            _write_weights(partial, family, size, seed, shapes)
+            with Progress(bytes_of(shapes) / 1e6, "MB"):
+                _write_weights(partial, family, size, seed, shapes)
             if out.is_dir():  # empty, as checked above; not every system renames onto a folder
                 out.rmdir()
             partial.rename(out)
@@ -188,7 +190,9 @@ def _write_weights(folder: Path, family: Family, size: str, seed: int, shapes: S
                 if ITEM * prod(shape) >= LOGGED_BYTES:
                     log.info("%s %s", tensor, list(shape))
                 for block in values(synthetic, tensor, shape, seed, config):
-                    file.write(block.view(torch.int16).numpy().astype("<i2", copy=False).tobytes())
+                    content = block.view(torch.int16).numpy().astype("<i2", copy=False).tobytes()
+                    file.write(content)
+                    advance(len(content) / 1e6, tensor)
 
 
 def values(

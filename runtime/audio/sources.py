@@ -68,6 +68,11 @@ class Recording:
             _warn_if_shorter_than_header(path)
         self.seconds = 0.0  # read so far
 
+    @property
+    def length_s(self) -> float | None:
+        """Seconds of sound by the header; None where the header does not know."""
+        return self._file.frames / self._file.samplerate if self._file.frames < UNKNOWN_FRAMES else None
+
     def blocks(self) -> Iterator[np.ndarray]:
         """Blocks float32 [n] in [-1, 1] at `rate`. Raises UsageError on a sample that is not finite."""
         file, resampler = self._file, Resampler(self._file.samplerate, self._rate)

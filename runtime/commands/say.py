@@ -8,11 +8,13 @@ import logging
 import math
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from bundle.command import Progress, integer
+from bundle.command import integer
 from bundle.errors import UsageError, VoxportError
+from bundle.progress import Progress
 from runtime.commands import add_task_arguments, engine_options
 
 if TYPE_CHECKING:
@@ -188,14 +190,14 @@ def _write(pieces: Generator[np.ndarray, None, str], rate: int, arguments: argpa
         nonlocal status
         status = yield from pieces
 
-    with Progress() as progress:
+    with nullcontext() if arguments.stream else Progress(unit="s of speech") as progress:
         for piece in spoken():
             first = first or time.perf_counter() - started
             seconds += len(piece) / rate
             if arguments.stream:
                 sys.stdout.buffer.write(pcm16(piece))
                 sys.stdout.buffer.flush()
-            else:
+            if progress:
                 progress.update(seconds, f"{seconds:.1f} s of speech so far")
             if arguments.output:
                 kept.append(piece)

@@ -7,13 +7,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from bundle.command import Progress, integer
+from bundle.command import integer
 from bundle.errors import UsageError
 from bundle.files import check_writable, write_whole
+from bundle.progress import Progress
 from runtime.audio.captions import Word, as_json, as_lines, as_srt, as_vtt, as_word_line
 from runtime.audio.sources import LiveSource, Recording, raw_stdin
 from runtime.commands import add_task_arguments, engine_options
@@ -115,13 +116,13 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
     text = ""
     words: list[Word] = []
     prints_at_once = arguments.format == "text" and not arguments.timestamps and not arguments.output
-    with Progress() as progress:
+    with nullcontext() if prints_at_once else Progress(source.length_s, "s of sound") as progress:
         for delta in task.transcribe(source.blocks(), delay_ms=arguments.delay_ms):
             if prints_at_once:
                 print(delta.text if text.strip() else delta.text.lstrip(), end="", flush=True)
             text += delta.text
             words += delta.words
-            if not prints_at_once:
+            if progress:
                 progress.update(source.seconds, f"{source.seconds:.0f} s of sound so far, {len(words)} words")
     elapsed = time.perf_counter() - started
     log.info("%.1f s of sound in %.1f s, %d words", source.seconds, elapsed, len(words))

@@ -366,7 +366,9 @@ def test_a_file_that_shadows_a_package_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["x" * 100_000, "\u202bשלום\u202c עולם", "e\u0301" * 50, "word " * 3000, "a. " * 50], ids=ascii
+    "text",
+    ["x" * 100_000, "\u202b\u05e9\u05dc\u05d5\u05dd\u202c.", "e\u0301" * 50, "word " * 3000, "a. " * 50],
+    ids=ascii,
 )
 def test_say_speaks_unusual_text(bundle, tmp_path, text):
     assert say(bundle, text, "--max-frames", "2", out=tmp_path / "out.wav") == 0

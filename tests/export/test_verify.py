@@ -14,8 +14,8 @@ from export.verify.comparison import FLOAT_BAR, Comparison, measure, most_by_cha
 pytestmark = pytest.mark.slow
 
 
-def verify(bundle) -> int:
-    return export(["verify", str(bundle), "--steps", "20"])
+def verify(bundle, *more) -> int:
+    return export(["verify", str(bundle), "--steps", "20", *more])
 
 
 def report(bundle) -> list[dict]:
@@ -101,7 +101,7 @@ def test_a_large_model_is_checked_by_a_sample_and_the_report_says_it(
 ):
     """The limit for references is 0 bytes, so every model counts as large."""
     monkeypatch.setattr("export.resolve.MAX_REFERENCE_BYTES", 0)
-    assert verify(bundles / target) == 0
+    assert verify(bundles / target, "--details") == 0
     out = capsys.readouterr().out
     assert f"{sampled}; not compared with full precision" in out and ("reset and replay" in out) == (
         target == "onnx"
