@@ -103,7 +103,7 @@ def lower_linear(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
     """
     if linear.scheme.group:
         return lower_to_blocks(x, linear)
-    y: torch.Tensor = matmul_integer(x, linear.constant, linear.scale.flatten())
+    y: torch.Tensor = matmul_integer(x, linear.constant, linear.scale)
     return y if linear.bias is None else y + linear.bias
 
 
@@ -140,7 +140,7 @@ def _(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bits: int, blo
 
 @torch.library.custom_op("voxport::matmul_integer", mutates_args=())
 def matmul_integer(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """`MatMulIntegerToFloat` of rounded rows: x [..., K], weight int8 [N, K], scale [N] -> [..., N]."""
+    """`MatMulIntegerToFloat` of rounded rows: x [..., K], weight int8 [N, K], scale [N, 1] -> [..., N]."""
     raise ExportError(
         "matmul_integer is only traced; the eager arithmetic is quantize.modules.int8_per_block"
     )

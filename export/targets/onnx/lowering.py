@@ -32,6 +32,7 @@ from export.targets.tracing import (
 OPSET = 23
 TRACE_BATCH = 3  # batch size while tracing
 INLINE_BELOW = 1024  # bytes; smaller constants stay in the graph
+SCALE = 3  # the input of `MatMulIntegerToFloat` with the scale of the weight
 ALIGNMENT = 4096  # bytes; a page, so that a runtime may map each weight
 Axes = list[dict[int, torch.export.Dim]]
 
@@ -141,7 +142,9 @@ def _strip(model: ir.Model, name: str) -> None:
 
 def pack_weights(model: ir.Model) -> None:
     """Replaces the int8 [N, K] weight of each quantised product by one in the operator's packing, computed
-    when it is written.
+    when it is written. The scale [N, 1] of `MatMulIntegerToFloat` becomes [N].
+
+    A reshape in the graph would be folded by the exporter for small scales only.
     """
     packed: dict[tuple[str, int, int | None], ir.Value] = {}
     for node in (node for node in model.graph if node.op_type in ("MatMulNBits", "MatMulIntegerToFloat")):
@@ -154,6 +157,10 @@ def pack_weights(model: ir.Model) -> None:
             packed[key] = _packed_value(source, bits, block)
             model.graph.register_initializer(packed[key])
         node.replace_input_with(1, packed[key])
+        if node.op_type == "MatMulIntegerToFloat":
+            scale: Any = node.inputs[SCALE]
+            scale.const_value = ir.tensor(scale.const_value.numpy().reshape(-1), name=scale.name)
+            scale.shape = ir.Shape(scale.const_value.shape)
     for name, _, _ in packed:
         if not (replaced := model.graph.initializers[name]).uses():
             del model.graph.initializers[name]
