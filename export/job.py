@@ -18,7 +18,7 @@ from runtime.machine import package_version
 PACKAGES = ("bundle", "export", "model", "quantize", "runtime")
 
 
-def make_job(resolved: Resolved, target: Target, name: str, licence: str) -> ExportJob:
+def make_job(resolved: Resolved, target: Target, name: str) -> ExportJob:
     """The job of an export to `target`; `name` is the checkpoint's.
 
     Raises RecipeError where the target cannot hold a scheme.
@@ -44,7 +44,7 @@ def make_job(resolved: Resolved, target: Target, name: str, licence: str) -> Exp
             _entry(target, component, recipes[component.graph].name, weights[component.graph])
             for component in resolved.components(target.layout)
         ),
-        licence=licence,
+        licence=source.licence,
         tools=versions | {"voxport": _code_hash()},
     )
 
@@ -63,7 +63,7 @@ def eager_job(resolved: Resolved) -> ExportJob:
         recipes={},
         cache_length=resolved.cache_length,
         components=(),
-        licence=source.family.licence,
+        licence=source.licence,
         tools={},
     )
 

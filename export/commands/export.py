@@ -65,6 +65,8 @@ def _warn_of_missing_parts(resolved: Resolved) -> None:
         )
     if files.has_voices and not source.voices:
         log.warning("%s: the checkpoint has no voices", source.folder)
+    for use, names in source.family.unused_tensors(source.checkpoint).items():
+        log.warning("%s: %d tensors are unused; they are for %s", source.folder, len(names), use)
 
 
 def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Target) -> dict[str, Any]:
@@ -87,8 +89,7 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
             **expected,
             "seconds": round(seconds / speed(), 1),
         }
-    licence = f"that of the checkpoint; {source.family.licence}"
-    job = make_job(resolved, target, name, licence if arguments.checkpoint else "none needed: random weights")
+    job = make_job(resolved, target, name)
     output = Output(out, arguments.force, verifies, arguments.keep_going, expected["memory_bytes"])
     made = build(resolved, job, target, output)
     bundle = Bundle(out)

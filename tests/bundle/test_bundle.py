@@ -276,7 +276,7 @@ def test_the_readme_of_a_bundle_names_every_tensor(bundles):
 
 def test_the_readme_of_a_bundle_mentions_caches_only_where_there_are_some(checkpoint):
     target = open_target("onnx")
-    job = make_job(resolve(Source(checkpoint), ExportRequest()), target, "tiny", "none needed")
+    job = make_job(resolve(Source(checkpoint), ExportRequest()), target, "tiny")
     manifest = Manifest(job=job, files={}, tokenizer=(), voices={}, weight_errors={})
     with_caches = bundle_readme(manifest, "Call it once.", target)
     assert "Call it once.\n\n## Components\n" in with_caches
