@@ -24,9 +24,10 @@ from bundle.manifest import (
 )
 from bundle.progress import Progress, advance
 from export.bundle_readme import bundle_readme
-from export.job import first_difference, graph_key
+from export.job import graph_key
 from export.memory import check_memory, free_memory, peak_memory
 from export.model import Model
+from export.naming import differences
 from export.resolve import Resolved, Source
 from export.staging import RECORD, REPORT, FinishedGraph, ResumeCache, staging
 from export.targets.base import Target
@@ -38,6 +39,7 @@ from export.verify.run import count_steps, verify, verify_graph
 from runtime.families import open_family, read_constants
 
 log = logging.getLogger(__name__)
+MAX_DIFFERENCES = 4  # in one line
 NOT_ARTIFACTS = (MANIFEST, REPORT, RECORD)  # files about the bundle
 
 
@@ -226,8 +228,7 @@ def _is_current(folder: Path, job: ExportJob, verified: bool) -> bool:
         return False
     what = "files that are not a bundle"
     if found is not None:
-        jobs = (found.job.model_dump(mode="json"), job.model_dump(mode="json"))
-        what = f"another bundle, which differs in {first_difference(*jobs, 'job')}"
+        what = f"another bundle: {'; '.join(differences(found.job, job)[:MAX_DIFFERENCES])}"
     raise UsageError(
         f"{folder}: holds {what}; use another output folder, or force the export to replace it", field="force"
     )

@@ -8,7 +8,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bundle.manifest import Bundle, ExportRequest
+from bundle.manifest import Bundle
 from export.commands.request import add_request_arguments, resolve_arguments
 from export.targets import TARGETS, check_recipes, open_target, parse_targets
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="DIR",
         help="folder of the bundle, or of all bundles if there are several targets "
-        f"(default: {ARTIFACTS}/NAME-TARGET-RECIPE)",
+        f"(default: {ARTIFACTS}/NAME-TARGET-RECIPE, and each option that differs from its default)",
     )
     for flag, help_text in (
         ("--force", "replace the contents of the output folder"),
@@ -78,7 +78,7 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
 
     source, verifies = resolved.source, not arguments.no_verify
     name = arguments.checkpoint.resolve().name if arguments.checkpoint else embedded_name(source.family.name)
-    out = _output_folder(arguments, resolved.request, name, target)
+    out = _output_folder(arguments, resolved, name, target)
     expected = estimate(resolved, target, verifies)
     seconds = expected.pop("reference_seconds")
     if arguments.dry_run:
@@ -98,14 +98,13 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
     return {"target": target.name, "out": str(out), "made": made, "bytes": bundle.size, "status": status}
 
 
-def _output_folder(arguments: argparse.Namespace, request: ExportRequest, name: str, target: Target) -> Path:
+def _output_folder(arguments: argparse.Namespace, resolved: Resolved, name: str, target: Target) -> Path:
+    from export.naming import bundle_name
+
     out: Path | None = arguments.out
-    if out:
-        return out / target.name if len(parse_targets(arguments.target)) > 1 else out
-    changes = "".join(f"-{component}-{recipe}" for component, recipe in request.quant_for)
-    is_default = target.compute_precision == target.compute_precisions[0]
-    precision = "" if is_default else f"-{target.compute_precision}"
-    return ARTIFACTS / f"{name}-{target.name}-{request.quant}{changes}{precision}"
+    if out is None:
+        return ARTIFACTS / bundle_name(resolved, name, target)
+    return out / target.name if len(parse_targets(arguments.target)) > 1 else out
 
 
 def _estimate_text(result: dict[str, Any]) -> str:

@@ -79,7 +79,8 @@ def test_an_up_to_date_bundle_is_reported_and_not_exported_again(bundles, capsys
 def test_an_existing_different_bundle_is_replaced_only_with_force(bundles, capsys, arguments):
     before = contents(bundles / "onnx")
     assert export(["--target", "onnx", *arguments, "--out", str(bundles / "onnx")]) == 2
-    assert "force" in capsys.readouterr().err
+    line = capsys.readouterr().err
+    assert "force" in line and " there and " in line
     assert contents(bundles / "onnx") == before
 
 
