@@ -8,12 +8,12 @@ from typing import Any
 
 from bundle.manifest import ComponentEntry, ExportJob, RecipeEntry
 from bundle.manifest import Source as SourceEntry
+from bundle.versions import package_version
 from export.estimate import GraphWeights, graph_weights
 from export.resolve import Resolved
 from export.targets import check_recipes
 from export.targets.base import Target
 from model.component import Component
-from runtime.machine import package_version
 
 PACKAGES = ("bundle", "export", "model", "quantize", "runtime")
 

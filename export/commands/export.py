@@ -8,6 +8,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bundle.completion import complete_values
 from bundle.manifest import Bundle
 from export.commands.request import add_request_arguments, resolve_arguments
 from export.targets import TARGETS, check_recipes, open_target, parse_targets
@@ -21,12 +22,13 @@ log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    target = parser.add_argument(
         "--target",
         required=True,
         metavar="TARGETS",
         help=f"one or several of {', '.join(TARGETS)}, separated by commas",
     )
+    complete_values(target, TARGETS, separator=",")
     add_request_arguments(parser)
     parser.add_argument(
         "--out",
