@@ -76,7 +76,7 @@ def run_command_line(
         module = import_module(command.module)
         parser.description = module.__doc__
         module.add_arguments(parser)
-        _add_verbosity(parser)
+        add_verbosity(parser)
         arguments = parser.parse_args(rest)
         set_up_logging(arguments.verbosity)
         code: int = module.run(arguments)
@@ -153,7 +153,8 @@ def _discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _add_verbosity(parser: argparse.ArgumentParser) -> None:
+def add_verbosity(parser: argparse.ArgumentParser) -> None:
+    """The options that every command has."""
     group = parser.add_mutually_exclusive_group()
     for flags, level, text in (
         (("-q", "--quiet"), logging.WARNING, "show only warnings and errors"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from glob import escape, glob
 from importlib import import_module
 
-from bundle.command import Command
+from bundle.command import Command, add_verbosity
 
 BUNDLE = "bundle"  # the name of every argument that is the folder of a bundle
 
@@ -27,6 +27,7 @@ def answer_shell(prog: str, commands: Sequence[Command]) -> None:
         parser = table.add_parser(command.name, help=command.summary)
         if command.name in words:
             import_module(command.module).add_arguments(parser)
+            add_verbosity(parser)
         for action in parser._actions:
             if action.dest == BUNDLE:
                 _set_completer(action, bundle_folders)

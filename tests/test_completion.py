@@ -66,11 +66,12 @@ def folder(tmp_path) -> Path:
         ("voxport export --target onnx,exec", ["onnx,executorch"]),
         ("voxport export --quant w4", [name for name in RECIPES if name.startswith("w4")]),
         ("voxport export --first-f", ["--first-frame"]),
+        ("voxport list --verb", ["--verbose"]),
         ("voxport synth out --family voxtral-r", ["voxtral-realtime"]),
         ("voxport say Hello --bundle tw", ["two", "two.prefixes/"]),
         ("voxport info artifacts/", ["artifacts/one"]),
         ("voxport transcribe a.wav --late ", ["wait", "drop"]),
-        ("voxport completion ", ["bash", "zsh", "fish"]),
+        ("voxport completion f", ["fish"]),
     ],
 )
 def test_a_shell_is_offered(folder, line, offered):
