@@ -35,11 +35,12 @@ def inspect_checkpoint(folder: Path) -> dict[str, Any]:
 
 def _contents(family: Family, folder: Path, problems: list[str], notes: list[str]) -> dict[str, Any]:
     config = checkpoint = None
-    found: dict[str, Any] = {"tokenizer": bool(family.format.tokenizer_files(folder))}
+    found: dict[str, Any] = {"tokenizer": False}
     with _collected(problems):
         family.format.check_tokenizer(folder)
-    if family.format.has_tokenizer and not found["tokenizer"]:
-        notes.append("no tokenizer: a bundle can neither read nor write text; fetch its file")
+        found["tokenizer"] = bool(family.format.tokenizer_files(folder))
+        if family.format.has_tokenizer and not found["tokenizer"]:
+            notes.append("no tokenizer: a bundle can neither read nor write text; fetch its file")
     with _collected(problems):
         config = family.load_config(folder)
         found |= {"config": config.model_dump(mode="json"), "summary": dict(family.summary(config))}

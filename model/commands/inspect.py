@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(json.dumps(found, indent=1) if arguments.json else "\n".join(_lines(found)))
     if not found["loadable"]:
         first, more = found["problems"][0], len(found["problems"]) - 1
-        raise IntegrityError(f"{first}{f' (and {more} more problems)' if more else ''}")
+        raise IntegrityError(f"{first}{f' (and {more} more)' if more else ''}")
     return 0
 
 

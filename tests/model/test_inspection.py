@@ -239,6 +239,12 @@ def test_a_voice_without_a_file_is_noted(folder):
     )
 
 
+def test_a_checkpoint_without_a_tokenizer_is_loadable_with_a_note(folder):
+    (folder / "tekken.json").unlink()
+    found = inspect_checkpoint(folder)
+    assert found["loadable"] and not found["tokenizer"] and "no tokenizer" in found["notes"][0]
+
+
 def test_languages_and_licence_are_shown(folder, capsys):
     assert model(["inspect", str(folder)]) == 0
     out = capsys.readouterr().out
