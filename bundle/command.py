@@ -14,9 +14,11 @@ from importlib import import_module
 from typing import NoReturn, TextIO
 
 from bundle.errors import UsageError, VoxportError, one_line
+from bundle.versions import version_text
 
 PACKAGES = ("bundle", "model", "quantize", "export", "runtime", "voxport")
 USAGE, FAILED, INTERRUPTED = 2, 3, 130
+EXAMPLE_BUNDLE = "artifacts/voxtral-tts-tiny-onnx-w8"  # in examples of commands
 log = logging.getLogger(__name__)
 
 
@@ -26,12 +28,14 @@ class Command:
 
     The module has `add_arguments(parser)`, and `run(arguments)`, which returns the exit code or raises
     VoxportError. Its docstring is the description in its help. `if_interrupted` is advice to continue.
+    `example` has the arguments of a call that the help shows.
     """
 
     name: str
     summary: str
     module: str
     if_interrupted: str = ""
+    example: str = ""
 
 
 class Parser(argparse.ArgumentParser):
@@ -59,7 +63,7 @@ def run_command_line(
 ) -> int:
     """Runs one command and returns its exit code. `default` is the command if `argv` starts with an option.
 
-    Only `--help` raises SystemExit. Errors that are not voxport's or the system's are raised as they are.
+    Only `--help` and `--version` raise SystemExit. Unexpected errors are raised as they are.
     """
     parser, if_interrupted = Parser(prog=prog), ""
     set_up_logging()
@@ -72,7 +76,7 @@ def run_command_line(
         module = import_module(command.module)
         parser.description = module.__doc__
         module.add_arguments(parser)
-        _add_verbosity(parser)
+        add_verbosity(parser)
         arguments = parser.parse_args(rest)
         set_up_logging(arguments.verbosity)
         code: int = module.run(arguments)
@@ -107,13 +111,25 @@ def _choose(
     epilog = f"{'other ' if default else ''}commands, each with --help:\n{rows}"
     layout = argparse.RawDescriptionHelpFormatter
     if default and (not argv or argv[0].startswith("-")):
+        epilog = f"{_example(prog, table[default])}\n\n{epilog}"
         return Parser(prog=prog, epilog=epilog, formatter_class=layout), table[default], argv
     if argv and argv[0] in table:
-        return Parser(prog=f"{prog} {argv[0]}"), table[argv[0]], argv[1:]
+        command, called = table[argv[0]], f"{prog} {argv[0]}"
+        return (
+            Parser(prog=called, epilog=_example(called, command), formatter_class=layout),
+            command,
+            argv[1:],
+        )
     top = Parser(prog, f"{prog} COMMAND ...", description, epilog, formatter_class=layout)
     top.add_argument("command", metavar="COMMAND", help=argparse.SUPPRESS)
+    versions = "print the versions of voxport and of the engines"
+    top.add_argument("--version", action="version", version=version_text(), help=versions)
     found = top.parse_args(argv[:1]).command
     raise UsageError(f"command {found!r} is unknown; expected one of {', '.join(table)}")
+
+
+def _example(prog: str, command: Command) -> str:
+    return f"example:\n  {prog} {command.example}" if command.example else ""
 
 
 def _missing_module(name: str) -> str:
@@ -137,7 +153,8 @@ def _discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _add_verbosity(parser: argparse.ArgumentParser) -> None:
+def add_verbosity(parser: argparse.ArgumentParser) -> None:
+    """The options that every command has."""
     group = parser.add_mutually_exclusive_group()
     for flags, level, text in (
         (("-q", "--quiet"), logging.WARNING, "show only warnings and errors"),

@@ -39,9 +39,16 @@ class UsageError(VoxportError):
 
 
 class IntegrityError(VoxportError):
-    """A file is damaged, incomplete, or newer than this code. Exit code 5."""
+    """A file is damaged, incomplete, or newer than this code. Exit code 5.
+
+    `faults` has the messages of all faults that were found. The error's own text is the first one.
+    """
 
     exit_code = 5
+
+    def __init__(self, *faults: str, field: str | None = None):
+        super().__init__(*faults[:1], field=field)
+        self.faults = tuple(map(one_line, faults))
 
 
 class EngineUnavailable(UsageError):

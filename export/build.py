@@ -24,9 +24,11 @@ from bundle.manifest import (
 )
 from bundle.progress import Progress, advance
 from export.bundle_readme import bundle_readme
-from export.job import first_difference, graph_key
+from export.job import graph_key
 from export.memory import check_memory, free_memory, peak_memory
 from export.model import Model
+from export.model_card import model_card
+from export.naming import differences
 from export.resolve import Resolved, Source
 from export.staging import RECORD, REPORT, FinishedGraph, ResumeCache, staging
 from export.targets.base import Target
@@ -38,6 +40,8 @@ from export.verify.run import count_steps, verify, verify_graph
 from runtime.families import open_family, read_constants
 
 log = logging.getLogger(__name__)
+README = "README.md"
+MAX_DIFFERENCES = 4  # in one line
 NOT_ARTIFACTS = (MANIFEST, REPORT, RECORD)  # files about the bundle
 
 
@@ -160,10 +164,17 @@ def _write_bundle(
         voices=_write_tokenizer_and_voices(source, folder),
         weight_errors={name: graph.weight_error for name, graph in finished.items() if graph.weight_error},
     )
-    readme = bundle_readme(manifest, source.family.calls(job.constants, job.options), target)
-    (folder / "README.md").write_text(readme, encoding="utf-8")
     files = {name: file_entry(folder / name) for name in _artifact_names(folder)}
-    manifest = manifest.model_copy(update={"files": files})
+    return _write_texts(source, target, manifest.model_copy(update={"files": files}), folder)
+
+
+def _write_texts(source: Source, target: Target, manifest: Manifest, folder: Path) -> Manifest:
+    """Writes the README and the manifest, which has the hash of the README. Returns that manifest."""
+    job = manifest.job
+    body = bundle_readme(manifest, source.family.calls(job.constants, job.options), target)
+    (folder / README).write_text(model_card(manifest, source) + body, encoding="utf-8")
+    files = {**manifest.files, README: file_entry(folder / README)}
+    manifest = manifest.model_copy(update={"files": dict(sorted(files.items()))})
     _write_manifest(folder, manifest)
     return manifest
 
@@ -176,12 +187,15 @@ def _verify(
     folder: Path,
     checked: Sequence[Result],
 ) -> None:
-    """Writes the result into the manifest. Raises VerificationError, after the report was written."""
+    """Writes the result into the manifest and the README.
+
+    Raises VerificationError, after the report was written.
+    """
     log.info("%s: verifying", manifest.job.source.name)
     result = verify(Bundle(folder), resolved, target, model=model, checked=checked)
     _raise_failures(manifest.job, result, folder)
     verified = {"verification": result.stored(), "executed_by": target.runners[0]}
-    _write_manifest(folder, manifest.model_copy(update=verified))
+    _write_texts(resolved.source, target, manifest.model_copy(update=verified), folder)
 
 
 def _raise_failures(job: ExportJob, result: VerificationResult, folder: Path) -> None:
@@ -226,8 +240,7 @@ def _is_current(folder: Path, job: ExportJob, verified: bool) -> bool:
         return False
     what = "files that are not a bundle"
     if found is not None:
-        jobs = (found.job.model_dump(mode="json"), job.model_dump(mode="json"))
-        what = f"another bundle, which differs in {first_difference(*jobs, 'job')}"
+        what = f"another bundle: {'; '.join(differences(found.job, job)[:MAX_DIFFERENCES])}"
     raise UsageError(
         f"{folder}: holds {what}; use another output folder, or force the export to replace it", field="force"
     )

@@ -8,17 +8,17 @@ from typing import Any
 
 from bundle.manifest import ComponentEntry, ExportJob, RecipeEntry
 from bundle.manifest import Source as SourceEntry
+from bundle.versions import package_version
 from export.estimate import GraphWeights, graph_weights
 from export.resolve import Resolved
 from export.targets import check_recipes
 from export.targets.base import Target
 from model.component import Component
-from runtime.machine import package_version
 
 PACKAGES = ("bundle", "export", "model", "quantize", "runtime")
 
 
-def make_job(resolved: Resolved, target: Target, name: str, licence: str) -> ExportJob:
+def make_job(resolved: Resolved, target: Target, name: str) -> ExportJob:
     """The job of an export to `target`; `name` is the checkpoint's.
 
     Raises RecipeError where the target cannot hold a scheme.
@@ -44,7 +44,7 @@ def make_job(resolved: Resolved, target: Target, name: str, licence: str) -> Exp
             _entry(target, component, recipes[component.graph].name, weights[component.graph])
             for component in resolved.components(target.layout)
         ),
-        licence=licence,
+        licence=source.licence,
         tools=versions | {"voxport": _code_hash()},
     )
 
@@ -63,7 +63,7 @@ def eager_job(resolved: Resolved) -> ExportJob:
         recipes={},
         cache_length=resolved.cache_length,
         components=(),
-        licence=source.family.licence,
+        licence=source.licence,
         tools={},
     )
 

@@ -34,6 +34,7 @@ class Source:
         self.family = open_family(family_of(folder))
         self.config = self.family.load_config(folder)
         self.checkpoint = self.family.open_checkpoint(folder)
+        self.family.format.check_tokenizer(folder)
         self._root = self.family.open_root(self.config, self.checkpoint)
 
     def root(self) -> nn.Module:
@@ -44,6 +45,11 @@ class Source:
     def files(self) -> dict[str, FileEntry]:
         """Size and hash of every file that a bundle is made from."""
         return {name: file_entry(self.folder / name) for name in self.family.format.source_files(self.folder)}
+
+    @property
+    def licence(self) -> str:
+        """Licence of the weights, for people."""
+        return self.family.licence_of(self.checkpoint)
 
     @property
     def tokenizer_files(self) -> tuple[str, ...]:

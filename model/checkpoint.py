@@ -1,6 +1,6 @@
 """Strict, lazy reading of safetensors files: a tensor is read when it is asked for."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,9 +9,12 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from bundle.errors import CheckpointError
-from model.checkpoint_format import WeightFile
+from model.checkpoint_format import RANDOM_WEIGHTS, WeightFile
+from model.download import missing, truncated, unfinished
 
 DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F16": torch.float16}
+Shapes = dict[str, tuple[int, ...]]  # of tensors, by name
+ONE_RELEASE = "fetch configuration and weights of one release"
 Convert = Callable[[str, nn.Module, torch.Tensor], nn.Module | None]
 
 
@@ -27,6 +30,8 @@ class _Entry(NamedTuple):
 class Checkpoint:
     """The tensors of one or several safetensors files, by name. The files are mapped, never read whole.
 
+    `is_random` says that voxport wrote the weights.
+
     Raises CheckpointError where a file is missing or damaged, or two files have a tensor of the same name.
     """
 
@@ -41,6 +46,7 @@ class Checkpoint:
                     )
                 self._entries[name] = entry
         self.names = frozenset(self._entries)
+        self.is_random = any(RANDOM_WEIGHTS in _metadata(file.path) for file in self.files)
 
     @property
     def size(self) -> int:
@@ -66,28 +72,44 @@ class Checkpoint:
             )
         return tensor
 
-    def check(self, expected: dict[str, tuple[int, ...]]) -> None:
-        """Raises CheckpointError unless the tensors are the expected ones, in their shapes, as floats."""
-        missing, extra = sorted(expected.keys() - self.names), sorted(self.names - expected.keys())
-        if missing:
-            raise CheckpointError(
-                f"{self._expected_file(missing[0])}: tensor {_first_of(missing)} missing; "
-                "the configuration describes a model that has it"
+    def below(self, prefix: str) -> tuple[str, ...]:
+        """Names of the tensors that begin with `prefix`, sorted."""
+        return tuple(sorted(name for name in self.names if name.startswith(prefix)))
+
+    def has(self, expected: Shapes) -> bool:
+        """Whether every expected tensor is there in its shape."""
+        return all(
+            name in self.names and self._entries[name].shape == shape for name, shape in expected.items()
+        )
+
+    def check(self, expected: Shapes, unused: tuple[str, ...] = ()) -> None:
+        """Raises CheckpointError with every fault unless the tensors are the expected ones, as floats.
+
+        Other tensors are allowed if their names begin with one of `unused`.
+        """
+        absent = sorted(expected.keys() - self.names)
+        extra = sorted(
+            name for name in self.names - expected.keys() if not unused or not name.startswith(unused)
+        )
+        faults = []
+        if absent:
+            faults.append(
+                f"{self._expected_file(absent[0])}: tensor {_first_of(absent)} missing; "
+                f"the configuration describes a model that has it; {ONE_RELEASE}"
             )
         if extra:
-            raise CheckpointError(
+            faults.append(
                 f"{self._entries[extra[0]].path}: tensor {_first_of(extra)} not part of the model "
-                "that the configuration describes"
+                f"that the configuration describes; {ONE_RELEASE}"
             )
-        for name, shape in expected.items():
-            found = self._entries[name]
-            where = f"{found.path}: tensor {name}"
-            if found.shape != shape:
-                raise CheckpointError(
-                    f"{where}: shape {list(found.shape)}, expected {list(shape)} from the configuration"
-                )
-            if found.dtype not in DTYPES:
-                raise CheckpointError(f"{where}: dtype {found.dtype}, expected one of {', '.join(DTYPES)}")
+        faults += [
+            fault
+            for name, shape in expected.items()
+            if name in self._entries
+            for fault in _faults(name, self._entries[name], shape)
+        ]
+        if faults:
+            raise CheckpointError(*faults)
 
     def _expected_file(self, name: str) -> Path:
         """The first file whose prefix fits best."""
@@ -95,11 +117,33 @@ class Checkpoint:
         return max(fitting, key=lambda file: len(file.prefix)).path
 
 
+def _faults(name: str, found: _Entry, shape: tuple[int, ...]) -> Iterator[str]:
+    where = f"{found.path}: tensor {name}"
+    if found.shape != shape:
+        yield (
+            f"{where}: shape {list(found.shape)}, expected {list(shape)} from the configuration; "
+            f"{ONE_RELEASE}"
+        )
+    if found.dtype not in DTYPES:
+        yield (
+            f"{where}: dtype {found.dtype}, expected one of {', '.join(DTYPES)}; "
+            "give a checkpoint as published"
+        )
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    """The metadata of a safetensors file."""
+    with safe_open(path, framework="pt") as file:
+        return dict(file.metadata() or {})
+
+
 def _read_header(file: WeightFile) -> dict[str, _Entry]:
     """The tensors of a file by prefixed name."""
     path = file.path
     if not path.is_file():
-        raise CheckpointError(f"{path}: missing; expected weights of the checkpoint there")
+        raise CheckpointError(f"{path}: {missing(path)}; expected weights of the checkpoint there")
+    if reason := unfinished(path):
+        raise CheckpointError(f"{path}: {reason}")
     try:
         with safe_open(path, framework="pt") as opened:
             entries = {}
@@ -109,14 +153,15 @@ def _read_header(file: WeightFile) -> dict[str, _Entry]:
                 entries[file.prefix + name] = entry
             return entries
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: not a complete safetensors file ({error}); fetch it again") from None
+        reason = truncated(path) or str(error)
+        raise CheckpointError(f"{path}: not a complete safetensors file ({reason}); fetch it again") from None
 
 
 def _first_of(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
-def expected_tensors(root: nn.Module) -> dict[str, tuple[int, ...]]:
+def expected_tensors(root: nn.Module) -> Shapes:
     """Names and shapes of the tensors of a checkpoint holder; a tied weight is named once."""
     return {name: tuple(parameter.shape) for name, parameter in root.named_parameters()}
 

@@ -1,20 +1,27 @@
 """`CheckpointFormat`: which files a published checkpoint has. A hook of the family; imports no torch.
 
-`MistralFormat` has `params.json`, `consolidated.safetensors` and `tekken.json` in one folder.
+`MistralFormat` has `params.json`, `consolidated.safetensors` and `tekken.json` in one folder. An index
+may split the weights into shards.
 """
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from bundle.errors import CheckpointError
+from model.download import unfinished
 
 if TYPE_CHECKING:
     import torch
 
 PARAMS = "params.json"
 WEIGHTS = "consolidated.safetensors"
+INDEX = f"{WEIGHTS}.index.json"  # names the shards of weights that are split
+RANDOM_WEIGHTS = "random_weights"  # key of the metadata in weight files that voxport wrote
 TOKENIZER = "tekken.json"
 
 
@@ -61,11 +68,28 @@ class CheckpointFormat(ABC):
         return []
 
     def voices(self, folder: Path, config: Any) -> dict[str, torch.Tensor]:
-        """Rows [N, dim] of each voice by name.
+        """Rows [N, dim] of each voice by name. `config` is the family's configuration.
 
-        Raises CheckpointError. `config` is the family's configuration.
+        Raises CheckpointError.
         """
-        return {}
+        return {Path(name).stem: self.voice(folder / name, config) for name in self.voice_files(folder)}
+
+    def voice(self, path: Path, config: Any) -> torch.Tensor:
+        """Rows [N, dim] of one voice. Raises CheckpointError."""
+        raise NotImplementedError(f"{type(self).__name__} has voice files, and no method that reads one")
+
+    def voice_names(self, config: Any) -> list[str]:
+        """The voices that the configuration lists, whether their files exist or not."""
+        return []
+
+    def check_tokenizer(self, folder: Path) -> None:
+        """Raises CheckpointError where a tokenizer file is not complete."""
+        for path in (folder / name for name in self.tokenizer_files(folder)):
+            reason = unfinished(path)
+            if not reason and path.suffix == ".json":
+                reason = not_json(path)
+            if reason:
+                raise CheckpointError(f"{path}: {reason}")
 
     def source_files(self, folder: Path) -> list[str]:
         """Paths of every file that a bundle is made from, below `folder`; those that exist."""
@@ -97,7 +121,34 @@ class MistralFormat(CheckpointFormat):
         return [PARAMS]
 
     def weight_files(self, folder: Path) -> list[WeightFile]:
-        return [WeightFile(folder / WEIGHTS)]
+        index = folder / INDEX
+        if (folder / WEIGHTS).exists() or not index.is_file():
+            return [WeightFile(folder / WEIGHTS)]
+        return [WeightFile(folder / name) for name in _shards(index)]
 
     def tokenizer_files(self, folder: Path) -> list[str]:
         return [TOKENIZER] if (folder / TOKENIZER).is_file() else []
+
+
+def not_json(path: Path) -> str | None:
+    """Why a file is not readable as JSON, and what to do; None where it is."""
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:  # a number of 5000 digits is a bare ValueError
+        return f"not readable as JSON: {error}; fetch it again"
+    return None
+
+
+def _shards(index: Path) -> list[str]:
+    """Names of the files that an index of weights lists. Raises CheckpointError."""
+    reason = unfinished(index) or not_json(index)
+    if reason:
+        raise CheckpointError(f"{index}: {reason}")
+    content = json.loads(index.read_text(encoding="utf-8"))
+    table = content.get("weight_map") if isinstance(content, dict) else None
+    names = list(table.values()) if isinstance(table, dict) else []
+    if not names or not all(isinstance(name, str) and name == Path(name).name for name in names):
+        raise CheckpointError(
+            f"{index}: expected `weight_map` from tensors to files beside it; fetch it again"
+        )
+    return sorted(set(names))

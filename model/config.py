@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from bundle.errors import CheckpointNotFound, ConfigError
 from model.checkpoint_format import PARAMS
+from model.download import unfinished
 
 # Bounds far above any model, so that no number makes building its shapes endless.
 Size = Annotated[int, Field(gt=0, le=1 << 20)]
@@ -56,15 +58,19 @@ class TransformerArgs(BlockArgs):
 def parse_params(kind: type[Config], params: Any, source: str = PARAMS) -> Config:
     """Validates parsed JSON of any content.
 
-    Raises ConfigError with the key, the value found and what was expected.
+    Raises ConfigError with the key, the value found and what was expected, for each fault.
     """
     try:
         return kind.model_validate(params)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"]) or "top level"
-        found = "" if first["type"] in ("missing", "value_error") else f", found {str(first['input'])[:60]!r}"
-        raise ConfigError(f"{source}: {key}: {first['msg'].removeprefix('Value error, ')}{found}") from None
+        faults = [f"{source}: {_fault(each)}" for each in error.errors(include_url=False)]
+        raise ConfigError(*faults) from None
+
+
+def _fault(error: ErrorDetails) -> str:
+    key = ".".join(str(part) for part in error["loc"]) or "top level"
+    found = "" if error["type"] in ("missing", "value_error") else f", found {str(error['input'])[:60]!r}"
+    return f"{key}: {error['msg'].removeprefix('Value error, ')}{found}; give a checkpoint as published"
 
 
 def read_params(checkpoint: Path) -> Any:
@@ -74,6 +80,8 @@ def read_params(checkpoint: Path) -> Any:
         raise CheckpointNotFound(
             f"{checkpoint} is no checkpoint: it has no {PARAMS}; give a folder as published"
         )
+    if reason := unfinished(path):
+        raise ConfigError(f"{path}: {reason}")
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:  # a number of 5000 digits is a bare ValueError

@@ -10,7 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bundle.errors import CheckpointNotFound, ConfigError, UnknownFamily
+from bundle.errors import CheckpointError, CheckpointNotFound, ConfigError, UnknownFamily, VoxportError
+from model.download import partial_downloads, snapshots
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -60,9 +61,15 @@ def family_of(checkpoint: Path) -> str:
     present = [name for name in names if (checkpoint / name).is_file()]
     if present:
         raise ConfigError(f"{checkpoint / present[0]}: describes no known model; expected one of {known}")
-    raise CheckpointNotFound(
-        f"{checkpoint} is no checkpoint: it has no {' and no '.join(names)}; give a folder as published"
-    )
+    raise _not_a_checkpoint(checkpoint, f"it has no {' and no '.join(names)}")
+
+
+def _not_a_checkpoint(folder: Path, reason: str) -> VoxportError:
+    if inside := snapshots(folder):
+        return CheckpointNotFound(f"{folder}: part of the hub's cache; give the folder {inside[-1]}")
+    if partial := partial_downloads(folder):
+        return CheckpointError(f"{folder}: {reason}, and a download has not ended ({partial[0]}); finish it")
+    return CheckpointNotFound(f"{folder} is no checkpoint: {reason}; give a folder as published")
 
 
 def format_of(key: str) -> CheckpointFormat:

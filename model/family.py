@@ -1,7 +1,7 @@
 """`Family`: the hooks of a model family."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,20 @@ class VerificationPlan:
 
 
 @dataclass(frozen=True)
+class Release:
+    """The published checkpoint of a family, in the terms of model hubs.
+
+    name: `owner/name` on the hub.
+    licence: the hub's id of the licence of weights and voices.
+    size: the synthetic size that has the published shapes.
+    """
+
+    name: str
+    licence: str
+    size: str = "full"
+
+
+@dataclass(frozen=True)
 class Synthetic:
     """Checkpoints of random weights in the published format.
 
@@ -105,6 +119,11 @@ class Synthetic:
 class Family:
     """Everything that export needs of a model family.
 
+    Identity:
+        licence: of the published weights, for people.
+        task: the hub's name of what the model does, as in `text-to-speech`.
+        languages: codes of ISO 639-1.
+        release: the published checkpoint; None if there is none.
     Configuration and files:
         format: the files of a checkpoint.
         parse_config(content, source), load_config(folder): the checked configuration.
@@ -114,6 +133,8 @@ class Family:
     Weights:
         weights(config): the holder of all tensors; its parameters have the published tensor names.
         weights_of_graph: module paths in the holder that each graph needs.
+        unused: prefixes of tensor names that a checkpoint may have and no graph needs, with what would use
+            them.
         high_precision: patterns of module paths that are kept as floats unless a rule says otherwise.
         constant: patterns of module paths that are folded into constants at export.
         parameter_groups: title of the parameters whose names begin with a prefix.
@@ -132,6 +153,8 @@ class Family:
     name: str
     title: str
     licence: str
+    task: str
+    languages: tuple[str, ...]
     format: CheckpointFormat
     parse_config: Callable[[Any, str], Config]
     load_config: Callable[[Path], Config]
@@ -149,6 +172,8 @@ class Family:
     calls: Callable[[dict[str, Any], dict[str, Any]], str]
     synthetic: Synthetic
     option_defaults: Callable[[Config], dict[str, Any]] = lambda config: {}
+    release: Release | None = None
+    unused: dict[str, str] = field(default_factory=dict)
     high_precision: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
 
@@ -160,14 +185,37 @@ class Family:
     def open_root(self, config: Config, checkpoint: Checkpoint) -> nn.Module:
         """The holder for a checkpoint, with every tensor checked and none loaded. Raises CheckpointError."""
         root = self.build_root(config)
-        checkpoint.check(expected_tensors(root))
+        checkpoint.check(expected_tensors(root), tuple(self.unused))
         return root
+
+    def unused_tensors(self, checkpoint: Checkpoint) -> dict[str, tuple[str, ...]]:
+        """Names of the tensors in `checkpoint` that no graph needs, by what would use them."""
+        found: dict[str, tuple[str, ...]] = {}
+        for prefix, use in self.unused.items():
+            if names := checkpoint.below(prefix):
+                found[use] = (*found.get(use, ()), *names)
+        return found
 
     def open_checkpoint(self, folder: Path) -> Checkpoint:
         """The tensors of a checkpoint. Raises CheckpointNotFound or CheckpointError."""
         if not folder.is_dir():
             raise CheckpointNotFound(f"{folder}: no such folder; give the folder of a published checkpoint")
         return Checkpoint(self.format.weight_files(folder))
+
+    def release_of(self, checkpoint: Checkpoint) -> Release | None:
+        """The release that `checkpoint` is or was tuned from; None for random weights and other shapes."""
+        if self.release is None or checkpoint.is_random:
+            return None
+        content = self.synthetic.config(self.release.size)
+        published = self.build_root(self.parse_config(content, self.release.name))
+        return self.release if checkpoint.has(expected_tensors(published)) else None
+
+    def licence_of(self, checkpoint: Checkpoint) -> str:
+        """Licence of the weights of `checkpoint`, for people."""
+        if checkpoint.is_random:
+            return "none needed: random weights"
+        suffix = f"; {self.licence}" if self.release_of(checkpoint) else ""
+        return f"that of the checkpoint{suffix}"
 
     def is_constant(self, path: str) -> bool:
         """Whether the module at `path` is folded at export, so that no recipe may quantise it."""

@@ -4,10 +4,11 @@ import os
 import platform
 import time
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
+
+from bundle.versions import package_version
 
 PROBE_BYTES = 2**29  # far larger than any processor cache
 
@@ -22,16 +23,6 @@ def describe_machine(threads: int | None, package: str) -> dict[str, str | int |
         "python": platform.python_version(),
         package: package_version(package),
     }
-
-
-def package_version(name: str) -> str:
-    """The version of an installed package, or of its build for GPUs; `?` where neither is known."""
-    for installed in (name, f"{name}-gpu"):
-        try:
-            return version(installed)
-        except PackageNotFoundError:
-            continue
-    return "?"
 
 
 def _processor() -> str:

@@ -177,6 +177,7 @@ def test_voxport_has_every_command():
         "inspect",
         "synth",
         "mil",
+        "completion",
     }
     assert names == {command.name for command in COMMANDS} - {"trace-eager"}
     assert all(command.summary for command in COMMANDS)

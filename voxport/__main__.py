@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bundle.command import run_command_line
+from bundle.command import Command, run_command_line
+from bundle.completion import answer_shell
 from export.commands import COMMANDS as EXPORT
 from model.commands import COMMANDS as MODEL
 from runtime.commands import COMMANDS as RUNTIME
@@ -17,11 +18,13 @@ COMMANDS = (
     *(replace(command, name="trace-eager") if command.name == "trace" else command for command in EXPORT),
     *(command for command in RUNTIME if command.name != "bench"),
     *MODEL,
+    Command("completion", "print the completion script of a shell", "voxport.completion", example="bash"),
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code; `bundle.errors` lists them."""
+    answer_shell("voxport", COMMANDS)
     return run_command_line("voxport", "Export, verify and run speech models on devices.", COMMANDS, argv)
 
 

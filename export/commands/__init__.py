@@ -1,6 +1,6 @@
 """The commands of `python -m export`."""
 
-from bundle.command import Command
+from bundle.command import EXAMPLE_BUNDLE, Command
 
 COMMANDS = (
     Command(
@@ -8,9 +8,30 @@ COMMANDS = (
         "export a checkpoint to ONNX, ExecuTorch or Core ML",
         "export.commands.export",
         "run the same command again to continue after the finished graphs",
+        example="--checkpoint Voxtral-4B-TTS-2603 --target onnx --quant w4g128",
     ),
-    Command("verify", "verify a bundle against eager PyTorch again", "export.commands.verify"),
-    Command("list", "list models, targets, recipes, components and module paths", "export.commands.list"),
-    Command("bench", "measure the speed of a bundle, and of eager PyTorch", "export.commands.bench"),
-    Command("trace", "write all intermediate values of eager PyTorch", "export.commands.trace"),
+    Command(
+        "verify",
+        "verify a bundle against eager PyTorch again",
+        "export.commands.verify",
+        example=EXAMPLE_BUNDLE,
+    ),
+    Command(
+        "list",
+        "list models, targets, recipes, components and module paths",
+        "export.commands.list",
+        example="--json",
+    ),
+    Command(
+        "bench",
+        "measure the speed of a bundle, and of eager PyTorch",
+        "export.commands.bench",
+        example=f"{EXAMPLE_BUNDLE} --frames 20 --compare eager",
+    ),
+    Command(
+        "trace",
+        "write all intermediate values of eager PyTorch",
+        "export.commands.trace",
+        example="--quant w8 --target onnx --inputs inputs.npz -o eager.npz",
+    ),
 )

@@ -8,7 +8,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bundle.manifest import Bundle, ExportRequest
+from bundle.completion import complete_values
+from bundle.manifest import Bundle
 from export.commands.request import add_request_arguments, resolve_arguments
 from export.targets import TARGETS, check_recipes, open_target, parse_targets
 
@@ -21,19 +22,20 @@ log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    target = parser.add_argument(
         "--target",
         required=True,
         metavar="TARGETS",
         help=f"one or several of {', '.join(TARGETS)}, separated by commas",
     )
+    complete_values(target, TARGETS, separator=",")
     add_request_arguments(parser)
     parser.add_argument(
         "--out",
         type=Path,
         metavar="DIR",
         help="folder of the bundle, or of all bundles if there are several targets "
-        f"(default: {ARTIFACTS}/NAME-TARGET-RECIPE)",
+        f"(default: {ARTIFACTS}/NAME-TARGET-RECIPE, and each option that differs from its default)",
     )
     for flag, help_text in (
         ("--force", "replace the contents of the output folder"),
@@ -65,6 +67,8 @@ def _warn_of_missing_parts(resolved: Resolved) -> None:
         )
     if files.has_voices and not source.voices:
         log.warning("%s: the checkpoint has no voices", source.folder)
+    for use, names in source.family.unused_tensors(source.checkpoint).items():
+        log.warning("%s: %d tensors are unused; they are for %s", source.folder, len(names), use)
 
 
 def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Target) -> dict[str, Any]:
@@ -76,7 +80,7 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
 
     source, verifies = resolved.source, not arguments.no_verify
     name = arguments.checkpoint.resolve().name if arguments.checkpoint else embedded_name(source.family.name)
-    out = _output_folder(arguments, resolved.request, name, target)
+    out = _output_folder(arguments, resolved, name, target)
     expected = estimate(resolved, target, verifies)
     seconds = expected.pop("reference_seconds")
     if arguments.dry_run:
@@ -87,8 +91,7 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
             **expected,
             "seconds": round(seconds / speed(), 1),
         }
-    licence = f"that of the checkpoint; {source.family.licence}"
-    job = make_job(resolved, target, name, licence if arguments.checkpoint else "none needed: random weights")
+    job = make_job(resolved, target, name)
     output = Output(out, arguments.force, verifies, arguments.keep_going, expected["memory_bytes"])
     made = build(resolved, job, target, output)
     bundle = Bundle(out)
@@ -97,14 +100,13 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
     return {"target": target.name, "out": str(out), "made": made, "bytes": bundle.size, "status": status}
 
 
-def _output_folder(arguments: argparse.Namespace, request: ExportRequest, name: str, target: Target) -> Path:
+def _output_folder(arguments: argparse.Namespace, resolved: Resolved, name: str, target: Target) -> Path:
+    from export.naming import bundle_name
+
     out: Path | None = arguments.out
-    if out:
-        return out / target.name if len(parse_targets(arguments.target)) > 1 else out
-    changes = "".join(f"-{component}-{recipe}" for component, recipe in request.quant_for)
-    is_default = target.compute_precision == target.compute_precisions[0]
-    precision = "" if is_default else f"-{target.compute_precision}"
-    return ARTIFACTS / f"{name}-{target.name}-{request.quant}{changes}{precision}"
+    if out is None:
+        return ARTIFACTS / bundle_name(resolved, name, target)
+    return out / target.name if len(parse_targets(arguments.target)) > 1 else out
 
 
 def _estimate_text(result: dict[str, Any]) -> str:

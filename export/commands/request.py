@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from bundle.command import integer
+from bundle.completion import complete_values
 from bundle.errors import UsageError
 from bundle.manifest import ExportRequest
 from model.families import DEFAULT, FAMILIES, find_family, options_of, public_name
@@ -33,18 +34,21 @@ def add_checkpoint_argument(parser: argparse.ArgumentParser, purpose: str) -> No
 
 def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     add_checkpoint_argument(parser, "folder of a checkpoint as published")
-    parser.add_argument(
+    families = tuple(map(public_name, FAMILIES))
+    model = parser.add_argument(
         "--model",
         metavar="NAME",
-        help=f"{' or '.join(map(public_name, FAMILIES))}: family that the checkpoint must have, or of the "
+        help=f"{' or '.join(families)}: family that the checkpoint must have, or of the "
         f"embedded model (default: {public_name(DEFAULT)})",
     )
-    parser.add_argument(
+    complete_values(model, families)
+    quant = parser.add_argument(
         "--quant",
         default="none",
         metavar="RECIPE",
         help=f"recipe of all components: {', '.join(RECIPES)} (default: none)",
     )
+    complete_values(quant, RECIPES)
     parser.add_argument(
         "--quant-for",
         action="append",

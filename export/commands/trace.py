@@ -3,6 +3,7 @@
 import argparse
 import json
 
+from bundle.completion import complete_values
 from bundle.errors import UsageError
 from bundle.files import check_writable
 from export.commands.request import add_request_arguments, resolve_arguments
@@ -12,11 +13,12 @@ from runtime.commands.trace import add_trace_arguments
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_request_arguments(parser)
-    parser.add_argument(
+    target = parser.add_argument(
         "--target",
         metavar="TARGET",
         help=f"activation arithmetic of a quantised model: that of {', '.join(TARGETS)} (default: floats)",
     )
+    complete_values(target, TARGETS)
     add_trace_arguments(parser)
 
 

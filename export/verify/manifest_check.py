@@ -33,7 +33,7 @@ def check_manifest(bundle: Bundle, source: Source, target: Target) -> Resolved:
     job, manifest, where = bundle.job, bundle.manifest, bundle.folder / MANIFEST
     try:
         resolved = resolve(source, job.request)
-        expected = make_job(resolved, target, job.source.name, job.licence)
+        expected = make_job(resolved, target, job.source.name)
     except (RecipeError, UsageError) as error:
         raise IntegrityError(f"{where}: job.request: {error}; export the bundle again") from None
     expected = expected.model_copy(update={"tools": job.tools})

@@ -3,8 +3,17 @@
 from bundle.command import Command
 
 COMMANDS = (
-    Command("inspect", "check a checkpoint and list what it holds", "model.commands.inspect"),
     Command(
-        "synth", "write a synthetic checkpoint", "model.commands.synth", "no partial checkpoint was left"
+        "inspect",
+        "check a checkpoint and list what it holds",
+        "model.commands.inspect",
+        example="Voxtral-4B-TTS-2603",
+    ),
+    Command(
+        "synth",
+        "write a synthetic checkpoint",
+        "model.commands.synth",
+        "no partial checkpoint was left",
+        example="checkpoint --model voxtral-realtime --size small",
     ),
 )

@@ -1,72 +1,69 @@
-"""Check a checkpoint strictly and show what it holds. Loads no weights."""
+"""Say whether a checkpoint is loadable, what to do about each problem, and what it holds.
+
+Loads no weights.
+"""
 
 import argparse
 import json
-from math import prod
 from pathlib import Path
 from typing import Any
 
-from bundle.errors import ConfigError
+from bundle.errors import IntegrityError
+
+MAX_PROBLEMS = 20  # in the text; --json has all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     checkpoint = "folder of a checkpoint as published"
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=checkpoint)
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON on stdout")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    summary = summarize(arguments.checkpoint)
-    print(json.dumps(summary, indent=1) if arguments.json else "\n".join(_lines(summary)))
+    from model.inspection import inspect_checkpoint
+
+    found = inspect_checkpoint(arguments.checkpoint)
+    print(json.dumps(found, indent=1) if arguments.json else "\n".join(_lines(found)))
+    if not found["loadable"]:
+        first, more = found["problems"][0], len(found["problems"]) - 1
+        raise IntegrityError(f"{first}{f' (and {more} more)' if more else ''}")
     return 0
 
 
-def summarize(folder: Path) -> dict[str, Any]:
-    """Contents of a checkpoint, after a check of each tensor's name, shape and dtype. Raises VoxportError."""
-    from model.checkpoint import expected_tensors
-    from model.families import family_of, open_family
-
-    family = open_family(family_of(folder))
-    config = family.load_config(folder)
-    checkpoint = family.open_checkpoint(folder)
-    shapes = expected_tensors(family.open_root(config, checkpoint))
-    voices = family.format.voices(folder, config)
-    return {
-        "family": family.name,
-        "config": config.model_dump(mode="json"),
-        "summary": dict(family.summary(config)),
-        "tensors": len(shapes),
-        "parameters": _parameters(shapes, family.parameter_groups),
-        "bytes": checkpoint.size,
-        "dtypes": sorted({checkpoint.dtype(name) for name in shapes}),
-        "voices": {name: rows.shape[0] for name, rows in voices.items()},
-        "tokenizer": bool(family.format.tokenizer_files(folder)),
-    }
+def _lines(found: dict[str, Any]) -> list[str]:
+    """Text of a result: the verdict, problems, notes, and a table of the contents."""
+    problems = found["problems"]
+    lines = ["loadable" if found["loadable"] else f"NOT LOADABLE, problems: {len(problems)}"]
+    lines += [f"  {number}. {problem}" for number, problem in enumerate(problems[:MAX_PROBLEMS], 1)]
+    if len(problems) > MAX_PROBLEMS:
+        lines.append(f"  and {len(problems) - MAX_PROBLEMS} more, which --json lists")
+    lines += [f"  note: {note}" for note in found["notes"]]
+    rows = _rows(found)
+    width = max((len(label) for label, _ in rows), default=0) + 1
+    return lines + [f"{label:<{width}}{value}" for label, value in rows]
 
 
-def _parameters(shapes: dict[str, tuple[int, ...]], groups: dict[str, str]) -> dict[str, int]:
-    """Number of parameters of each group. Raises ConfigError on a tensor of no group."""
-    counts = dict.fromkeys(groups.values(), 0)
-    for name, shape in shapes.items():
-        group = next((group for prefix, group in groups.items() if name.startswith(prefix)), None)
-        if group is None:
-            raise ConfigError(f"parameter_groups has no prefix of {name}; add one to the family")
-        counts[group] += prod(shape)
-    return counts
-
-
-def _lines(summary: dict[str, Any]) -> list[str]:
-    parameters = summary["parameters"]
-    voices = ", ".join(f"{name} ({count} rows)" for name, count in summary["voices"].items()) or "none"
-    weights = f"{summary['tensors']} tensors, {summary['bytes']:,} bytes, {', '.join(summary['dtypes'])}"
-    rows = [
-        ("family", summary["family"]),
-        *summary["summary"].items(),
-        ("weights", weights),
-        ("parameters", f"{sum(parameters.values()):,}"),
-        *((f"  {part}", f"{count:,}") for part, count in parameters.items()),
-        ("voices", voices),
-        ("tokenizer", "present" if summary["tokenizer"] else "none"),
-    ]
-    width = max(len(label) for label, _ in rows) + 1
-    return [f"{label:<{width}}{value}" for label, value in rows]
+def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Labels and texts of what is known."""
+    rows = [("family", found["family"])] if "family" in found else []
+    rows += found.get("summary", {}).items()
+    if "bytes" in found:
+        counts = (
+            (f"{found['tensors']} tensors, ", f", {', '.join(found['dtypes'])}")
+            if "tensors" in found
+            else ("", "")
+        )
+        rows.append(("weights", f"{counts[0]}{found['bytes']:,} bytes{counts[1]}"))
+    if "parameters" in found:
+        rows.append(("parameters", f"{sum(found['parameters'].values()):,}"))
+        rows += [(f"  {part}", f"{count:,}") for part, count in found["parameters"].items()]
+    if "voices" in found:
+        voices = ", ".join(f"{name} ({count} rows)" for name, count in found["voices"].items())
+        rows.append(("voices", voices or "none"))
+    if "tokenizer" in found:
+        rows.append(("tokenizer", "present" if found["tokenizer"] else "none"))
+    if "languages" in found:
+        rows.append(("languages", ", ".join(found["languages"])))
+    if "licence" in found:
+        rows.append(("licence", found["licence"]))
+    return rows

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from bundle.command import integer
+from bundle.completion import complete_values
 
 DEFAULT_SIZE = "tiny"
 
@@ -15,7 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, metavar="OUT", help="a new or empty folder")
     names, default = " or ".join(map(public_name, FAMILIES)), public_name(DEFAULT)
     help_text = f"{names} (default: {default})"
-    parser.add_argument("--family", "--model", default=default, metavar="MODEL", help=help_text)
+    family = parser.add_argument("--family", "--model", default=default, metavar="MODEL", help=help_text)
+    complete_values(family, map(public_name, FAMILIES))
     sizes = f"one of the family's sizes, which `voxport list` shows (default: {DEFAULT_SIZE})"
     parser.add_argument("--size", default=DEFAULT_SIZE, help=sizes)
     seed = "seed of the weights; the same seed gives the same bytes (default: 0)"

@@ -22,14 +22,14 @@ import torch
 
 from bundle.errors import OutputError
 from bundle.progress import Progress, advance
-from model.checkpoint import expected_tensors
+from model.checkpoint import Shapes, expected_tensors
+from model.checkpoint_format import RANDOM_WEIGHTS
 from model.families import DEFAULT, open_family, public_name
 from model.family import Family, Synthetic
 
 BLOCK = 1 << 22  # values generated at a time: 16 MB as float32, whatever the tensor's size
 ITEM = 2  # bytes of a bfloat16
 LOGGED_BYTES = 100e6  # tensors from this size on are logged
-Shapes = dict[str, tuple[int, ...]]
 log = logging.getLogger(__name__)
 
 
@@ -169,7 +169,8 @@ def _weight_sizes(synthetic: Synthetic, shapes: Shapes) -> dict[str, int]:
 
 def _header(shapes: Shapes, prefix: str) -> bytes:
     """The JSON header of a safetensors file, padded with blanks to a multiple of 8 bytes."""
-    entries, end = {}, 0
+    entries: dict[str, Any] = {"__metadata__": {RANDOM_WEIGHTS: "voxport synth"}}
+    end = 0
     for name, shape in shapes.items():
         start, end = end, end + ITEM * prod(shape)
         entry = {"dtype": "BF16", "shape": list(shape), "data_offsets": [start, end]}

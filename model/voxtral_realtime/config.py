@@ -75,6 +75,7 @@ class VoxtralRealtimeConfig(TransformerArgs):
 
     use_biases: Literal[False] = False
     causal: Literal[True] = True
+    model_parallel: Literal[1] = 1
     vocab_size: Size
     rope_theta: Positive
     tied_embeddings: Literal[True]

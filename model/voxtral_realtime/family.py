@@ -3,7 +3,7 @@
 from torch import nn
 
 from model.config import SHAPE, values_of
-from model.family import ChunkedComponent, Decoder, Family, VerificationPlan
+from model.family import ChunkedComponent, Decoder, Family, Release, VerificationPlan
 from model.layers.basic import TokenEmbedding
 from model.voxtral_realtime import modules
 from model.voxtral_realtime.components import calls, components, constants, longest_cache
@@ -44,6 +44,9 @@ FAMILY = Family(
     name="voxtral_realtime",
     title="Voxtral-Realtime",
     licence="the published Voxtral-Mini-4B-Realtime weights are Apache 2.0",
+    task="automatic-speech-recognition",
+    languages=("ar", "de", "en", "es", "fr", "hi", "it", "ja", "ko", "nl", "pt", "ru", "zh"),
+    release=Release("mistralai/Voxtral-Mini-4B-Realtime-2602", "apache-2.0"),
     format=FORMAT,
     parse_config=parse_config,
     load_config=load_config,

@@ -199,7 +199,7 @@ def _adjust(name: str, first: int, rows: np.ndarray, seed: int, config: VoxtralR
 
 
 SYNTHETIC = Synthetic(
-    version=1,
+    version=2,
     sizes=tuple(SIZES),
     config_file=PARAMS,
     config=lambda size: SIZES[size].params(),

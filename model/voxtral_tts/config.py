@@ -194,6 +194,8 @@ class VoxtralTTSConfig(TransformerArgs):
     """All of `params.json` that inference needs; the top level is the backbone."""
 
     use_biases: Literal[False] = False
+    causal: Literal[True] = True
+    model_parallel: Literal[1] = 1
     vocab_size: Size
     rope_theta: Positive
     max_seq_len: Size = 65536

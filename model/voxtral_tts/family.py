@@ -3,7 +3,7 @@
 from torch import nn
 
 from model.config import SHAPE, values_of
-from model.family import Approximation, ChunkedComponent, Decoder, Family, VerificationPlan
+from model.family import Approximation, ChunkedComponent, Decoder, Family, Release, VerificationPlan
 from model.layers.basic import TokenEmbedding
 from model.voxtral_tts import modules
 from model.voxtral_tts.codec import Codec
@@ -12,6 +12,7 @@ from model.voxtral_tts.config import Options, VoxtralTTSConfig, load_config, par
 from model.voxtral_tts.format import FORMAT
 from model.voxtral_tts.synthetic import SYNTHETIC
 
+CODEC_ENCODER = "a codec encoder, which would make voices from recordings"
 CODEC_KEYS = ("dim", "hidden_dim", "head_dim", "n_heads", "decoder_transformer_lengths")
 
 
@@ -49,6 +50,9 @@ FAMILY = Family(
     name="voxtral_tts",
     title="Voxtral-TTS",
     licence="the published Voxtral-4B-TTS weights and voices are CC BY-NC 4.0, not for commercial use",
+    task="text-to-speech",
+    languages=("ar", "de", "en", "es", "fr", "hi", "it", "nl", "pt"),
+    release=Release("mistralai/Voxtral-4B-TTS-2603", "cc-by-nc-4.0"),
     format=FORMAT,
     parse_config=parse_config,
     load_config=load_config,
@@ -77,6 +81,11 @@ FAMILY = Family(
     summary=_summary,
     calls=calls,
     synthetic=SYNTHETIC,
+    unused={  # absent from the first release
+        "audio_tokenizer.input_proj.": CODEC_ENCODER,
+        "audio_tokenizer.encoder_blocks.": CODEC_ENCODER,
+        "acoustic_transformer.time_embedding.": "time embeddings, which are computed at export",
+    },
     high_precision=(  # small linears whose error would change sampling or the stop rule
         "acoustic_transformer.input_projection",
         "acoustic_transformer.acoustic_codebook_output",

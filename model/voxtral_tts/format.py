@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from bundle.errors import CheckpointError
 from model.checkpoint_format import MistralFormat
+from model.download import unfinished
 
 if TYPE_CHECKING:
     import torch
@@ -25,9 +26,11 @@ class VoxtralTTSFormat(MistralFormat):
     def voice_files(self, folder: Path) -> list[str]:
         return sorted(f"{VOICES}/{path.name}" for path in (folder / VOICES).glob("*.pt"))
 
-    def voices(self, folder: Path, config: VoxtralTTSConfig) -> dict[str, torch.Tensor]:
-        paths = [folder / name for name in self.voice_files(folder)]
-        return {path.stem: _load_voice(path, config.dim) for path in paths}
+    def voice(self, path: Path, config: VoxtralTTSConfig) -> torch.Tensor:
+        return _load_voice(path, config.dim)
+
+    def voice_names(self, config: VoxtralTTSConfig) -> list[str]:
+        return sorted(config.codec.voice)
 
 
 def _load_voice(path: Path, dim: int) -> torch.Tensor:
@@ -37,6 +40,8 @@ def _load_voice(path: Path, dim: int) -> torch.Tensor:
     """
     import torch
 
+    if reason := unfinished(path):
+        raise CheckpointError(f"{path}: {reason}")
     expected = f"expected one float tensor [N, {dim}]"
     try:
         rows = torch.load(path, map_location="cpu", weights_only=True)

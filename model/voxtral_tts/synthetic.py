@@ -103,7 +103,7 @@ def _write_voices(folder: Path, size: str, seed: int) -> None:
 
 
 SYNTHETIC = Synthetic(
-    version=2,
+    version=3,
     sizes=tuple(SIZES),
     config_file=PARAMS,
     config=lambda size: SIZES[size].params(),

@@ -4,16 +4,46 @@ import argparse
 from pathlib import Path
 
 import runtime
-from bundle.command import Command, integer
+from bundle.command import EXAMPLE_BUNDLE, Command, integer
 
 COMMANDS = (
-    Command("say", "speak a text", "runtime.commands.say"),
-    Command("transcribe", "transcribe a recording or live audio", "runtime.commands.transcribe"),
-    Command("voices", "list the voices of a bundle", "runtime.commands.voices"),
-    Command("info", "show what a bundle holds and how it was verified", "runtime.commands.info"),
-    Command("bench", "measure the speed of a bundle", "runtime.commands.bench"),
-    Command("trace", "write all intermediate values of a bundle's run", "runtime.commands.trace"),
-    Command("mil", "show the contents of a Core ML package", "runtime.commands.mil"),
+    Command(
+        "say",
+        "speak a text",
+        "runtime.commands.say",
+        example=f'"Hello there." --bundle {EXAMPLE_BUNDLE} -o hello.wav',
+    ),
+    Command(
+        "transcribe",
+        "transcribe a recording or live audio",
+        "runtime.commands.transcribe",
+        example="talk.flac --bundle artifacts/voxtral-realtime-tiny-onnx-8da4w -o talk.srt",
+    ),
+    Command("voices", "list the voices of a bundle", "runtime.commands.voices", example=EXAMPLE_BUNDLE),
+    Command(
+        "info",
+        "show what a bundle holds and how it was verified",
+        "runtime.commands.info",
+        example=EXAMPLE_BUNDLE,
+    ),
+    Command(
+        "bench",
+        "measure the speed of a bundle",
+        "runtime.commands.bench",
+        example=f"{EXAMPLE_BUNDLE} --frames 20 --threads 2",
+    ),
+    Command(
+        "trace",
+        "write all intermediate values of a bundle's run",
+        "runtime.commands.trace",
+        example=f"{EXAMPLE_BUNDLE} --inputs inputs.npz -o bundle.npz",
+    ),
+    Command(
+        "mil",
+        "show the contents of a Core ML package",
+        "runtime.commands.mil",
+        example="artifacts/voxtral-tts-tiny-coreml-w8/codec.mlpackage",
+    ),
 )
 COMPUTE_PRECISIONS = ("float16", "float32")
 

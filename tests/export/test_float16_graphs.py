@@ -28,7 +28,7 @@ def made(checkpoint, tmp_path_factory) -> Made:
     resolved = resolve(
         Source(checkpoint), ExportRequest(quant="w4", quant_for=(("codec", "w8"),), cache_length=64)
     )
-    job = make_job(resolved, target, "test", "none")
+    job = make_job(resolved, target, "test")
     model = Model(resolved, target.layout, job.compute_precision)
     for graph in GRAPHS:
         target.lower(model.graph(graph), folder)

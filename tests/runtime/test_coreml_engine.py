@@ -290,7 +290,7 @@ def test_a_false_precision_in_the_manifest_is_found(copy, checkpoint, capsys):
     """The manifest is that of a float32 export in every field; only the package is not."""
     job = Bundle(copy).job
     resolved = resolve(Source(checkpoint), job.request)
-    float32 = make_job(resolved, open_target("coreml", "float32"), job.source.name, job.licence)
+    float32 = make_job(resolved, open_target("coreml", "float32"), job.source.name)
     edit_manifest(copy, lambda manifest: manifest.update(job=float32.model_dump(mode="json")))
     assert verify(copy, "--compute-precision", "float16") == 4
     assert "compute precision: found float16, expected float32" in capsys.readouterr().err

@@ -1,0 +1,23 @@
+"""Versions of voxport and of the packages it uses, without importing them."""
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+ENGINES = ("onnxruntime", "executorch", "coremltools", "torch")
+
+
+def package_version(name: str) -> str:
+    """The version of an installed package, or of its build for GPUs; `?` where neither is known."""
+    for installed in (name, f"{name}-gpu"):
+        try:
+            return version(installed)
+        except PackageNotFoundError:
+            continue
+    return "?"
+
+
+def version_text() -> str:
+    """One line for each of voxport, Python and the engines."""
+    found = {"voxport": package_version("voxport"), "python": platform.python_version()}
+    found |= {name: package_version(name) for name in ENGINES}
+    return "\n".join(f"{name:<12} {'not installed' if text == '?' else text}" for name, text in found.items())

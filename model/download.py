@@ -1,0 +1,69 @@
+"""Downloads that have not ended: files that are named with what to do. Imports no torch."""
+
+import json
+from pathlib import Path
+
+PARTIAL_SUFFIXES = (".incomplete", ".part", ".crdownload", ".aria2")  # of the hub's client, browsers, aria2
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
+HUB_DOWNLOADS = ".cache/huggingface/download"  # below a folder that the hub's client fills
+MAX_HEADER = 100_000_000  # bytes of a safetensors header, as the library bounds it
+
+
+def unfinished(path: Path) -> str | None:
+    """Why the file at `path` lacks its content, and what to do; None where nothing says so."""
+    if path.is_symlink() and not path.exists():
+        return "a link to a file that does not exist; run the download again"
+    for suffix in PARTIAL_SUFFIXES:
+        beside = path.with_name(path.name + suffix)
+        if beside.exists():
+            return f"its download has not ended ({beside.name} exists); finish it"
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        if file.read(len(LFS_POINTER)) == LFS_POINTER:
+            return "a Git LFS pointer instead of the content; run `git lfs pull` in its folder"
+    return None
+
+
+def missing(path: Path) -> str:
+    """Why there may be no file at `path`, and what to do."""
+    reason = unfinished(path)
+    if reason:
+        return f"missing: {reason}"
+    found = partial_downloads(path.parent)
+    if found:
+        return f"missing, and a download has not ended ({found[0]}); finish it"
+    return "missing; fetch it"
+
+
+def truncated(path: Path) -> str | None:
+    """How many bytes a safetensors file lacks; None where its header does not say so."""
+    size = path.stat().st_size
+    if size < 8:  # of the length of the header
+        return f"holds {size} bytes"
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 0 < length <= MAX_HEADER:
+            return None
+        expected = 8 + length
+        if size >= expected:
+            try:
+                entries = json.loads(file.read(length))
+                expected += max(entry["data_offsets"][1] for entry in entries.values() if "shape" in entry)
+            except (ValueError, LookupError, TypeError, AttributeError):
+                return None
+    return f"holds {size:,} of at least {expected:,} bytes" if size < expected else None
+
+
+def partial_downloads(folder: Path) -> list[Path]:
+    """Unfinished downloads in `folder`, in its sub-folders, or among the blobs of the hub's cache."""
+    places = [folder, *(path for path in folder.glob("*") if path.is_dir()), folder / HUB_DOWNLOADS]
+    if folder.parent.name == "snapshots":
+        places.append(folder.parents[1] / "blobs")
+    places += [path for path in (folder / HUB_DOWNLOADS).glob("*") if path.is_dir()]
+    return [path for place in places for path in sorted(place.glob("*")) if path.suffix in PARTIAL_SUFFIXES]
+
+
+def snapshots(folder: Path) -> list[Path]:
+    """The folders of checkpoints, where `folder` is a repository in the hub's cache or the cache itself."""
+    return sorted(folder.glob("snapshots/*")) or sorted(folder.glob("models--*/snapshots/*"))

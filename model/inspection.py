@@ -1,0 +1,120 @@
+"""Inspects a checkpoint: whether it is loadable, every problem with what to do, and what it holds."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from bundle.errors import ConfigError, IntegrityError
+from model.checkpoint import Checkpoint, Shapes, expected_tensors
+from model.download import partial_downloads
+from model.families import family_of, open_family
+from model.family import Config, Family
+
+MAX_NAMED = 3  # tensors of a kind that a note names
+
+
+def inspect_checkpoint(folder: Path) -> dict[str, Any]:
+    """Contents of a checkpoint as JSON values, after the checks of an export. Loads no weights.
+
+    `loadable`, `problems` and `notes` are always there. The other keys are there as far as the files allow.
+    Raises UsageError if `folder` is not a checkpoint.
+    """
+    problems: list[str] = []
+    notes: list[str] = []
+    found: dict[str, Any] = {}
+    with _collected(problems):
+        family = open_family(family_of(folder))
+        found = {"family": family.name, "languages": list(family.languages)}
+        found |= _contents(family, folder, problems, notes)
+    if problems:
+        notes += [f"{path}: a download that has not ended" for path in partial_downloads(folder)]
+    return {"loadable": not problems, "problems": problems, "notes": notes, **found}
+
+
+def _contents(family: Family, folder: Path, problems: list[str], notes: list[str]) -> dict[str, Any]:
+    config = checkpoint = None
+    found: dict[str, Any] = {"tokenizer": False}
+    with _collected(problems):
+        family.format.check_tokenizer(folder)
+        found["tokenizer"] = bool(family.format.tokenizer_files(folder))
+        if family.format.has_tokenizer and not found["tokenizer"]:
+            notes.append("no tokenizer: a bundle can neither read nor write text; fetch its file")
+    with _collected(problems):
+        config = family.load_config(folder)
+        found |= {"config": config.model_dump(mode="json"), "summary": dict(family.summary(config))}
+    with _collected(problems):
+        checkpoint = _open(family, folder, problems)
+    if checkpoint:
+        found |= {"bytes": checkpoint.size, "licence": family.licence_of(checkpoint)}
+        for use, names in family.unused_tensors(checkpoint).items():
+            notes.append(f"unused: {_named(names)}; for {use}")
+    if config and checkpoint:
+        found |= _weights(family, config, checkpoint, problems)
+    if config and family.format.has_voices:
+        found["voices"] = _voices(family, folder, config, problems, notes)
+    return found
+
+
+def _open(family: Family, folder: Path, problems: list[str]) -> Checkpoint | None:
+    """The tensors, if each file is whole; the fault of each other file is added to `problems`."""
+    files, whole = family.format.weight_files(folder), True
+    for file in files:
+        before = len(problems)
+        with _collected(problems):
+            Checkpoint([file])
+        whole = whole and len(problems) == before
+    return Checkpoint(files) if whole else None
+
+
+def _weights(family: Family, config: Config, checkpoint: Checkpoint, problems: list[str]) -> dict[str, Any]:
+    shapes = expected_tensors(family.build_root(config))
+    with _collected(problems):
+        checkpoint.check(shapes, tuple(family.unused))
+    present = checkpoint.names & shapes.keys()
+    return {
+        "tensors": len(shapes),
+        "parameters": _parameters(shapes, family.parameter_groups),
+        "dtypes": sorted({checkpoint.dtype(name) for name in present}),
+    }
+
+
+def _parameters(shapes: Shapes, groups: dict[str, str]) -> dict[str, int]:
+    """Number of parameters of each group. Raises ConfigError on a tensor of no group."""
+    counts = dict.fromkeys(groups.values(), 0)
+    for name, shape in shapes.items():
+        group = next((group for prefix, group in groups.items() if name.startswith(prefix)), None)
+        if group is None:
+            raise ConfigError(f"parameter_groups has no prefix of {name}; add one to the family")
+        counts[group] += prod(shape)
+    return counts
+
+
+def _voices(
+    family: Family, folder: Path, config: Config, problems: list[str], notes: list[str]
+) -> dict[str, int]:
+    """Rows of each voice that is readable."""
+    rows: dict[str, int] = {}
+    names = family.format.voice_files(folder)
+    for name in names:
+        with _collected(problems):
+            rows[Path(name).stem] = family.format.voice(folder / name, config).shape[0]
+    absent = sorted(set(family.format.voice_names(config)) - {Path(name).stem for name in names})
+    if absent:
+        notes.append(f"voices without a file: {', '.join(absent)}; fetch them if you need them")
+    return rows
+
+
+@contextmanager
+def _collected(problems: list[str]) -> Iterator[None]:
+    """Adds the faults of an IntegrityError to `problems`."""
+    try:
+        yield
+    except IntegrityError as error:
+        problems += error.faults
+
+
+def _named(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more

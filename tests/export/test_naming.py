@@ -1,0 +1,114 @@
+"""Default names of bundles never collide, and a refusal names the options that differ."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from bundle.manifest import ExportRequest
+from export.__main__ import main as export
+from export.job import make_job
+from export.naming import MAX_NAME, bundle_name, differences
+from export.resolve import Resolved, Source, resolve
+from export.targets import open_target
+from model.synthetic.checkpoint import embedded_default
+
+CHOICES = {  # of each family; the first value is the default
+    "voxtral_tts": {
+        "first_frame": ["prefill", "audio_token"],
+        "alibi_slopes": ["mistral", "standard"],
+        "euler_steps": [7, 3, 30],
+    },
+    "voxtral_realtime": {
+        "delay_ms": ["480", "480,960", "960,480", "480,80", "80"],
+        "streaming": [False, True],
+    },
+}
+COMPONENTS = {"voxtral_tts": "codec", "voxtral_realtime": "audio_encoder"}
+RULES = [(), ("*.wq=w8", "*.wo=none"), ("*.wo=none", "*.wq=w8"), ("*.[wW]q=w8",)]
+
+
+def resolved(source: Source, **request) -> Resolved:
+    return resolve(source, ExportRequest(**request))
+
+
+def name_of(given: Resolved, precision: str | None = None) -> str:
+    return bundle_name(given, "tiny", open_target("onnx", precision))
+
+
+@pytest.fixture(scope="module", params=list(CHOICES))
+def source(request) -> Source:
+    return Source(embedded_default(request.param))
+
+
+def test_two_exports_that_differ_have_names_that_differ_in_more_than_case(source):
+    random.seed(0)
+    options, found = CHOICES[source.family.name], {}
+    default_cache = source.family.default_cache(source.config)
+    for _ in range(150):
+        override = [(COMPONENTS[source.family.name], random.choice(["none", "w8"]))]
+        given = resolved(
+            source,
+            quant=random.choice(["none", "w8"]),
+            quant_for=random.choice([[], override]),
+            rules=random.choice(RULES),
+            options={name: random.choice(values) for name, values in options.items()},
+            cache_length=random.choice([None, default_cache, 64, 128]),
+        )
+        precision = random.choice(["float32", "float16"])
+        decided = (given.recipes, given.options, given.cache_length, precision)
+        assert found.setdefault(name_of(given, precision).casefold(), decided) == decided
+    assert len(found) > 100
+
+
+def test_options_at_their_defaults_are_not_in_the_name():
+    source = Source(embedded_default("voxtral_tts"))
+    defaults = {name: values[0] for name, values in CHOICES["voxtral_tts"].items()}
+    given = resolved(source, quant="w8", quant_for=[("codec", "w8")], options=defaults, cache_length=2048)
+    assert name_of(given, "float32") == "tiny-onnx-w8"
+
+
+def test_a_name_is_legible():
+    tts, realtime = (Source(embedded_default(family)) for family in CHOICES)
+    given = resolved(
+        tts, quant="w8", quant_for=[("codec", "none")], options={"euler_steps": 3}, cache_length=64
+    )
+    assert name_of(given, "float16") == "tiny-onnx-w8-codec-none-euler-steps-3-cache-64-float16"
+    given = resolved(realtime, options={"delay_ms": "480,960", "streaming": True})
+    assert name_of(given) == "tiny-onnx-none-delay-ms-480+960-streaming"
+
+
+def test_a_long_name_is_cut_and_remains_its_own():
+    source = Source(embedded_default("voxtral_realtime"))
+    delays = ",".join(map(str, range(80, 1201, 80)))
+    names = [
+        bundle_name(resolved(source, options={"delay_ms": text}), "é" * 80, open_target("onnx", None))
+        for text in (delays, delays[:-5])
+    ]
+    assert names[0] != names[1]
+    assert all(len(name.encode()) <= MAX_NAME for name in names)
+
+
+def test_differences_name_each_option_with_both_values():
+    source, target = Source(embedded_default("voxtral_tts")), open_target("onnx", None)
+    plain = make_job(resolved(source), target, "tiny")
+    other = resolved(source, quant="w8", options={"euler_steps": 3}, cache_length=64)
+    assert differences(plain, make_job(other, target, "tiny")) == [
+        "quant is none there and w8 here",
+        "euler_steps is 7 there and 3 here",
+        "cache_length is 2048 there and 64 here",
+    ]
+    spelled = resolved(source, options={"euler_steps": 7})
+    assert differences(plain, make_job(spelled, target, "tiny")) == ["job.request.options.euler_steps"]
+    newer = plain.model_copy(update={"tools": {**plain.tools, "torch": "9"}})
+    assert differences(plain, newer) == [f"the version of torch is {plain.tools['torch']} there and 9 here"]
+    files = dict(plain.source.files)
+    files["params.json"] = files["tekken.json"]
+    changed = plain.model_copy(update={"source": plain.source.model_copy(update={"files": files})})
+    assert differences(plain, changed) == ["params.json of the checkpoint is another file"]
+
+
+def test_the_dry_run_shows_the_default_name(monkeypatch, tmp_path: Path, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert export(["--target", "onnx", "--quant", "w8", "--euler-steps", "3", "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith("artifacts/voxtral-tts-tiny-onnx-w8-euler-steps-3: would be")

@@ -1,0 +1,264 @@
+"""`inspect` and export name the same problems of a checkpoint: unfinished downloads, keys, tensors."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from export.__main__ import main as export
+from model.__main__ import main as model
+from model.checkpoint_format import INDEX, WEIGHTS
+from model.families import open_family
+from model.inspection import inspect_checkpoint
+from model.synthetic.checkpoint import write_checkpoint
+
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 143320776\n"
+VOICE = "voice_embedding/fr_male.pt"
+ENCODER = "audio_tokenizer.encoder_blocks.0.conv.parametrizations.weight.original0"
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoint") / "tiny"
+    write_checkpoint(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(tiny, tmp_path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(tiny, tmp_path / "tiny"))
+
+
+def set_key(folder: Path, path: str, value: object) -> None:
+    content = json.loads((folder / "params.json").read_text())
+    section = content
+    *sections, key = path.split(".")
+    for name in sections:
+        section = section[name]
+    section[key] = value
+    (folder / "params.json").write_text(json.dumps(content))
+
+
+def add_tensors(folder: Path, *names: str) -> None:
+    tensors = load_file(folder / WEIGHTS) | {name: torch.ones(3) for name in names}
+    save_file(tensors, folder / WEIGHTS)
+
+
+def split(folder: Path) -> None:
+    """Two shards and their index in place of the one file."""
+    tensors = load_file(folder / WEIGHTS)
+    (folder / WEIGHTS).unlink()
+    shards = {name: f"consolidated-{index % 2}.safetensors" for index, name in enumerate(sorted(tensors))}
+    for shard in set(shards.values()):
+        save_file({name: tensors[name] for name in tensors if shards[name] == shard}, folder / shard)
+    (folder / INDEX).write_text(json.dumps({"weight_map": shards}))
+
+
+def cut(path: Path, kept: float) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * kept)])
+
+
+def dry_run(folder: Path) -> int:
+    return export(["--target", "onnx", "--checkpoint", str(folder), "--dry-run"])
+
+
+def error_line(capsys) -> str:
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("voxport: error:")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+def as_pointer(name: str):
+    return lambda folder: (folder / name).write_text(POINTER)
+
+
+def missing_shard(folder: Path) -> None:
+    split(folder)
+    (folder / "consolidated-1.safetensors").unlink()
+
+
+def hub_download(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    downloads = folder / ".cache/huggingface/download"
+    downloads.mkdir(parents=True)
+    (downloads / "dGVzdA==.0a1b.incomplete").write_bytes(b"")
+
+
+def hub_snapshot_without_blob(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    (folder / WEIGHTS).symlink_to("../../blobs/0a1b")
+
+
+def beside(folder: Path) -> None:
+    (folder / f"{WEIGHTS}.aria2").write_bytes(b"")
+
+
+UNFINISHED = {
+    "weights are a pointer": (as_pointer(WEIGHTS), f"{WEIGHTS}: a Git LFS pointer", "git lfs pull"),
+    "tokenizer is a pointer": (as_pointer("tekken.json"), "tekken.json: a Git LFS pointer", "git lfs pull"),
+    "voice is a pointer": (as_pointer(VOICE), "fr_male.pt: a Git LFS pointer", "git lfs pull"),
+    "parameters are a pointer": (as_pointer("params.json"), "params.json: a Git LFS pointer", "lfs pull"),
+    "missing shard": (missing_shard, "consolidated-1.safetensors: missing", "fetch it"),
+    "index is a pointer": (lambda folder: (split(folder), as_pointer(INDEX)(folder)), INDEX, "git lfs pull"),
+    "index without a table": (
+        lambda folder: (split(folder), (folder / INDEX).write_text('{"weight_map": {"a": "../a"}}')),
+        "expected `weight_map`",
+        "fetch it again",
+    ),
+    "hub download": (hub_download, "0a1b.incomplete", "finish it"),
+    "hub snapshot": (hub_snapshot_without_blob, "a link to a file that does not exist", "download again"),
+    "aria2 file": (beside, f"{WEIGHTS}.aria2 exists", "finish it"),
+    "truncated weights": (lambda folder: cut(folder / WEIGHTS, 0.5), "1,026,394 of at least 2,0", "again"),
+    "truncated header": (lambda folder: cut(folder / WEIGHTS, 0.001), "holds 2,052 of at least", "again"),
+    "truncated tokenizer": (lambda folder: cut(folder / "tekken.json", 0.5), "not readable as JSON", "again"),
+}
+
+
+@pytest.mark.parametrize(("damage", "says", "remedy"), UNFINISHED.values(), ids=UNFINISHED)
+def test_an_unfinished_download_is_named_by_inspect_and_export(folder, capsys, damage, says, remedy):
+    damage(folder)
+    assert model(["inspect", str(folder)]) == 5
+    out, err = capsys.readouterr()
+    assert out.startswith("NOT LOADABLE, problems: 1\n")
+    assert says in out and remedy in out and says in err and err.count("\n") == 1
+    assert dry_run(folder) == 5
+    line = error_line(capsys)
+    assert says in line and remedy in line
+
+
+def test_split_weights_are_loadable(folder, capsys):
+    split(folder)
+    assert model(["inspect", str(folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["loadable"] and found["tensors"] == 109
+    assert dry_run(folder) == 0
+
+
+def test_a_stale_partial_file_beside_complete_ones_is_no_problem(folder):
+    downloads = folder / ".cache/huggingface/download"
+    downloads.mkdir(parents=True)
+    (downloads / "old.incomplete").write_bytes(b"")
+    assert inspect_checkpoint(folder)["loadable"]
+
+
+def test_folders_of_the_hub_cache_are_answered_with_the_snapshot(folder, tmp_path, capsys):
+    repository = tmp_path / "hub/models--owner--name"
+    snapshot = repository / "snapshots/0a1b"
+    snapshot.parent.mkdir(parents=True)
+    folder.rename(snapshot)
+    for given in (repository, tmp_path / "hub"):
+        assert model(["inspect", str(given)]) == 2
+        assert f"part of the hub's cache; give the folder {snapshot}" in error_line(capsys)
+        assert dry_run(given) == 2
+        assert str(snapshot) in error_line(capsys)
+    assert model(["inspect", str(snapshot)]) == 0
+
+
+def test_a_snapshot_names_the_unfinished_blob(folder, tmp_path, capsys):
+    snapshot = tmp_path / "models--owner--name/snapshots/0a1b"
+    snapshot.mkdir(parents=True)
+    (snapshot.parents[1] / "blobs").mkdir()
+    (snapshot.parents[1] / "blobs/ff.incomplete").write_bytes(b"")
+    assert model(["inspect", str(snapshot)]) == 5  # has not even its configuration
+    assert "ff.incomplete" in error_line(capsys)
+    for name in ("params.json", "tekken.json"):
+        shutil.copy(folder / name, snapshot)
+    assert model(["inspect", str(snapshot)]) == 5
+    assert f"{WEIGHTS}: missing, and a download has not ended" in error_line(capsys)
+
+
+def test_every_problem_is_listed(folder, capsys):
+    as_pointer("tekken.json")(folder)
+    as_pointer(VOICE)(folder)
+    set_key(folder, "use_biases", True)
+    set_key(folder, "model_parallel", 2)
+    assert model(["inspect", str(folder), "--json"]) == 5
+    found = json.loads(capsys.readouterr().out)
+    assert not found["loadable"] and len(found["problems"]) == 3  # voices need the configuration
+    for said in ("tekken.json", "use_biases", "model_parallel"):
+        assert any(said in problem for problem in found["problems"])
+    set_key(folder, "use_biases", False)
+    set_key(folder, "model_parallel", 1)
+    add_tensors(folder, "layers.7.norm.weight", "norm.weight")
+    problems = inspect_checkpoint(folder)["problems"]
+    assert len(problems) == 4
+    for said in ("tekken.json", "fr_male", "layers.7.norm.weight not part", "norm.weight: shape [3]"):
+        assert any(said in problem for problem in problems)
+
+
+def test_many_problems_are_cut_in_the_text_only(folder, capsys):
+    tensors = load_file(folder / WEIGHTS)
+    save_file({name: torch.ones(3) for name in tensors}, folder / WEIGHTS)
+    assert model(["inspect", str(folder)]) == 5
+    shown = capsys.readouterr().out
+    assert "NOT LOADABLE, problems: 109\n" in shown and "and 89 more, which --json lists" in shown
+    assert shown.count("shape [3]") == 20
+
+
+@pytest.mark.parametrize("family", ["voxtral_tts", "voxtral_realtime"])
+@pytest.mark.parametrize(
+    ("key", "assumed", "other"),
+    [
+        ("causal", True, False),
+        ("model_parallel", 1, 2),
+        ("use_biases", False, True),
+        ("tied_embeddings", True, False),
+    ],
+)
+def test_keys_of_public_copies_are_checked(tmp_path, capsys, family, key, assumed, other):
+    folder = tmp_path / "tiny"
+    write_checkpoint(folder, key=family)
+    set_key(folder, key, assumed)
+    assert inspect_checkpoint(folder)["loadable"]
+    set_key(folder, key, other)
+    assert dry_run(folder) == 5
+    line = error_line(capsys)
+    assert f"params.json: {key}: Input should be {assumed}, found '{other}'" in line
+
+
+def test_tensors_of_a_later_release_are_named_as_unused(folder, capsys):
+    add_tensors(folder, ENCODER, "audio_tokenizer.input_proj.conv.parametrizations.weight.original0")
+    assert model(["inspect", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("loadable\n") and ENCODER in out and "for a codec encoder" in out
+    assert dry_run(folder) == 0
+    assert "2 tensors are unused; they are for a codec encoder" in capsys.readouterr().err
+
+
+def test_a_voice_without_a_file_is_noted(folder):
+    (folder / VOICE).unlink()
+    found = inspect_checkpoint(folder)
+    assert (
+        found["loadable"] and "voices without a file: fr_male; fetch them if you need them" in found["notes"]
+    )
+
+
+def test_a_checkpoint_without_a_tokenizer_is_loadable_with_a_note(folder):
+    (folder / "tekken.json").unlink()
+    found = inspect_checkpoint(folder)
+    assert found["loadable"] and not found["tokenizer"] and "no tokenizer" in found["notes"][0]
+
+
+def test_languages_and_licence_are_shown(folder, capsys):
+    assert model(["inspect", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert "languages              ar, de, en, es, fr, hi, it, nl, pt\n" in out
+    assert "licence                none needed: random weights\n" in out
+
+
+def test_only_weights_of_the_published_shapes_have_the_published_licence(folder):
+    family = open_family("voxtral_tts")
+    tiny_release = replace(family, release=replace(family.release, size="tiny"))
+    random = family.open_checkpoint(folder)
+    assert tiny_release.release_of(random) is None
+    save_file(load_file(folder / WEIGHTS), folder / WEIGHTS)  # without the note that they are random
+    checkpoint = family.open_checkpoint(folder)
+    assert family.release_of(checkpoint) is None and family.licence_of(checkpoint) == "that of the checkpoint"
+    assert tiny_release.release_of(checkpoint) is tiny_release.release
+    assert family.licence in tiny_release.licence_of(checkpoint)

@@ -1,0 +1,139 @@
+"""Completion in shells: what is offered, which modules that imports, and the scripts in real shells."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bundle.completion import bundle_folders
+from export.targets import TARGETS
+from model.families import FAMILIES, public_name
+from quantize.recipe import RECIPES
+
+ROOT = Path(__file__).parent.parent
+SHOWS_MODULES = """
+import os, sys
+end = os._exit
+def leave(code):
+    open(sys.argv[1], "w").write(" ".join(sys.modules))
+    end(code)
+os._exit = leave
+from voxport.__main__ import main
+main([])
+"""
+
+
+def completions(line: str, folder: Path, modules: Path | None = None) -> list[str]:
+    """What the console script offers behind `line`, as a shell asks for it."""
+    answer = folder / "answer"
+    asked = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_SHELL": "bash",
+        "_ARGCOMPLETE_SUPPRESS_SPACE": "1",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+        "COMP_TYPE": "9",
+    }
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "voxport"]
+    if modules:
+        command = [sys.executable, "-c", SHOWS_MODULES, str(modules)]
+    subprocess.run(command, env=os.environ | asked | {"PYTHONPATH": path}, cwd=folder, check=True, timeout=60)
+    return answer.read_text().split("\n") if answer.read_text() else []
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Two bundles, one of them in the default place, and other folders."""
+    for name in ("artifacts/one", "two", "two.prefixes"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("artifacts/one", "two"):
+        (tmp_path / name / "manifest.json").write_text("{}")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("voxport trace-", ["trace-eager"]),
+        ("voxport export --model ", list(map(public_name, FAMILIES))),
+        ("voxport export --target ", list(TARGETS)),
+        ("voxport export --target onnx,exec", ["onnx,executorch"]),
+        ("voxport export --quant w4", [name for name in RECIPES if name.startswith("w4")]),
+        ("voxport export --first-f", ["--first-frame"]),
+        ("voxport list --verb", ["--verbose"]),
+        ("voxport synth out --family voxtral-r", ["voxtral-realtime"]),
+        ("voxport say Hello --bundle tw", ["two", "two.prefixes/"]),
+        ("voxport info artifacts/", ["artifacts/one"]),
+        ("voxport transcribe a.wav --late ", ["wait", "drop"]),
+        ("voxport completion f", ["fish"]),
+    ],
+)
+def test_a_shell_is_offered(folder, line, offered):
+    assert set(completions(line, folder)) - {"-h", "--help"} == set(offered)
+
+
+def test_folders_of_bundles_come_without_a_slash(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert bundle_folders("") == ["artifacts/", "artifacts/one", "two.prefixes/", "two"]
+    assert bundle_folders("[") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "absent"),
+    [
+        ("voxport ", {"torch", "numpy", "pydantic", "export.commands.export"}),
+        ("voxport export --quant ", {"torch", "onnxruntime", "runtime.commands.say"}),
+        ("voxport say Hello --bundle ", {"torch", "numpy", "pydantic", "export.commands.export"}),
+    ],
+)
+def test_an_answer_imports_only_the_modules_it_needs(folder, tmp_path, line, absent):
+    assert completions(line, folder, tmp_path / "modules")
+    found = (tmp_path / "modules").read_text().split()
+    assert "argcomplete" in found and not absent & set(found)
+
+
+IN_SHELL = {
+    "bash": """
+        source <(voxport completion bash)
+        COMP_WORDS=(voxport export --quant w4) COMP_CWORD=3 COMP_LINE="voxport export --quant w4"
+        COMP_POINT=${#COMP_LINE} COMP_TYPE=9
+        _python_argcomplete voxport; echo "${COMPREPLY[@]}"
+    """,
+    "zsh": """
+        autoload -Uz compinit && compinit -u -D
+        source <(voxport completion zsh)
+        compadd() { :; }; _describe() { print -- "${(P)4}" "${(P)2}"; }
+        print -- ${_comps[voxport]}
+    """,
+    "fish": """
+        voxport completion fish | source
+        complete --do-complete "voxport export --quant w4"
+    """,
+}
+
+
+@pytest.mark.parametrize("shell", IN_SHELL)
+def test_the_script_works_in_the_shell(tmp_path, shell):
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not installed")
+    script = tmp_path / "voxport"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -m voxport "$@"\n')
+    script.chmod(0o755)
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": path,
+        "HOME": str(tmp_path),
+    }
+    done = subprocess.run(
+        [shell, "-c", IN_SHELL[shell]], env=environment, capture_output=True, text=True, timeout=60
+    )
+    expected = {"_python_argcomplete"} if shell == "zsh" else {"w4", "w4g128"}
+    assert expected <= set(done.stdout.split()), done.stderr
