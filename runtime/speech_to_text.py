@@ -28,7 +28,10 @@ class SpeechToText(ABC):
     @property
     @abstractmethod
     def delays_ms(self) -> tuple[int, ...]:
-        """Delays of the text behind the audio that the bundle supports, in ms. The first is the default."""
+        """Delays of the text behind the audio that the bundle supports, in ms.
+
+        The default is the first for live audio and the last for recordings.
+        """
 
     @abstractmethod
     def check_live(self) -> None:
@@ -41,10 +44,12 @@ class SpeechToText(ABC):
         delay_ms: int | None = None,
         live: bool = False,
         chunk_tokens: int = 1,
+        blank_penalty: bool = False,
     ) -> Iterator[TranscriptDelta]:
         """Transcribes blocks of samples float32 [n] of any length, at `sample_rate`.
 
         A delta is returned as soon as its text is complete. With `live`, the encoder takes `chunk_tokens` *
-        80 ms per call; without, as much as a call takes. Raises UsageError at once on a delay or a number of
+        80 ms per call; without, as much as a call takes. `blank_penalty` makes text likelier after a long run
+        of tokens without text. Raises UsageError at once on a delay or a number of
         tokens that the bundle does not support, and later on a block that is not such an array.
         """

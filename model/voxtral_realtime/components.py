@@ -8,15 +8,9 @@ import numpy as np
 from bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
 from model.component import Component
 from model.voxtral_realtime.config import (
-    BOS_ID,
-    EOS_ID,
-    FIRST_TEXT_ID,
     FLUSH_TOKENS,
     KERNEL,
-    LEFT_PAD_TOKENS,
     LOG_MEL_FLOOR,
-    PAD_ID,
-    WORD_ID,
     Options,
     VoxtralRealtimeConfig,
 )
@@ -38,13 +32,13 @@ def constants(config: VoxtralRealtimeConfig, options: Options) -> dict[str, Any]
         "log_mel_least": audio.global_log_mel_max - LOG_MEL_FLOOR,
         "dim": config.dim,
         "vocab_size": config.vocab_size,
-        "left_pad_tokens": LEFT_PAD_TOKENS,
+        "left_pad_tokens": config.schedule.left_pad_tokens,
         "flush_tokens": FLUSH_TOKENS,
-        "bos_id": BOS_ID,
-        "eos_id": EOS_ID,
-        "pad_id": PAD_ID,
-        "word_id": WORD_ID,
-        "first_text_id": FIRST_TEXT_ID,
+        "bos_id": config.schedule.bos_id,
+        "eos_id": config.schedule.eos_id,
+        "pad_id": config.schedule.pad_id,
+        "word_id": config.schedule.word_id,
+        "first_text_id": config.schedule.first_text_id,
         "delays_ms": list(options.delays_ms),
         "delays": list(options.delays(config)),
     }
@@ -95,7 +89,7 @@ def _decoder_components(
     config: VoxtralRealtimeConfig, options: Options, window: int, layout: LayoutName
 ) -> tuple[Component, ...]:
     # Runtimes hold memory for as many rows as a call may have, so the bound is the longest prompt.
-    prompt = 1 + LEFT_PAD_TOKENS + max(options.delays(config))
+    prompt = 1 + config.schedule.left_pad_tokens + max(options.delays(config))
     signature = partial(_decoder_signature, config, window, layout)
     return (
         Component(
@@ -175,8 +169,8 @@ def _random_mel(config: VoxtralRealtimeConfig, seed: int, T: int = 3) -> Inputs:
 def _random_embeddings(config: VoxtralRealtimeConfig, options: Options, seed: int, S: int = 8) -> Inputs:
     rng = np.random.default_rng(seed)
     values = rng.standard_normal((1, S, config.dim), dtype=np.float32)
-    delay = rng.integers(0, len(options.delays_ms), (1,))
-    return {"embeddings": values, "position": np.array([0]), "delay": delay}
+    delay = seed % len(options.delays_ms)  # seeds that follow each other cover every delay
+    return {"embeddings": values, "position": np.array([0]), "delay": np.array([delay])}
 
 
 CALLS = """\

@@ -5,25 +5,40 @@ import logging
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from bundle.errors import ConfigError
-from bundle.manifest import Record
+from bundle.manifest import Record, first_fault
 from model.checkpoint_format import PARAMS, TOKENIZER
 from model.config import Few, Positive, Section, Size, TransformerArgs, parse_params, read_params, require
 
 CONV_STRIDE = 2  # of the second convolution; params.json has no key for it
 KERNEL = 3
-LEFT_PAD_TOKENS = 32  # silence before a recording
 FLUSH_TOKENS = 10  # silence after it, beyond the delay: room for one long word
-BOS_ID, EOS_ID, PAD_ID, WORD_ID = 1, 2, 32, 33
-FIRST_TEXT_ID = 1000  # ids below are special
 LOG_MEL_FLOOR = 8.0  # below the maximum, in decades
 DELAYS_MS = (*range(80, 1201, 80), 2400)  # that the model was trained for
-PUBLISHED_DELAY_MS = 480
+PUBLISHED_DELAY_MS, LONGEST_DELAY_MS = 480, 2400  # for live audio; for recordings, with fewer wrong words
+AUTO = "auto"
 log = logging.getLogger(__name__)
+
+
+class Schedule(Record):
+    """Special tokens and the silence before a recording: those of `tekken.json`, else the published ones.
+
+    Ids below `first_text_id` are special.
+    """
+
+    bos_id: int = 1
+    eos_id: int = 2
+    pad_id: int = 32
+    word_id: int = 33
+    first_text_id: int = 1000
+    left_pad_tokens: Annotated[int, Field(ge=1, le=256)] = 32
+
+
+TOKENS = {"bos_id": "<s>", "eos_id": "</s>", "pad_id": "[STREAMING_PAD]", "word_id": "[STREAMING_WORD]"}
 
 
 class AudioEncodingArgs(Section):
@@ -84,6 +99,7 @@ class VoxtralRealtimeConfig(TransformerArgs):
     ada_rms_norm_t_cond: Literal[True]
     ada_rms_norm_t_cond_dim: Size
     multimodal: Multimodal
+    schedule: Schedule = Schedule()
 
     @property
     def encoder(self) -> EncoderArgs:
@@ -119,31 +135,31 @@ class VoxtralRealtimeConfig(TransformerArgs):
             abs(made - given) <= 1e-6,
             f"audio_encoding_args.frame_rate is {given}; hop and strides make {made} tokens a second",
         )
-        require(
-            self.vocab_size > WORD_ID,
-            f"vocab_size {self.vocab_size}: has no [STREAMING_PAD] and [STREAMING_WORD], "
-            f"ids {PAD_ID} and {WORD_ID}",
-        )
         return self
 
 
 class Options(Record):
     """Options of an export. Both options are written to the manifest.
 
-    delay_ms: how far text is behind audio, in multiples of 80 ms; several are separated by commas, the first
-        is the default.
     streaming: whether the bundle also transcribes live audio (`encode_chunk`).
+    delay_ms: how far text is behind audio, in multiples of 80 ms; several are separated by commas. Live audio
+        takes the first by default, a recording the last.
     """
 
-    delay_ms: str = Field(
-        default=str(PUBLISHED_DELAY_MS),
-        description="delay of text after audio: multiples of 80 ms up to 1200, or 2400; several with commas",
-    )
     streaming: bool = Field(default=False, description="add a component for live audio")
+    delay_ms: str = Field(
+        default=AUTO,
+        description="delay of text after audio: multiples of 80 ms up to 1200, or 2400; several with commas; "
+        f"{AUTO} is {LONGEST_DELAY_MS}, with streaming {PUBLISHED_DELAY_MS},{LONGEST_DELAY_MS}",
+        validate_default=True,
+    )
 
     @field_validator("delay_ms")
     @classmethod
-    def _are_delays(cls, text: str) -> str:
+    def _are_delays(cls, text: str, info: ValidationInfo) -> str:
+        if text == AUTO:
+            live = f"{PUBLISHED_DELAY_MS}," if info.data.get("streaming") else ""
+            return f"{live}{LONGEST_DELAY_MS}"
         parts = [part.strip() for part in text.split(",")]
         for part in parts:
             is_known = part.isascii() and part.isdecimal() and int(part) in DELAYS_MS
@@ -169,34 +185,45 @@ parse_config = partial(parse_params, VoxtralRealtimeConfig)
 
 
 def load_config(checkpoint: Path) -> VoxtralRealtimeConfig:
-    """Reads `checkpoint/params.json`, and checks the schedule in `tekken.json`.
+    """Reads `checkpoint/params.json`, and the schedule of `tekken.json`.
 
     Raises CheckpointNotFound or ConfigError.
     """
     config = parse_config(read_params(checkpoint), str(checkpoint / PARAMS))
     schedule = _schedule(checkpoint / TOKENIZER)
-    found, delay = (
-        schedule.get("streaming_n_left_pad_tokens", LEFT_PAD_TOKENS),
-        schedule.get("transcription_delay_ms", PUBLISHED_DELAY_MS),
-    )
-    if found != LEFT_PAD_TOKENS:
+    for name, token in TOKENS.items():
+        found = getattr(schedule, name)
+        if not 0 <= found < config.vocab_size:
+            raise ConfigError(
+                f"{checkpoint / TOKENIZER}: {token} has id {found}; "
+                f"expected less than vocab_size, {config.vocab_size}"
+            )
+    return config.model_copy(update={"schedule": schedule})
+
+
+def _schedule(path: Path) -> Schedule:
+    """The published schedule where the file is missing or broken: its tokenizer is checked elsewhere."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        ids = {token["token_str"]: token["rank"] for token in document["special_tokens"]}
+        audio = document.get("audio") or {}
+        first_text_id = document["config"]["default_num_special_tokens"]
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return Schedule()
+    missing = [token for token in TOKENS.values() if token not in ids]
+    if missing:
         raise ConfigError(
-            f"{checkpoint / TOKENIZER}: audio.streaming_n_left_pad_tokens {found}: "
-            f"only {LEFT_PAD_TOKENS} is supported"
+            f"{path}: special_tokens: {missing[0]} is missing; expected the tokenizer of Voxtral-Realtime"
         )
+    values = {name: ids[token] for name, token in TOKENS.items()} | {"first_text_id": first_text_id}
+    delay = audio.get("transcription_delay_ms", PUBLISHED_DELAY_MS)
     if delay != PUBLISHED_DELAY_MS:
         log.warning(
-            "%s: its delay is %s ms; an export takes %d unless it is given another delay",
-            checkpoint / TOKENIZER,
-            delay,
-            PUBLISHED_DELAY_MS,
+            "%s: its delay is %s ms; an export takes another unless it is given this one", path, delay
         )
-    return config
-
-
-def _schedule(tokenizer: Path) -> dict[str, Any]:
-    """The section `audio` of tekken.json; empty if the file has none. Its tokenizer is checked elsewhere."""
+    if "streaming_n_left_pad_tokens" in audio:
+        values["left_pad_tokens"] = audio["streaming_n_left_pad_tokens"]
     try:
-        return dict(json.loads(tokenizer.read_text(encoding="utf-8"))["audio"])
-    except (OSError, ValueError, RecursionError, LookupError, TypeError):
-        return {}
+        return Schedule.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {first_fault(error)}; expected the published tokenizer") from None

@@ -13,20 +13,15 @@ from model.checkpoint_format import PARAMS, TOKENIZER, WEIGHTS
 from model.family import Distribution, Synthetic
 from model.synthetic.checkpoint import plain_distribution, winning_scale
 from model.synthetic.tokenizer import tekken
-from model.voxtral_realtime.config import (
-    FIRST_TEXT_ID,
-    LEFT_PAD_TOKENS,
-    PAD_ID,
-    WORD_ID,
-    VoxtralRealtimeConfig,
-)
+from model.voxtral_realtime.config import PUBLISHED_DELAY_MS, Schedule, VoxtralRealtimeConfig
 from model.voxtral_realtime.modules import AUDIO
 
+SCHEDULE = Schedule()
 SPECIALS = {
     24: "[AUDIO]",
     25: "[BEGIN_AUDIO]",
-    PAD_ID: "[STREAMING_PAD]",
-    WORD_ID: "[STREAMING_WORD]",
+    SCHEDULE.pad_id: "[STREAMING_PAD]",
+    SCHEDULE.word_id: "[STREAMING_WORD]",
     34: "[REPEAT_AUDIO_TEXT]",
     35: "[TRANSCRIBE]",
 }
@@ -155,8 +150,8 @@ def _tekken(size: str) -> dict[str, Any]:
         "sampling_rate": encoding["sampling_rate"],
         "frame_rate": encoding["frame_rate"],
         "transcription_format": "streaming",
-        "transcription_delay_ms": 480,
-        "streaming_n_left_pad_tokens": LEFT_PAD_TOKENS,
+        "transcription_delay_ms": PUBLISHED_DELAY_MS,
+        "streaming_n_left_pad_tokens": SCHEDULE.left_pad_tokens,
         "streaming_look_ahead_ms": 2.5,
         "streaming_look_back_ms": 52.5,
         "audio_encoding_config": {
@@ -192,10 +187,10 @@ def _adjust(name: str, first: int, rows: np.ndarray, seed: int, config: VoxtralR
         rows -= rows.mean(axis=1, keepdims=True)
     if name != TOKEN_TABLE or first:
         return
-    pad = rows[PAD_ID] * winning_scale(config.vocab_size, PAD_CHANCE)
-    word = rows[WORD_ID] * winning_scale(config.vocab_size, WORD_CHANCE)
-    rows[:FIRST_TEXT_ID] /= 2
-    rows[PAD_ID], rows[WORD_ID] = pad, word
+    pad = rows[SCHEDULE.pad_id] * winning_scale(config.vocab_size, PAD_CHANCE)
+    word = rows[SCHEDULE.word_id] * winning_scale(config.vocab_size, WORD_CHANCE)
+    rows[: SCHEDULE.first_text_id] /= 2
+    rows[SCHEDULE.pad_id], rows[SCHEDULE.word_id] = pad, word
 
 
 SYNTHETIC = Synthetic(

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from io import RawIOBase
 from pathlib import Path
 from typing import IO
@@ -17,6 +18,7 @@ import soundfile
 import soxr
 
 from bundle.errors import UsageError, VoxportError, first_line
+from runtime.audio.gain import decibels
 
 BLOCK_S = 1.0  # seconds of a file in memory at a time, and of audio lost where a file is damaged
 MAX_MEMORY_BYTES = 2**24  # of a file from a pipe; a larger one is stored on disk
@@ -72,6 +74,15 @@ class Recording:
     def length_s(self) -> float | None:
         """Seconds of sound by the header; None where the header does not know."""
         return self._file.frames / self._file.samplerate if self._file.frames < UNKNOWN_FRAMES else None
+
+    def peak_dbfs(self) -> float:
+        """The largest sample of the mixed channels. Reads the file up to its first damage, and rewinds."""
+        peak, size = 0.0, int(BLOCK_S * self._file.samplerate)
+        with suppress(soundfile.LibsndfileError):
+            while len(block := self._file.read(size, dtype="float32", always_2d=True)):
+                peak = max(peak, float(np.abs(block.mean(axis=1)).max()))
+        self._file.seek(0)
+        return decibels(peak)
 
     def blocks(self) -> Iterator[np.ndarray]:
         """Blocks float32 [n] in [-1, 1] at `rate`. Raises UsageError on a sample that is not finite."""

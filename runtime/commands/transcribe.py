@@ -11,18 +11,27 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from bundle.command import integer
 from bundle.errors import UsageError
 from bundle.files import check_writable, write_whole
 from bundle.progress import Progress
 from runtime.audio.captions import Word, as_json, as_lines, as_srt, as_vtt, as_word_line
+from runtime.audio.gain import amplified, automatic, check_gain, recording_gain_db, watched
 from runtime.audio.sources import LiveSource, Recording, raw_stdin
 from runtime.commands import add_task_arguments, engine_options
 from runtime.opening import open_task
 from runtime.speech_to_text import SpeechToText
 
 FORMATS = ("text", "srt", "vtt", "json")
-LIVE_ONLY = {"rate": 16000, "channels": 1, "chunk": 1, "late": "wait"}  # and their defaults
+LIVE_ONLY = {  # and their defaults
+    "rate": 16000,
+    "channels": 1,
+    "chunk": 1,
+    "late": "wait",
+    "blank_penalty": False,
+}
 log = logging.getLogger(__name__)
 
 
@@ -41,7 +50,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--delay-ms",
         type=int,
         metavar="MS",
-        help="delay of text behind sound, one of the bundle's delays (default: its first)",
+        help="delay of text behind sound, one of the bundle's delays (default: the first for live sound, the "
+        "last for recordings)",
+    )
+    parser.add_argument(
+        "--gain",
+        type=check_gain,
+        metavar="auto|off|DB",
+        help="gain in decibels; auto raises quiet sound to a peak of -1 dBFS, slowly if it is live "
+        "(default: auto for recordings, off for live sound)",
     )
     _add_live_arguments(parser)
     add_task_arguments(parser)
@@ -77,6 +94,12 @@ def _add_live_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("wait", "drop"),
         help="with --live: what happens to sound that arrives faster than it is transcribed (default: wait)",
     )
+    parser.add_argument(
+        "--blank-penalty",
+        action="store_true",
+        default=None,
+        help="with --live: make text likelier after 16 s without any, because the model may ignore speech",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -108,7 +131,7 @@ def _check(arguments: argparse.Namespace) -> None:
         if getattr(arguments, name) is None:
             setattr(arguments, name, default)
         elif not arguments.live:
-            raise UsageError(f"transcribe: --{name} needs --live; give both or none")
+            raise UsageError(f"transcribe: --{name.replace('_', '-')} needs --live; give both or none")
 
 
 def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
@@ -116,8 +139,12 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
     text = ""
     words: list[Word] = []
     prints_at_once = arguments.format == "text" and not arguments.timestamps and not arguments.output
+    gain = recording_gain_db(arguments.gain or "auto", source.peak_dbfs())
+    if gain:
+        log.info("gain of %.1f dB", gain)
+    blocks = amplified(source.blocks(), gain) if gain else source.blocks()
     with nullcontext() if prints_at_once else Progress(source.length_s, "s of sound") as progress:
-        for delta in task.transcribe(source.blocks(), delay_ms=arguments.delay_ms):
+        for delta in task.transcribe(blocks, delay_ms=arguments.delay_ms):
             if prints_at_once:
                 print(delta.text if text.strip() else delta.text.lstrip(), end="", flush=True)
             text += delta.text
@@ -153,7 +180,11 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
     prints_text = arguments.format == "text" and not arguments.timestamps
     with _first_interruption(source.end):
         for delta in task.transcribe(
-            source.blocks(), delay_ms=arguments.delay_ms, live=True, chunk_tokens=arguments.chunk
+            _with_gain(source.blocks(), arguments.gain or "off", task.sample_rate),
+            delay_ms=arguments.delay_ms,
+            live=True,
+            chunk_tokens=arguments.chunk,
+            blank_penalty=arguments.blank_penalty,
         ):
             if prints_text:
                 print(delta.text, end="", flush=True)
@@ -164,6 +195,12 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
                 print(line, flush=True)
     if prints_text:
         print(flush=True)
+
+
+def _with_gain(blocks: Iterator[np.ndarray], gain: float | str, rate: int) -> Iterator[np.ndarray]:
+    if gain == "auto":
+        return automatic(blocks, rate)
+    return watched(blocks if gain == "off" else amplified(blocks, float(gain)), rate)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 from mistral_common.audio import mel_filter_bank
 
 from bundle.manifest import Bundle, ExportRequest
@@ -12,6 +13,8 @@ from export.model import Model
 from export.resolve import Source, resolve
 from export.verify.eager import EagerEngine
 from runtime.__main__ import main as runtime
+from runtime.audio.gain import amplified, recording_gain_db
+from runtime.audio.sources import Recording
 from runtime.engines import open_engine
 from runtime.engines.base import Engine, EngineOptions
 from runtime.families import read_constants
@@ -144,3 +147,25 @@ def test_artifacts_equal_the_reference_offline_and_streaming(inputs, tmp_path, t
     )
     for size in (1, 1279, 1280, 4001) if target != "coreml" else (4001,):
         assert fed(engine, constants, size, 1) == expected
+
+
+def test_a_quiet_recording_with_gain_gives_the_tokens_of_the_original(tmp_path):
+    """30 dB less. Without gain the tokens differ, because the scale of the mel is absolute."""
+    samples, rate = np.load(GOLDEN / "audio.npy"), 16000
+    source, request = Source(GOLDEN / "checkpoint"), ExportRequest(options={"streaming": True})
+    constants = Constants.model_validate(
+        source.family.constants(source.config, resolve(source, request).options)
+    )
+    model = Model(resolve(source, request), "BSHD")
+    engine = EagerEngine(model.components, model.module, "BSHD")
+
+    def tokens(level_db: float, gain: str) -> list[int]:
+        soundfile.write(tmp_path / "a.wav", samples * 10 ** (level_db / 20), rate, subtype="FLOAT")
+        recording = Recording(tmp_path / "a.wav", rate)
+        blocks = amplified(recording.blocks(), recording_gain_db(gain, recording.peak_dbfs()))
+        decoder = StreamingDecoder(engine.stream(), constants, DecodeOptions())
+        return [token for block in blocks for token in decoder.feed(block)] + list(decoder.finish())
+
+    original = tokens(0, "auto")
+    assert tokens(-30, "auto") == original != tokens(-30, "off")
+    assert tokens(0, "off") == np.load(GOLDEN / "reference.npz")["tokens"].tolist()

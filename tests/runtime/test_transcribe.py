@@ -49,13 +49,15 @@ def test_a_recording_is_transcribed_on_every_target(realtime_bundles, recording,
     )
     assert runtime(arguments) == 0
     assert capsys.readouterr().out.strip("\n") == found["text"].strip("\n")
-    assert runtime([*arguments, "--delay-ms", "80"]) == 0
+    assert runtime([*arguments, "--delay-ms", "80"]) == 0  # the last delay, as for a recording by default
+    assert capsys.readouterr().out.strip("\n") == found["text"].strip("\n")
+    assert runtime([*arguments, "--delay-ms", "480"]) == 0
     assert capsys.readouterr().out.strip() != found["text"]
 
 
 @pytest.mark.parametrize("form", ["text", "srt", "vtt", "json"])
 def test_every_format_is_written_to_a_file(realtime_bundles, recording, tmp_path, form, monkeypatch, capsys):
-    monkeypatch.setattr("bundle.command.LINE_INTERVAL_S", 0.0)
+    monkeypatch.setattr("bundle.progress.LINE_INTERVAL_S", 0.0)
     out = tmp_path / f"out.{form}"
     assert (
         runtime(
@@ -200,6 +202,9 @@ def test_conflicting_options_are_usage_errors(realtime_bundles, bundles, recordi
             "family voxtral_tts is text to speech, expected a bundle for speech to text",
         ),
         ([str(tmp_path / "gone.wav"), *onnx], "no such file"),
+        ([str(recording), *onnx, "--gain", "-200"], "--gain -200: expected auto, off, or -60 to 60 dB"),
+        ([str(recording), *onnx, "--gain", "loud"], "--gain loud: expected auto"),
+        ([str(recording), *onnx, "--blank-penalty"], "--blank-penalty needs --live"),
     ]
     for arguments, message in cases:
         assert runtime(["transcribe", *arguments]) == 2

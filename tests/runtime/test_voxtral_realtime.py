@@ -16,7 +16,7 @@ from mistral_common.tokens.tokenizers.audio import (
     TranscriptionFormat,
 )
 
-from bundle.errors import ConfigError, VoxportError
+from bundle.errors import ConfigError, UsageError, VoxportError
 from bundle.manifest import ExportRequest
 from bundle.spec import MAX_ROW_POSITION
 from export.model import Model
@@ -348,10 +348,80 @@ def test_a_word_ends_with_pads_or_where_it_is_too_long(eager):
     assert seen[:5] == [[], [], [], [], ["word"]] and seen[5:] == [*[[]] * 7, ["あ" * 80], []]
 
 
-def test_a_tokenizer_with_another_schedule_is_refused(tmp_path):
+def edited_tokenizer(tmp_path, edit):
+    """A checkpoint whose tekken.json was edited."""
     folder = shutil.copytree(embedded_default("voxtral_realtime"), tmp_path / "checkpoint")
     content = json.loads((folder / "tekken.json").read_text())
-    content["audio"]["streaming_n_left_pad_tokens"] = 16
+    edit(content)
     (folder / "tekken.json").write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match="streaming_n_left_pad_tokens 16"):
-        load_config(folder)
+    return folder
+
+
+def constants_of(folder) -> Constants:
+    source = Source(folder)
+    options = resolve(source, ExportRequest(options={"streaming": True})).options
+    return Constants.model_validate(source.family.constants(source.config, options))
+
+
+def test_special_tokens_and_the_silence_are_those_of_the_tokenizer(tmp_path):
+    def edit(content):
+        for token in content["special_tokens"]:
+            if token["token_str"] in ("[STREAMING_PAD]", "[TRANSCRIBE]"):  # these two change places
+                token["rank"] = 67 - token["rank"]
+        content["special_tokens"].sort(key=lambda token: token["rank"])
+        content["audio"]["streaming_n_left_pad_tokens"] = 16
+
+    found = constants_of(edited_tokenizer(tmp_path, edit))
+    assert (found.pad_id, found.word_id, found.bos_id, found.eos_id) == (35, 33, 1, 2)
+    assert found.left_pad_tokens == 16 and found.prompt_length(0) == 1 + 16 + 6
+    (tmp_path / "checkpoint" / "tekken.json").unlink()
+    assert constants_of(tmp_path / "checkpoint").pad_id == 32
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (lambda content: content["special_tokens"].pop(33), r"\[STREAMING_WORD\] is missing"),
+        (lambda content: content["audio"].update(streaming_n_left_pad_tokens=0), "left_pad_tokens"),
+        (lambda content: content["special_tokens"][32].update(rank=10**6), "has id 1000000; expected less"),
+    ],
+)
+def test_a_tokenizer_that_does_not_fit_is_refused(tmp_path, edit, says):
+    with pytest.raises(ConfigError, match=says):
+        load_config(edited_tokenizer(tmp_path, edit))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, (2400,)), ({"streaming": True}, (480, 2400)), ({"streaming": True, "delay_ms": "80"}, (80,))],
+)
+def test_default_delays(options, expected):
+    assert Options(**options).delays_ms == expected
+
+
+def test_a_recording_takes_the_last_delay_and_live_sound_the_first(eager):
+    _, constants = eager
+    assert constants.delay_index(None, live=True) == 0 and constants.delay_index(None, live=False) == 1
+    assert constants.delay_index(480, live=False) == 0
+    with pytest.raises(UsageError, match="delays of 480, 80 ms") as caught:
+        constants.delay_index(2400, live=False)
+    assert caught.value.field == "delay_ms"
+
+
+@pytest.mark.parametrize(
+    ("margin", "penalised", "expected"),
+    # the penalty of token 200 + n is min(7, n / 2): it exceeds a margin of 3 at n = 7, and of 6.75 at n = 14
+    [(3.0, True, 207), (6.75, True, 214), (7.5, True, None), (3.0, False, None)],
+)
+def test_a_long_run_of_pads_is_penalised(eager, margin, penalised, expected):
+    """Planted logits: [STREAMING_PAD] is always ahead of token 1000 by the same margin."""
+    engine, constants = eager
+    decoder = StreamingDecoder(engine.stream(), constants, DecodeOptions(blank_penalty=penalised))
+    logits = np.full((1, constants.vocab_size), -20, np.float32)
+    logits[0, 1000], logits[0, constants.pad_id] = 0, margin
+    tokens = [decoder._choose(logits) for _ in range(450)]
+    assert logits[0, constants.pad_id] == np.float32(margin)  # the observed logits stay as they are
+    if expected is None:
+        assert set(tokens) == {constants.pad_id}
+    else:
+        assert tokens.index(1000) == expected and tokens[expected + 1 : expected + 100].count(1000) == 0

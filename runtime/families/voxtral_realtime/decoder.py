@@ -14,6 +14,9 @@ from runtime.families.base import Count, Id
 
 ENCODER, LIVE_ENCODER = "audio_encoder", "encode_chunk"  # the second one is in bundles for live streams
 Observer = Callable[[str, np.ndarray], None]
+# A long stream can stay at [STREAMING_PAD] over speech. Its logit is then up to 6.6 above the next one, in
+# silence at least 8.5. Pauses between sentences have up to 165 in a row (vllm, pull request 47615).
+BLANK_RUN, PENALTY_PER_BLANK, MOST_PENALTY = 200, 0.5, 7.0
 
 
 class Constants(Record):
@@ -73,15 +76,20 @@ class Constants(Record):
         """
         return 1 + self.left_pad_tokens + self.delays[delay]
 
-    def delay_index(self, delay_ms: int | None) -> int:
-        """Number of a delay in `delays_ms`; None is the first. Raises UsageError that lists them."""
+    def delay_index(self, delay_ms: int | None, live: bool) -> int:
+        """Number of a delay in `delays_ms`. Raises UsageError that lists them.
+
+        None is the first for live audio. A recording needs no low delay, so there it is the last.
+        """
         if delay_ms is not None and delay_ms not in self.delays_ms:
             raise UsageError(
                 f"delay_ms {delay_ms}: this bundle has delays of {', '.join(map(str, self.delays_ms))} ms; "
                 "export it with this delay",
                 field="delay_ms",
             )
-        return 0 if delay_ms is None else self.delays_ms.index(delay_ms)
+        if delay_ms is None:
+            return 0 if live else len(self.delays_ms) - 1
+        return self.delays_ms.index(delay_ms)
 
 
 @dataclass(frozen=True)
@@ -89,12 +97,14 @@ class DecodeOptions:
     """`delay` is the number of one of the bundle's delays.
 
     `chunk_tokens` are encoded per call of the audio encoder; None is the largest number, 1 has the lowest
-    latency. `forced` int64 [n] are fed back instead of the chosen tokens.
+    latency. `forced` int64 [n] are fed back instead of the chosen tokens. `blank_penalty` lowers the logit of
+    [STREAMING_PAD] in a long run of it.
     """
 
     delay: int = 0
     chunk_tokens: int | None = None
     forced: np.ndarray | None = None
+    blank_penalty: bool = False
 
 
 class StreamingDecoder:
@@ -118,6 +128,7 @@ class StreamingDecoder:
         """
         self._stream, self._constants, self._observe = stream, constants, observe
         self._delay, self._forced = options.delay, options.forced
+        self._penalises_blanks, self._blanks = options.blank_penalty, 0  # [STREAMING_PAD] in a row
         self._encoder = StreamingEncoder(stream, constants, options.chunk_tokens, observe)
         self._prompt: list[np.ndarray] = []  # audio embeddings until the prompt is complete
         self.position = 0  # in the decoder's cache
@@ -147,7 +158,12 @@ class StreamingDecoder:
 
     def _choose(self, logits: np.ndarray) -> int:
         """logits float32 [1, vocab] -> the token. The next position takes it, or the forced one."""
+        pad_id = self._constants.pad_id
+        if self._penalises_blanks and self._blanks > BLANK_RUN:
+            logits = logits.copy()
+            logits[0, pad_id] -= min(MOST_PENALTY, PENALTY_PER_BLANK * (self._blanks - BLANK_RUN))
         token = int(logits[0].argmax())
+        self._blanks = self._blanks + 1 if token == pad_id else 0
         index = self.position - self._constants.prompt_length(self._delay)
         self._token = token if self._forced is None else int(self._forced[index])
         return token

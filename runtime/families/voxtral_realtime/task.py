@@ -49,8 +49,10 @@ class VoxtralSpeechToText(SpeechToText):
         delay_ms: int | None = None,
         live: bool = False,
         chunk_tokens: int = 1,
+        blank_penalty: bool = False,
     ) -> Iterator[TranscriptDelta]:
-        options = DecodeOptions(self._constants.delay_index(delay_ms), chunk_tokens if live else None)
+        delay = self._constants.delay_index(delay_ms, live)
+        options = DecodeOptions(delay, chunk_tokens if live else None, blank_penalty=blank_penalty)
         if live:
             self.check_live()
         decoder = StreamingDecoder(self._engine.stream(), self._constants, options)

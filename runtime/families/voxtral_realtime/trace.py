@@ -9,17 +9,18 @@ from runtime.trace import ArraySpec
 
 
 def _inputs(constants: Constants) -> dict[str, ArraySpec]:
-    """`audio` float32 [n] at `sample_rate`."""
-    return {"audio": ArraySpec((None,))}
+    """`audio` float32 [n] at `sample_rate`; optionally `delay` int64 [1], a number in `delays_ms`."""
+    return {"audio": ArraySpec((None,)), "delay": ArraySpec((1,), (len(constants.delays),), is_optional=True)}
 
 
 def _run(engine: Engine, constants: Constants, inputs: Arrays, live: bool) -> Arrays:
-    """All values at the first delay of the bundle. `live` feeds and encodes 80 ms at a time."""
+    """All values at one delay, by default the first. `live` feeds and encodes 80 ms at a time."""
+    delay = int(inputs["delay"][0]) if "delay" in inputs else 0
     values: dict[str, list[np.ndarray]] = {"mel": [], "audio_embeds": [], "logits": []}
     decoder = StreamingDecoder(
         engine.stream(),
         constants,
-        DecodeOptions(chunk_tokens=1 if live else None),
+        DecodeOptions(delay, chunk_tokens=1 if live else None),
         lambda name, array: values[name].append(array),
     )
     samples = inputs["audio"]
@@ -31,7 +32,7 @@ def _run(engine: Engine, constants: Constants, inputs: Arrays, live: bool) -> Ar
     return {
         "mel": np.concatenate(values["mel"]).T,
         "audio_embeds": embeddings,
-        "prompt_len": np.array(constants.prompt_length(0)),
+        "prompt_len": np.array(constants.prompt_length(delay)),
         "n_audio": np.array(len(embeddings)),
         "prefill_logits": values["logits"][0][0],
         "tokens": np.array(tokens),

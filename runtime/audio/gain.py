@@ -1,0 +1,121 @@
+"""Gain of recordings and of live sound. The scale of the model's mel is absolute, so quiet words get lost.
+
+Levels are in dBFS: decibels of the largest sample, relative to full scale.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from math import inf, log10
+
+import numpy as np
+
+from bundle.errors import UsageError
+
+QUIET_DBFS = -26.0  # below it, a warning
+AUTO_BELOW_DBFS, AUTO_TARGET_DBFS = -6.0, -1.0  # the peak of a recording that gets gain, and its new peak
+SILENCE_DBFS = -60.0  # below it nobody speaks: no gain
+MOST_GAIN_DB = 60.0
+LIVE_MOST_DB = 30.0
+LIVE_STEP_S = 0.02  # the gain of live sound changes in such steps
+RISE_DB_PER_S = 3.0  # slower than words, so that their loudness keeps its shape
+RELEASE_DB_PER_S = 1.0  # how fast a loud moment is forgotten
+WARN_AFTER_S = 10.0  # of live sound
+log = logging.getLogger(__name__)
+
+
+def decibels(peak: float) -> float:
+    return 20 * log10(peak) if peak > 0 else -inf
+
+
+def factor(gain_db: float) -> float:
+    return float(10 ** (gain_db / 20))
+
+
+def check_gain(gain: float | str) -> float | str:
+    """`auto`, `off`, or a number of decibels. Raises UsageError."""
+    if isinstance(gain, str) and gain in ("auto", "off"):
+        return gain
+    try:
+        value = float(gain)
+    except ValueError:
+        value = inf
+    if not -MOST_GAIN_DB <= value <= MOST_GAIN_DB:
+        raise UsageError(
+            f"gain {gain}: expected auto, off, or -{MOST_GAIN_DB:g} to {MOST_GAIN_DB:g} dB", field="gain"
+        )
+    return value
+
+
+def recording_gain_db(gain: float | str, peak_dbfs: float) -> float:
+    """Decibels to add to a recording with this peak. Warns where it stays quiet."""
+    if gain == "auto":
+        is_low = SILENCE_DBFS <= peak_dbfs < AUTO_BELOW_DBFS
+        added = AUTO_TARGET_DBFS - peak_dbfs if is_low else 0.0
+    else:
+        added = 0.0 if gain == "off" else float(gain)
+    if peak_dbfs + added < QUIET_DBFS:
+        warn_quiet(peak_dbfs + added)
+    return added
+
+
+def warn_quiet(peak_dbfs: float) -> None:
+    if peak_dbfs < SILENCE_DBFS:
+        log.warning("the sound has a peak of %.0f dBFS, which is silence", peak_dbfs)
+    else:
+        log.warning(
+            "the sound is quiet: its peak is %.0f dBFS; words may be missing, try --gain auto", peak_dbfs
+        )
+
+
+def amplified(blocks: Iterable[np.ndarray], gain_db: float) -> Iterator[np.ndarray]:
+    """Blocks float32 [n] with a fixed gain, clipped to [-1, 1]. Warns at the end of clipped samples."""
+    scale, clipped = factor(gain_db), 0
+    for block in blocks:
+        louder = (block * np.float32(scale)).astype(np.float32)
+        clipped += int((np.abs(louder) > 1).sum())
+        yield np.clip(louder, -1, 1)
+    if clipped:
+        log.warning("a gain of %.1f dB clipped %d samples; give less", gain_db, clipped)
+
+
+def automatic(blocks: Iterable[np.ndarray], rate: int) -> Iterator[np.ndarray]:
+    """Live blocks float32 [n] with a slow automatic gain and a limiter; never above the peak of a recording.
+
+    The gain rises slowly towards the target and falls at once. How the sound is divided into blocks changes
+    no sample. At most 20 ms wait for the rest of their step.
+    """
+    step = round(LIVE_STEP_S * rate)
+    control, waiting = _GainControl(), np.zeros(0, np.float32)
+    for block in blocks:
+        waiting = np.concatenate((waiting, block))
+        whole = len(waiting) // step * step
+        ready, waiting = waiting[:whole], waiting[whole:]
+        yield np.concatenate([ready[:0], *(control.apply(part) for part in ready.reshape(-1, step))])
+    if len(waiting):
+        yield control.apply(waiting)
+
+
+class _GainControl:
+    def __init__(self) -> None:
+        self._gain, self._level = 1.0, 0.0  # level: the peak, slowly forgotten
+
+    def apply(self, samples: np.ndarray) -> np.ndarray:
+        peak = float(np.abs(samples).max())
+        self._level = max(peak, self._level * factor(-RELEASE_DB_PER_S * LIVE_STEP_S))
+        before = self._gain
+        if decibels(self._level) >= SILENCE_DBFS:
+            wanted = min(factor(LIVE_MOST_DB), factor(AUTO_TARGET_DBFS) / self._level)
+            self._gain = max(1.0, min(wanted, before * factor(RISE_DB_PER_S * LIVE_STEP_S)))
+        ramp = np.linspace(min(before, self._gain), self._gain, len(samples), dtype=np.float32)
+        return samples * ramp
+
+
+def watched(blocks: Iterable[np.ndarray], rate: int) -> Iterator[np.ndarray]:
+    """The same blocks. Warns once, after 10 s, if the sound is quiet."""
+    peak, count = 0.0, 0
+    for block in blocks:
+        if count <= WARN_AFTER_S * rate:
+            peak, count = max(peak, float(np.abs(block).max(initial=0.0))), count + len(block)
+            if count > WARN_AFTER_S * rate and decibels(peak) < QUIET_DBFS:
+                warn_quiet(decibels(peak))
+        yield block
