@@ -26,10 +26,7 @@ def bundle_name(resolved: Resolved, checkpoint: str, target: Target) -> str:
     parts += [f"{component}-{recipe}" for component, recipe in overrides if recipe != request.quant]
     if request.rules:
         parts.append(f"rules-{_digest(request.rules)}")
-    defaults = family.options(**family.option_defaults(resolved.source.config)).model_dump()
-    parts += [
-        _part(name, value) for name, value in resolved.options.model_dump().items() if value != defaults[name]
-    ]
+    parts += _changed_options(resolved)
     if resolved.cache_length != family.default_cache(resolved.source.config):
         parts.append(f"cache-{resolved.cache_length}")
     if target.compute_precision != target.compute_precisions[0]:
@@ -39,6 +36,18 @@ def bundle_name(resolved: Resolved, checkpoint: str, target: Target) -> str:
         return name
     kept = name.encode()[: MAX_NAME - 9].decode(errors="ignore")
     return f"{kept}-{_digest(name)}"
+
+
+def _changed_options(resolved: Resolved) -> list[str]:
+    """The default of an option may depend on the other ones."""
+    family, values = resolved.source.family, resolved.options.model_dump()
+    found = []
+    for name, value in values.items():
+        others = {other: values[other] for other in values if other != name}
+        defaults = family.options(**family.option_defaults(resolved.source.config) | others)
+        if value != getattr(defaults, name):
+            found.append(_part(name, value))
+    return found
 
 
 def _part(name: str, value: Any) -> str:

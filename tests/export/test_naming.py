@@ -75,7 +75,9 @@ def test_a_name_is_legible():
     )
     assert name_of(given, "float16") == "tiny-onnx-w8-codec-none-euler-steps-3-cache-64-float16"
     given = resolved(realtime, options={"delay_ms": "480,960", "streaming": True})
-    assert name_of(given) == "tiny-onnx-none-delay-ms-480+960-streaming"
+    assert name_of(given) == "tiny-onnx-none-streaming-delay-ms-480+960"
+    for options in ({"streaming": True}, {"delay_ms": "2400"}):  # the default delays depend on streaming
+        assert "delay" not in name_of(resolved(realtime, options=options))
 
 
 def test_a_long_name_is_cut_and_remains_its_own():
