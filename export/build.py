@@ -49,7 +49,8 @@ NOT_ARTIFACTS = (MANIFEST, REPORT, RECORD)  # files about the bundle
 class Output:
     """The output folder of a bundle, and how to write it. `memory` is the estimated peak in bytes.
 
-    With `keep_going`, all graphs are checked, even if one does not match eager.
+    With `keep_going`, all graphs are checked, even if one does not match eager. `page` is the file for the
+    page of charts, which is also written where the bundle does not match eager.
     """
 
     folder: Path
@@ -57,6 +58,7 @@ class Output:
     verify: bool = True
     keep_going: bool = False
     memory: int = 0
+    page: Path | None = None
 
 
 def build(resolved: Resolved, job: ExportJob, target: Target, output: Output) -> bool:
@@ -78,7 +80,7 @@ def build(resolved: Resolved, job: ExportJob, target: Target, output: Output) ->
         finished, checked = _lower(resolved, target, model, job, folder, output)
         manifest = _write_bundle(source, target, job, finished, folder)
         if output.verify:
-            _verify(resolved, target, model, manifest, folder, checked)
+            _verify(resolved, target, model, manifest, folder, checked, output.page)
         (folder / RECORD).unlink()
     return True
 
@@ -186,6 +188,7 @@ def _verify(
     manifest: Manifest,
     folder: Path,
     checked: Sequence[Result],
+    page: Path | None,
 ) -> None:
     """Writes the result into the manifest and the README.
 
@@ -193,6 +196,10 @@ def _verify(
     """
     log.info("%s: verifying", manifest.job.source.name)
     result = verify(Bundle(folder), resolved, target, model=model, checked=checked)
+    if page:
+        from export.report.page import write_page  # matplotlib takes a second
+
+        write_page(page, Bundle(folder), result, model.layer_errors)
     _raise_failures(manifest.job, result, folder)
     verified = {"verification": result.stored(), "executed_by": target.runners[0]}
     _write_texts(resolved.source, target, manifest.model_copy(update=verified), folder)

@@ -35,7 +35,7 @@ class Model:
         self.components = resolved.components(layout)
         self._loaded: dict[str, Graph] = {}
         self.weight_errors: dict[str, WeightError] = {}
-        self.quantized: dict[str, list[str]] = {}
+        self.layer_errors: dict[str, dict[str, float]] = {}  # |w - q| / |w| by graph and path
 
     def graph(self, name: str) -> Graph:
         """One graph with its weights."""
@@ -56,7 +56,9 @@ class Model:
         if report := quantizer.report():
             searched, min_max = report["weight_error"], report["weight_error_min_max"]
             self.weight_errors[graph] = WeightError(searched=searched, min_max=min_max)
-        self.quantized[graph] = quantizer.quantized
+        self.layer_errors[graph] = {
+            path: (found.searched / max(found.norm, 1e-30)) ** 0.5 for path, found in quantizer.errors.items()
+        }
         components = tuple(component for component in self.components if component.graph == graph)
         return Graph(graph, module, components)
 

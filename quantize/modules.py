@@ -226,15 +226,14 @@ def pack_modules(module: nn.Module) -> None:
 
 @dataclass
 class Quantizer:
-    """Applies a recipe while weights are loaded, one weight at a time, and adds up the errors.
+    """Applies a recipe while weights are loaded, one weight at a time, and keeps the errors.
 
     `never(path)` is true for weights that no recipe may change.
     """
 
     recipe: Recipe
     never: Callable[[str], bool] = lambda path: False
-    errors: SquaredErrors = field(default_factory=SquaredErrors)
-    quantized: list[str] = field(default_factory=list)
+    errors: dict[str, SquaredErrors] = field(default_factory=dict)  # by path
 
     def __call__(self, path: str, module: nn.Module, weight: torch.Tensor) -> QuantizedModule | None:
         """The module that replaces `module`, or None if the recipe keeps floating point.
@@ -251,8 +250,7 @@ class Quantizer:
                 f"{path}: {scheme.describe()} changes the weight more than rounding to nearest can: "
                 f"{found.errors}; this is a defect of the scheme"
             )
-        self.errors += found.errors
-        self.quantized.append(path)
+        self.errors[path] = found.errors
         return found.module
 
     def report(self) -> dict[str, float]:
@@ -260,9 +258,10 @@ class Quantizer:
 
         Empty if nothing was quantised.
         """
-        if not self.errors.norm:
+        total = sum(self.errors.values(), SquaredErrors())
+        if not total.norm:
             return {}
         return {
-            "weight_error": sqrt(self.errors.searched / self.errors.norm),
-            "weight_error_min_max": sqrt(self.errors.min_max / self.errors.norm),
+            "weight_error": sqrt(total.searched / total.norm),
+            "weight_error_min_max": sqrt(total.min_max / total.norm),
         }

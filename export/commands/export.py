@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bundle.completion import complete_values
+from bundle.errors import UsageError
+from bundle.files import check_writable
 from bundle.manifest import Bundle
 from export.commands.request import add_request_arguments, resolve_arguments
 from export.targets import TARGETS, check_recipes, open_target, parse_targets
@@ -37,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of the bundle, or of all bundles if there are several targets "
         f"(default: {ARTIFACTS}/NAME-TARGET-RECIPE, and each option that differs from its default)",
     )
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE.html", help="write a page of charts about the verification"
+    )
     for flag, help_text in (
         ("--force", "replace the contents of the output folder"),
         ("--keep-going", "check all graphs even if one does not match eager PyTorch"),
@@ -49,6 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     targets = [open_target(name, arguments.compute_precision) for name in parse_targets(arguments.target)]
+    if arguments.report:
+        if len(targets) > 1 or arguments.no_verify:
+            raise UsageError(
+                "export: --report is for one target that is verified; leave it out", field="report"
+            )
+        check_writable(arguments.report)
     resolved = resolve_arguments(arguments)
     for target in targets:  # a wrong rule fails before anything is lowered
         check_recipes(target, resolved.recipes.values())
@@ -92,7 +103,9 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
             "seconds": round(seconds / speed(), 1),
         }
     job = make_job(resolved, target, name)
-    output = Output(out, arguments.force, verifies, arguments.keep_going, expected["memory_bytes"])
+    output = Output(
+        out, arguments.force, verifies, arguments.keep_going, expected["memory_bytes"], arguments.report
+    )
     made = build(resolved, job, target, output)
     bundle = Bundle(out)
     status = bundle.manifest.verification.status

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bundle.command import integer
 from bundle.errors import UsageError, VerificationError, VoxportError
-from bundle.files import write_whole
+from bundle.files import check_writable, write_whole
 from bundle.manifest import Bundle
 from bundle.progress import Progress
 from export.commands.request import add_checkpoint_argument, open_source
@@ -36,15 +36,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_compute_units(parser)
     add_device(parser)
     parser.add_argument("--details", action="store_true", help="print a line for every comparison and check")
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE.html", help="write a page of charts, sound and figures"
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON on stdout")
 
 
 def run(arguments: argparse.Namespace) -> int:
     bundle = Bundle(arguments.bundle)
     job = bundle.job
+    if arguments.report:
+        check_writable(arguments.report)
     options = EngineOptions(None, arguments.compute_precision, arguments.compute_units, arguments.device)
     check_options(bundle, options)
     bundle.check_hashes()
+    from export.model import Model
     from export.staging import REPORT
     from export.targets import target_of_job
     from export.verify.manifest_check import check_manifest, check_source
@@ -60,9 +66,14 @@ def run(arguments: argparse.Namespace) -> int:
     units = arguments.compute_units
     if units not in (None, "all") and None not in (precisions or target.verification_precisions):
         raise UsageError(f"--compute-units {units}: for Core ML, which does not run here; leave it out")
+    model = Model(resolved, target.layout, job.compute_precision)
     verify_options = VerifyOptions(arguments.steps, precisions, units, arguments.device)
     with Progress(count_steps(resolved, target, verify_options), "checks"):
-        result = verify(bundle, resolved, target, verify_options)
+        result = verify(bundle, resolved, target, verify_options, model)
+    if arguments.report:
+        from export.report.page import write_page
+
+        write_page(arguments.report, bundle, result, model.layer_errors)
     report = result.report()
     try:
         write_whole(arguments.bundle / REPORT, report.encode())

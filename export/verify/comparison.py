@@ -219,7 +219,16 @@ class Report:
     values: dict[str, float]
 
 
-Result = Comparison | Check | Report
+@dataclass(frozen=True)
+class FreeRun:
+    """What a free run of one engine gave: float32 samples or int64 tokens [n]. For the page of charts."""
+
+    name: str
+    engine: str
+    values: np.ndarray
+
+
+Result = Comparison | Check | Report | FreeRun
 
 
 def most_by_chance(calls: int, probability: float) -> int:

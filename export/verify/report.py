@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bundle.manifest import Verification
-from export.verify.comparison import Check, Comparison, Report, Result, finite, least_margin
+from export.verify.comparison import Check, Comparison, FreeRun, Report, Result, finite, least_margin
 
 HEADINGS = (
     f"{'component':<14} {'output':<16} {'check':<36} {'lowering':>9} {'bar':>7} {'worst':>9} {'beyond':>7} "
     f"{'allowed':>7} {'distance':>9} {'bar':>7} {'margin':>8} {'quantisation':>13} {'bar':>7}"
 )
-SUMMARY_HEADINGS = (
-    f"{'component':<16} {'lowering':>9} {'bar':>9} {'quantisation':>14} {'bar':>9}   nearest to its bar"
-)
+SUMMARY = "{:<16} {:>9} {:>9} {:>14} {:>9}   {}"
+SUMMARY_HEADINGS = ("component", "lowering", "bar", "quantisation", "bar", "nearest to its bar")
 
 
 @dataclass(frozen=True)
@@ -23,13 +22,15 @@ class VerificationResult:
 
     rows: tuple[Comparison | Check, ...]
     reports: dict[str, dict[str, float]]
+    free_runs: tuple[FreeRun, ...] = ()
 
     @classmethod
     def of(cls, results: Iterable[Result]) -> "VerificationResult":
         found = list(results)
         return cls(
-            tuple(result for result in found if not isinstance(result, Report)),
+            tuple(result for result in found if isinstance(result, Comparison | Check)),
             {result.name: result.values for result in found if isinstance(result, Report)},
+            tuple(result for result in found if isinstance(result, FreeRun)),
         )
 
     @property
@@ -71,20 +72,23 @@ def table(result: VerificationResult) -> str:
     return "\n".join(lines)
 
 
-def summary(result: VerificationResult) -> str:
-    """Text: the verdict in words, the closest margin, and a line for each component."""
+def verdict(result: VerificationResult) -> str:
+    """Whether all checks hold, and how near the closest comparison is to its bar."""
     comparisons = [row for row in result.rows if isinstance(row, Comparison)]
-    failed = failures(result)
     done = len(result.rows) - sum(isinstance(row, Check) and row.left_out for row in result.rows)
-    lines = [f"failed: {len(failed)} of {done} checks do not hold", *(f"  {text}" for text in failed)]
+    failed = len(failures(result))
+    first = f"failed: {failed} of {done} checks do not hold"
     if not failed:
-        lines = [f"passed: the artifacts match eager PyTorch in all {done} checks"]
-    if comparisons:
-        lines += [_closest(least_margin(comparisons)), "", SUMMARY_HEADINGS]
-        lines += [
-            _component_line([row for row in comparisons if row.component == name])
-            for name in dict.fromkeys(row.component for row in comparisons)
-        ]
+        first = f"passed: the artifacts match eager PyTorch in all {done} checks"
+    return "\n".join([first, *([_closest(least_margin(comparisons))] if comparisons else [])])
+
+
+def summary(result: VerificationResult) -> str:
+    """Text: the verdict, each failure, and a line for each component."""
+    first, *closest = verdict(result).split("\n")
+    lines = [first, *(f"  {text}" for text in failures(result)), *closest]
+    if rows := component_rows([row for row in result.rows if isinstance(row, Comparison)]):
+        lines += ["", SUMMARY.format(*SUMMARY_HEADINGS), *(SUMMARY.format(*row.values()) for row in rows)]
     return "\n".join(
         [*lines, "", "--details shows every comparison; docs/verification.md explains the columns"]
     )
@@ -98,17 +102,35 @@ def _closest(row: Comparison) -> str:
     return f"Closest: {where} could be {factor} times as far from eager and would still pass."
 
 
-def _component_line(rows: list[Comparison]) -> str:
-    """The lowering error of the output that is nearest to its bar, and the largest quantisation error."""
+def component_rows(comparisons: list[Comparison]) -> list[dict[str, str]]:
+    """The columns of the summary as text, for each component: the lowering error of the output that is
+    nearest to its bar, and the largest quantisation error.
+    """
+    by_component: dict[str, list[Comparison]] = {}
+    for row in comparisons:
+        by_component.setdefault(row.component, []).append(row)
+    return [_component_row(name, rows) for name, rows in by_component.items()]
+
+
+def _component_row(component: str, rows: list[Comparison]) -> dict[str, str]:
     row = least_margin(rows)
-    error, bar = (
-        (row.worst, row.float_bar) if row.worst <= row.float_bar else (row.distance, row.distance_bar)
-    )
+    error, bar = error_and_bar(row)
     coarsest = max(rows, key=lambda row: row.quantisation_error or 0.0)
-    return (
-        f"{row.component:<16} {_short(error):>9} {_short(bar):>9} {_short(coarsest.quantisation_error):>14} "
-        f"{_short(coarsest.quantisation_bar):>9}   {row.output} ({row.name}){'' if row.passed else ' FAILED'}"
-    )
+    return {
+        "component": component,
+        "error": _short(error),
+        "bar": _short(bar),
+        "quantisation": _short(coarsest.quantisation_error),
+        "quantisation_bar": _short(coarsest.quantisation_bar),
+        "where": f"{row.output} ({row.name}){'' if row.passed else ' FAILED'}",
+    }
+
+
+def error_and_bar(row: Comparison) -> tuple[float, float]:
+    """The largest error with its bar; where that is beyond it because of ties, the distance with its bar."""
+    if row.worst <= row.float_bar or row.distance_bar is None:
+        return row.worst, row.float_bar
+    return row.distance, row.distance_bar
 
 
 def failures(result: VerificationResult) -> list[str]:

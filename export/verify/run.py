@@ -124,7 +124,7 @@ def open_context(
     bars = _bars(graphs, target, is_float16)
     reference = Model(resolved.in_full_precision(), layout)
     is_large = resolved.source.is_large
-    is_rounded = any(model.quantized.values()) or bundle.job.compute_precision == "float16"
+    is_rounded = any(model.layer_errors.values()) or bundle.job.compute_precision == "float16"
     unrounded = EagerEngine(components, model.module, layout, float_activations)
     if mode.float_activations:
         artifact = target.open_with_float_activations(bundle, mode.engine)

@@ -6,7 +6,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from export.verify.comparison import ROUNDING_FACTOR, Check, Comparison, Report, least_margin, measure
+from export.verify.comparison import (
+    ROUNDING_FACTOR,
+    Check,
+    Comparison,
+    FreeRun,
+    Report,
+    least_margin,
+    measure,
+)
 from export.verify.context import (
     MAX_ROWS,
     Context,
@@ -222,7 +230,7 @@ def compare_codes(reference: ForcedRun, found: np.ndarray, bar: float) -> Check:
 
 def check_free_run(
     context: Context, workload: VerificationWorkload[Constants], constants: Constants
-) -> Iterable[Check | Report]:
+) -> Iterable[Check | Report | FreeRun]:
     """A run of the artifact that continues from its own codes is finite, and not empty unless eager's is.
 
     Its distance from eager, and that of eager from full precision, are reported.
@@ -232,10 +240,14 @@ def check_free_run(
     artifact = workload.free_run(engines.artifact.stream(), constants, steps)
     passed = bool(np.isfinite(artifact).all()) and bool(len(artifact)) >= bool(len(eager))
     yield Check("free run", passed, "finite" if passed else "empty, or with values that are not finite")
+    yield from (
+        FreeRun("free run", name, values) for name, values in (("eager", eager), ("artifact", artifact))
+    )
     if passed:
         yield Report("free run, artifact and eager", workload.compare(artifact, eager, constants))
     if engines.full:
         full = workload.free_run(engines.full.stream(), constants, steps)
+        yield FreeRun("free run", "full precision", full)
         yield Report("free run, eager and full precision", workload.compare(eager, full, constants))
 
 
