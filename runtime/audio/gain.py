@@ -14,7 +14,7 @@ from bundle.errors import UsageError
 QUIET_DBFS = -26.0  # below it, a warning
 AUTO_BELOW_DBFS, AUTO_TARGET_DBFS = -6.0, -1.0  # the peak of a recording that gets gain, and its new peak
 SILENCE_DBFS = -60.0  # below it nobody speaks: no gain
-MOST_GAIN_DB = 60.0
+MOST_GAIN_DB, MOST_AUTO_DB = 60.0, 40.0  # more than that would make hiss as loud as speech
 LIVE_MOST_DB = 30.0
 LIVE_STEP_S = 0.02  # the gain of live sound changes in such steps
 RISE_DB_PER_S = 3.0  # slower than words, so that their loudness keeps its shape
@@ -50,7 +50,7 @@ def recording_gain_db(gain: float | str, peak_dbfs: float) -> float:
     """Decibels to add to a recording with this peak. Warns where it stays quiet."""
     if gain == "auto":
         is_low = SILENCE_DBFS <= peak_dbfs < AUTO_BELOW_DBFS
-        added = AUTO_TARGET_DBFS - peak_dbfs if is_low else 0.0
+        added = min(MOST_AUTO_DB, AUTO_TARGET_DBFS - peak_dbfs) if is_low else 0.0
     else:
         added = 0.0 if gain == "off" else float(gain)
     if peak_dbfs + added < QUIET_DBFS:

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -267,6 +268,28 @@ def test_say_writes_the_same_samples_to_a_file_and_to_stdout(bundles, tmp_path):
     samples, rate = soundfile.read(tmp_path / "a.wav", dtype="int16")
     assert rate == 24000
     np.testing.assert_array_equal(np.frombuffer(streamed, "<i2"), samples)
+
+
+def test_say_speaks_a_sentence_while_the_next_one_arrives(bundles):
+    """Samples come before stdin is closed; all of them equal those of the whole text."""
+    text = (
+        "This sentence is long enough to be spoken before the next one is complete. And this is the next one."
+    )
+    base = [sys.executable, "-m", "runtime", "say", "--bundle", str(bundles / "onnx"), "--stream"]
+    process = subprocess.Popen([*base, "-"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin and process.stdout
+    timer = threading.Timer(240, process.kill)  # a command that waits for the end of stdin
+    timer.start()
+    process.stdin.write(text[:85].encode())
+    process.stdin.flush()
+    first = process.stdout.read(2 * 1920)
+    assert len(first) == 2 * 1920
+    process.stdin.write(text[85:].encode())
+    process.stdin.close()
+    streamed = first + process.stdout.read()
+    timer.cancel()
+    whole = subprocess.run([*base, text], cwd=ROOT, check=True, capture_output=True).stdout
+    assert process.wait() == 0 and streamed == whole
 
 
 def test_the_readme_of_a_bundle_names_every_tensor(bundles):

@@ -10,7 +10,7 @@ from bundle.manifest import ExportRequest
 from export.job import eager_job
 from export.model import Model
 from export.resolve import Source, resolve
-from export.verify.comparison import Comparison, Report, Result
+from export.verify.comparison import Check, Comparison, Report, Result
 from export.verify.context import Bars, ComparedEngines, Context
 from export.verify.eager import EagerEngine, perturbed
 from export.verify.run import guarded
@@ -111,8 +111,8 @@ class Engines:
         self.perturbed = EagerEngine(self.components, self.model.module, layout, kernel)
         self.integer_graphs = frozenset(
             graph.name
-            for graph in self.model.graphs()  # loads each graph, which fills `quantized`
-            if self.model.quantized[graph.name] and not graph.name.startswith("embed")
+            for graph in self.model.graphs()  # loads each graph, which fills `layer_errors`
+            if self.model.layer_errors[graph.name] and not graph.name.startswith("embed")
         )
         self.family = open_family(self.source.family.name)
         self.workload = self.family.verification
@@ -162,7 +162,7 @@ def failed(results: Iterable[Result]) -> list[str]:
     return [
         f"{result.component}.{result.output}" if isinstance(result, Comparison) else result.name
         for result in guarded(results, "stopped")
-        if not isinstance(result, Report) and not result.passed
+        if isinstance(result, Comparison | Check) and not result.passed
     ]
 
 
