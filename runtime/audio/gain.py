@@ -107,7 +107,7 @@ class _GainControl:
             wanted = min(factor(LIVE_MOST_DB), factor(AUTO_TARGET_DBFS) / self._level)
             self._gain = max(1.0, min(wanted, before * factor(RISE_DB_PER_S * LIVE_STEP_S)))
         ramp = np.linspace(min(before, self._gain), self._gain, len(samples), dtype=np.float32)
-        return samples * ramp
+        return np.clip(samples * ramp, -1, 1)
 
 
 def watched(blocks: Iterable[np.ndarray], rate: int) -> Iterator[np.ndarray]:

@@ -199,8 +199,10 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
 
 def _with_gain(blocks: Iterator[np.ndarray], gain: float | str, rate: int) -> Iterator[np.ndarray]:
     if gain == "auto":
-        return automatic(blocks, rate)
-    return watched(blocks if gain == "off" else amplified(blocks, float(gain)), rate)
+        blocks = automatic(blocks, rate)
+    elif gain != "off":
+        blocks = amplified(blocks, float(gain))
+    return watched(blocks, rate)
 
 
 @contextmanager
