@@ -14,7 +14,7 @@ from export.verify.report import error_and_bar
 
 WIDTH = 4.2  # inches; on a phone of 390 pixels the text is then 10 pixels high
 ROW = 0.26  # inches of a line of text
-SMALLEST = 1e-8  # errors below are drawn here
+SMALLEST, LARGEST = 1e-8, 10.0  # errors beyond are drawn here, also infinite ones
 GOOD, BAD, BAR, BLUE = "#1b7f5c", "#c0392b", "#444444", "#2b6cb0"
 STYLE: Any = {  # Any: the keys of matplotlib are literals
     "font.size": 9.5,
@@ -32,7 +32,7 @@ def errors(rows: Sequence[Comparison]) -> str:
         figure, axes = _figure(len(rows))
         for place, row in enumerate(rows):
             error, bar = error_and_bar(row)
-            axes.plot(max(error, SMALLEST), place, "o", color=GOOD if row.passed else BAD)
+            axes.plot(_drawn(error), place, "o", color=GOOD if row.passed else BAD)
             axes.plot(bar, place, "|", color=BAR, markersize=12, markeredgewidth=2)
         axes.set_xscale("log")
         _label_rows(axes, labels)
@@ -46,7 +46,7 @@ def drift(rows: Sequence[Comparison]) -> str:
         figure = Figure(figsize=(WIDTH, 2.8), layout="constrained")
         axes = figure.subplots()
         for row in rows:
-            values = [max(call.largest, SMALLEST) for call in row.calls]
+            values = [_drawn(call.largest) for call in row.calls]
             axes.plot(values, ".", markersize=2.5, label=f"{row.component}, {row.name}")
         axes.axhline(rows[0].float_bar, color=BAR, linewidth=1, label="bar without ties")
         axes.set_yscale("log")
@@ -95,6 +95,10 @@ def spectrogram(samples: np.ndarray, rate: int, name: str) -> str:
         axes.set_xlabel("seconds")
         axes.set_ylabel("Hz")
         return _svg(figure, f"Spectrogram: {name}")
+
+
+def _drawn(error: float) -> float:
+    return min(max(error, SMALLEST), LARGEST)
 
 
 def _figure(rows: int) -> tuple[Figure, Axes]:

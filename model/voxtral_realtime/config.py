@@ -50,6 +50,7 @@ class AudioEncodingArgs(Section):
     hop_length: Size
     window_size: Size
     chunk_length_s: Literal[None] = None
+    streaming_n_left_pad_tokens: Annotated[int, Field(ge=1, le=256)] | None = None
     global_log_mel_max: float = 1.5
     transcription_format: Literal["streaming"] = "streaming"
 
@@ -191,6 +192,12 @@ def load_config(checkpoint: Path) -> VoxtralRealtimeConfig:
     """
     config = parse_config(read_params(checkpoint), str(checkpoint / PARAMS))
     schedule = _schedule(checkpoint / TOKENIZER)
+    pads = config.audio.streaming_n_left_pad_tokens
+    if pads not in (None, schedule.left_pad_tokens):
+        raise ConfigError(
+            f"{checkpoint / PARAMS}: streaming_n_left_pad_tokens is {pads}, "
+            f"expected {schedule.left_pad_tokens} as in {TOKENIZER}; make both files agree"
+        )
     for name, token in TOKENS.items():
         found = getattr(schedule, name)
         if not 0 <= found < config.vocab_size:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from export.report import charts
 from export.verify.comparison import Check, Comparison
 from export.verify.report import VerificationResult, summary
 
@@ -49,3 +50,12 @@ def test_failures_are_named_below_the_verdict():
 
 def test_a_large_margin_is_not_spelled_out():
     assert "could be over 1000 times as far" in lines(comparison("prefill", 0.0))[1]
+
+
+def test_an_infinite_error_is_drawn_too():
+    expected = np.linspace(0, 1, 8)
+    row = Comparison("step", "hidden", "20 steps", integer_activations=False)
+    row.add(np.full(8, np.nan), expected)
+    marks = [charts.errors([row]).count(f"fill: {color}") for color in (charts.BAD, charts.GOOD)]
+    assert marks[0] and not marks[1]
+    assert "nan" not in charts.drift([row]) and "inf" not in charts.drift([row])

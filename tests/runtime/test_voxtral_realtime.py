@@ -391,6 +391,19 @@ def test_a_tokenizer_that_does_not_fit_is_refused(tmp_path, edit, says):
         load_config(edited_tokenizer(tmp_path, edit))
 
 
+def test_files_that_disagree_about_the_silence_are_refused(tmp_path):
+    folder = edited_tokenizer(tmp_path, lambda content: None)
+    content = json.loads((folder / "params.json").read_text())
+    audio = content["multimodal"]["whisper_model_args"]["encoder_args"]["audio_encoding_args"]
+    audio["streaming_n_left_pad_tokens"] = 32
+    (folder / "params.json").write_text(json.dumps(content))
+    assert load_config(folder).schedule.left_pad_tokens == 32
+    audio["streaming_n_left_pad_tokens"] = 16
+    (folder / "params.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="streaming_n_left_pad_tokens is 16, expected 32"):
+        load_config(folder)
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [({}, (2400,)), ({"streaming": True}, (480, 2400)), ({"streaming": True, "delay_ms": "80"}, (80,))],
