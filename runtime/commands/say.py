@@ -51,8 +51,7 @@ def language(text: str) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("text", nargs="?", help="text to speak; - reads it from stdin")
-    parser.add_argument("--file", type=Path, metavar="FILE", help="speak the text of a UTF-8 file")
+    _add_text_arguments(parser)
     parser.add_argument(
         "--voice",
         help="name of a voice, or a .safetensors file with key `embedding` "
@@ -84,25 +83,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"with --stream: frames of 80 ms per piece (default: {STREAM_FRAMES})",
     )
-    parser.add_argument(
-        "--max-frames",
-        type=integer(1),
-        metavar="N",
-        help="maximum number of frames of 80 ms (default: no limit)",
-    )
-    parser.add_argument(
-        "--budget",
-        type=budget,
-        default=3.0,
-        metavar="FACTOR",
-        help="stop speech that is so many times as long as its text usually takes; 0 turns this off "
-        "(default: 3)",
-    )
-    parser.add_argument(
-        "--allow-empty",
-        action="store_true",
-        help="let the model end the speech before its first frame",
-    )
+    _add_limits(parser)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+    add_task_arguments(parser)
+
+
+def _add_text_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("text", nargs="?", help="text to speak; - reads it from stdin")
+    parser.add_argument("--file", type=Path, metavar="FILE", help="speak the text of a UTF-8 file")
     parser.add_argument(
         "--verbatim",
         action="store_true",
@@ -123,8 +111,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="silence between the parts of a long text (default: 0.2)",
     )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
-    add_task_arguments(parser)
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--max-frames",
+        type=integer(1),
+        metavar="N",
+        help="maximum number of frames of 80 ms (default: no limit)",
+    )
+    parser.add_argument(
+        "--budget",
+        type=budget,
+        default=3.0,
+        metavar="FACTOR",
+        help="stop speech that is so many times as long as its text usually takes; 0 turns this off "
+        "(default: 3)",
+    )
+    parser.add_argument(
+        "--allow-empty",
+        action="store_true",
+        help="let the model end the speech before its first frame",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
