@@ -43,7 +43,7 @@ def _patterns(language: str) -> tuple[re.Pattern[str], ...]:
     number = rf"(?P<whole>{groups}|[0-9]+)(?:{mark}(?P<decimals>[0-9]+))?(?![0-9]|[.,][0-9])"
     symbol = f"(?P<symbol>[{''.join(CURRENCIES)}])"
     magnitude = f"(?P<magnitude>{MAGNITUDE})?"
-    start, end = r"(?<![\w.,\u2212-])", r"(?!\w|[.,][0-9])"
+    start, end = r"(?<![\w.,\u2212])(?<!(?<!\w)-)", r"(?!\w|[.,][0-9])"
     patterns = (
         f"{start}{symbol} ?{number}{magnitude}",
         f"{start}{number}{magnitude}[ \u00a0\u202f]?{symbol}{end}",

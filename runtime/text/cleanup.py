@@ -55,6 +55,7 @@ PUNCTUATION: tuple[Rule, ...] = (
         re.compile(r"[\u2190-\u21ff\u2500-\u25ff\u27f0-\u27ff\u2900-\u297f\u2b00-\u2bff]"),
         " ",
     ),  # arrows, shapes
+    (re.compile(r"(?<!\S)[:;=]['-]?[()\[\]DPp/\\|*]+(?=$|[\s.,!?])"), ""),  # faces of punctuation
     (re.compile(r"\|\s*$"), ""),
     (re.compile(r"\s*\|\s*"), ", "),  # cells of a table
     (re.compile(r"\(\s*\)"), ""),
@@ -65,7 +66,7 @@ PUNCTUATION: tuple[Rule, ...] = (
     (re.compile(r"[.\u2026]*(?:\.{3,}|\u2026)[.\u2026]*"), "\u2026"),
     (re.compile(r"(?<!\.)\.\.(?!\.)"), "."),
     (re.compile(r"[!?]*\?[!?]*"), "?"),
-    (re.compile(r"([!,;:،؛؟।])(?:\s*\1)+"), r"\1"),
+    (re.compile(r"([!,;:،؛؟।¡¿])(?:\s*\1)+"), r"\1"),
     (re.compile("(?<=\\s)[-\u2013](?=\\s)(?!\\s+[0-9$€£¥])"), "\u2014"),
     (re.compile(r"^[\s,;:\u2014]+|[\s\u2014]+$"), ""),
     (re.compile(r",\s*(?=[,.!?\u2026])"), ""),
