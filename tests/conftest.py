@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +20,14 @@ TARGETS = ("onnx", "executorch", "coreml")
 # A green commit stays green; `--hypothesis-profile default` looks for new cases.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_user_cache(tmp_path_factory) -> Iterator[None]:
+    """Tests, and the commands that they start, use a cache folder of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("user_cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -50,7 +50,7 @@ def completions(line: str, folder: Path, modules: Path | None = None) -> list[st
 @pytest.fixture
 def folder(tmp_path) -> Path:
     """Two bundles, one of them in the default place, and other folders."""
-    for name in ("artifacts/one", "two", "two.prefixes"):
+    for name in ("artifacts/one", "two", "two.other"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("artifacts/one", "two"):
         (tmp_path / name / "manifest.json").write_text("{}")
@@ -68,7 +68,7 @@ def folder(tmp_path) -> Path:
         ("voxport export --first-f", ["--first-frame"]),
         ("voxport list --verb", ["--verbose"]),
         ("voxport synth out --family voxtral-r", ["voxtral-realtime"]),
-        ("voxport say Hello --bundle tw", ["two", "two.prefixes/"]),
+        ("voxport say Hello --bundle tw", ["two", "two.other/"]),
         ("voxport info artifacts/", ["artifacts/one"]),
         ("voxport transcribe a.wav --late ", ["wait", "drop"]),
         ("voxport completion f", ["fish"]),
@@ -80,7 +80,7 @@ def test_a_shell_is_offered(folder, line, offered):
 
 def test_folders_of_bundles_come_without_a_slash(folder, monkeypatch):
     monkeypatch.chdir(folder)
-    assert bundle_folders("") == ["artifacts/", "artifacts/one", "two.prefixes/", "two"]
+    assert bundle_folders("") == ["artifacts/", "artifacts/one", "two.other/", "two"]
     assert bundle_folders("[") == []
 
 

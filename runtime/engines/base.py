@@ -124,6 +124,11 @@ class Stream(ABC):
                 for name, cache in caches.items()
             }
 
+    def row_shapes(self, count: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of `save_rows(count)` by name."""
+        caches = unique_caches(self.signatures.values())
+        return {name: _rows_shape(state, count) for name, state in caches.items()}
+
     def _current_states(self) -> Arrays:
         """All states by name, to be read before the next call. An engine may return them without a copy.
 
@@ -266,6 +271,11 @@ def check_rows(caches: dict[str, StateSpec], rows: Arrays, batch: int = 1) -> No
         is_whole = found.ndim == len(shape) and _without(found.shape, axis) == _without(shape, axis)
         if not shape or not is_whole or found.shape[axis] > shape[axis]:
             raise UsageError(f"rows: cache {name} has shape {list(found.shape)}, this bundle has {shape}")
+
+
+def _rows_shape(state: StateSpec, count: int) -> tuple[int, ...]:
+    axis = _row_axis(state)
+    return (*state.shape[:axis], min(count, state.rows), *state.shape[axis + 1 :])
 
 
 def _row_axis(state: StateSpec | None) -> int:

@@ -26,6 +26,7 @@ from runtime.engines.base import (
     Engine,
     EngineOptions,
     Stream,
+    check_rows,
     check_states,
     empty_states,
     put_rows,
@@ -172,9 +173,10 @@ class ExecuTorchStream(Stream):
 
     def load_rows(self, rows: Arrays) -> None:
         caches = unique_caches(self.signatures.values())
+        check_rows(caches, rows)
         found: Arrays = {}
         for name, state in caches.items():
-            found |= _empty_rows([state], rows[name].shape[1] if name in rows else 0)
+            found |= _empty_rows([state], rows[name].shape[1])
         put_rows(found, caches, rows)
         with self.lock:
             self._replace(self._current_states() | found)

@@ -9,7 +9,7 @@ from bundle.errors import UsageError
 from runtime.families.base import BenchSettings
 from runtime.families.voxtral_tts.bench import check_counts
 from runtime.families.voxtral_tts.decoder import BATCHED
-from runtime.families.voxtral_tts.prompt import choose_voice
+from runtime.families.voxtral_tts.voices import choose_voice
 from runtime.text_to_speech import SpeechRequest
 
 

@@ -1,5 +1,8 @@
 """The stored cache rows of a voice: exact, computed again if damaged; saving and loading rows."""
 
+import hashlib
+import json
+import os
 import shutil
 from pathlib import Path
 
@@ -28,14 +31,23 @@ def spoken(bundle: Path, text: str = "Hello there.", voice: str | None = None) -
     return np.concatenate(list(task.speak(text, voice=voice, seed=3, max_frames=4)))
 
 
-def kept(bundle: Path) -> list[Path]:
-    return sorted(bundle.with_name("bundle.prefixes").glob("*"))
+def prefixes() -> Path:
+    return Path(os.environ["XDG_CACHE_HOME"]) / "voxport" / "prefixes"
+
+
+def kept() -> list[Path]:
+    return sorted(prefixes().glob("*"))
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("copy", TARGETS, indirect=True)
 def test_speech_from_stored_rows_is_bit_identical(copy, monkeypatch):
     first = spoken(copy)
-    assert len(kept(copy)) == 1
+    assert len(kept()) == 1
     prefilled = []
     run = SpeechDecoder._prefill
     monkeypatch.setattr(
@@ -46,15 +58,15 @@ def test_speech_from_stored_rows_is_bit_identical(copy, monkeypatch):
     np.testing.assert_array_equal(spoken(copy), first)
     assert len(prefilled) == 1  # of the text alone
     other = spoken(copy, "Something else.")
-    assert len(prefilled) == 2 and len(kept(copy)) == 1
-    shutil.rmtree(copy.with_name("bundle.prefixes"))
+    assert len(prefilled) == 2 and len(kept()) == 1
+    shutil.rmtree(prefixes())
     np.testing.assert_array_equal(spoken(copy, "Something else."), other)
 
 
 @pytest.mark.parametrize("copy", ["onnx"], indirect=True)
 def test_damaged_rows_are_computed_again_and_bundles_do_not_share_rows(copy, caplog):
     first = spoken(copy)
-    (path,) = kept(copy)
+    (path,) = kept()
     content = bytearray(path.read_bytes())
     content[-5] ^= 1
     path.write_bytes(content)
@@ -65,7 +77,7 @@ def test_damaged_rows_are_computed_again_and_bundles_do_not_share_rows(copy, cap
     manifest = copy / "manifest.json"
     manifest.write_text(manifest.read_text() + " ")
     spoken(copy)
-    assert len(kept(copy)) == 2
+    assert len(kept()) == 2
 
 
 @pytest.mark.parametrize("copy", ["onnx"], indirect=True)
@@ -77,17 +89,59 @@ def test_voices_of_equal_length_do_not_share_rows(copy):
     expected = {}
     for voice in (one.stem, two.stem):
         expected[voice] = spoken(copy, voice=voice)
-        shutil.rmtree(copy.with_name("bundle.prefixes"))
+        shutil.rmtree(prefixes())
     assert not np.array_equal(expected[one.stem], expected[two.stem])
     for voice in (one.stem, two.stem, one.stem):
         np.testing.assert_array_equal(spoken(copy, voice=voice), expected[voice])
-    assert len(kept(copy)) == 2
+    assert len(kept()) == 2
 
 
 @pytest.mark.parametrize("copy", ["onnx"], indirect=True)
-def test_speech_does_not_need_a_writable_prefix_folder(copy):
-    copy.with_name("bundle.prefixes").write_text("a file where the folder would be")
+def test_speech_does_not_need_a_prefix_folder(copy):
+    prefixes().parent.mkdir(parents=True)
+    prefixes().write_text("a file where the folder would be")
     assert len(spoken(copy)) and len(spoken(copy))
+
+
+@pytest.mark.parametrize("copy", ["onnx", "executorch"], indirect=True)
+def test_rows_that_do_not_fit_are_computed_again(copy, caplog):
+    """Each file has the right hashes. A pipe that is opened would wait for ever."""
+    first = spoken(copy)
+    (path,) = kept()
+    rows = load_file(path)
+    name = next(name for name, array in rows.items() if array.size)
+    planted = {
+        "2,049 rows": {key: np.resize(array, (1, 2049, *array.shape[2:])) for key, array in rows.items()},
+        "one row less": rows | {name: rows[name][:, :-1].copy()},
+        "no row": {key: array[:, :0].copy() for key, array in rows.items()},
+        "one axis": rows | {name: rows[name].reshape(-1)},
+        "another name": {f"{key}_": array for key, array in rows.items()},
+        "a cache missing": {key: array for key, array in rows.items() if key != name},
+        "another type": rows | {name: rows[name].astype(np.int64)},
+    }
+    for wrong in planted.values():
+        digests = {key: hashlib.sha256(array.tobytes()).hexdigest() for key, array in wrong.items()}
+        save_file(wrong, path, metadata={"sha256": json.dumps(digests)})
+        caplog.clear()
+        np.testing.assert_array_equal(spoken(copy), first)
+        assert [record.levelname for record in caplog.records].count("WARNING") == 1
+    path.unlink()
+    os.mkfifo(path)
+    np.testing.assert_array_equal(spoken(copy), first)
+
+
+@pytest.mark.parametrize("copy", ["onnx"], indirect=True)
+def test_rows_that_come_with_a_bundle_are_not_read(copy):
+    first = spoken(copy)
+    content = kept()[0].read_bytes()
+    poisoned = {key: -array for key, array in load_file(kept()[0]).items()}
+    digests = {key: hashlib.sha256(array.tobytes()).hexdigest() for key, array in poisoned.items()}
+    beside = copy.with_name("bundle.prefixes")
+    beside.mkdir()
+    save_file(poisoned, beside / kept()[0].name, metadata={"sha256": json.dumps(digests)})
+    shutil.rmtree(prefixes())
+    np.testing.assert_array_equal(spoken(copy), first)
+    assert kept()[0].read_bytes() == content
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -18,7 +18,7 @@ from runtime.families.voxtral_tts.decoder import (
     batched_frame,
     batched_step,
 )
-from runtime.families.voxtral_tts.prompt import choose_voice
+from runtime.families.voxtral_tts.voices import choose_voice
 
 FIRST_OUTPUT = "first_sound_s"
 MARKERS = 6  # rows of a prompt besides voice and text

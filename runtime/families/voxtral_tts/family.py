@@ -3,10 +3,11 @@
 from runtime.families.base import Call, RuntimeFamily
 from runtime.families.voxtral_tts.bench import BENCH
 from runtime.families.voxtral_tts.decoder import Constants, parse_constants
-from runtime.families.voxtral_tts.prompt import count_rows, open_tokenizer
+from runtime.families.voxtral_tts.prompt import open_tokenizer
 from runtime.families.voxtral_tts.task import VoxtralTextToSpeech
 from runtime.families.voxtral_tts.trace import TRACE
 from runtime.families.voxtral_tts.verification import VERIFICATION
+from runtime.families.voxtral_tts.voices import count_rows
 from runtime.text_to_speech import TextToSpeech
 
 BACKBONE = Call(frozenset({"embeddings", "position"}), frozenset({"hidden", "semantic_logits", "condition"}))

@@ -8,77 +8,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
-from bundle.errors import IntegrityError, UsageError, VoxportError
-from bundle.manifest import VOICE_KEY, Bundle
+from bundle.errors import UsageError, VoxportError
+from bundle.manifest import Bundle
 from runtime.families.voxtral_tts.decoder import Constants, Prompt, check_room
+from runtime.families.voxtral_tts.voices import choose_voice
 from runtime.text.cleanup import check_text
 from runtime.text.tokenizer import load_tekken, special_id, tekken_path
 from runtime.text_to_speech import FRAMES_PER_CHARACTER, SpeechRequest
 
-DEFAULT_VOICE = "neutral_female"
-LANGUAGES = ("ar", "de", "es", "fr", "hi", "it", "nl", "pt")  # voices of other names speak English
-AUDIO = {".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus", ".aac", ".pcm"}
 # Characters, far above any context. The splitting pattern overflows on a million blanks in a row.
 MAX_TEXT = 500_000
-
-
-def choose_voice(bundle: Bundle, asked: str | None, dim: int) -> np.ndarray:
-    """Rows float32 [N, dim] of a voice by name or file. Raises UsageError that lists the voices."""
-    names = list(bundle.manifest.voices)
-    asked = asked or _default_voice(bundle)
-    if asked in names:
-        return _read(bundle.folder / bundle.manifest.voices[asked], dim)
-    path = Path(asked)
-    if path.suffix.lower() in AUDIO:
-        raise UsageError(
-            f"voice {asked}: a voice cannot be cloned from audio, because the published checkpoint has no "
-            f"codec encoder; give one of {', '.join(names)}",
-            field="voice",
-        )
-    if path.suffix == ".safetensors":
-        try:
-            return _read(path, dim)
-        except IntegrityError as error:
-            raise UsageError(f"voice {error}", field="voice") from None
-    listed = ", ".join(names) or "none in this bundle"
-    raise UsageError(f"voice {asked}: unknown voice; there are {listed}", field="voice")
-
-
-def language_of_voice(bundle: Bundle, voice: str | None) -> str:
-    """ISO 639 code of the language that the name of a published voice begins with, as in fr_male."""
-    language = Path(voice or _default_voice(bundle)).name.partition("_")[0]
-    return language if language in LANGUAGES else "en"
-
-
-def _default_voice(bundle: Bundle) -> str:
-    names = list(bundle.manifest.voices)
-    if not names:
-        raise UsageError(
-            f"voice: {bundle.folder} has none; give a voice FILE.safetensors with key {VOICE_KEY!r}",
-            field="voice",
-        )
-    return DEFAULT_VOICE if DEFAULT_VOICE in names else names[0]
-
-
-def count_rows(bundle: Bundle, dim: int) -> dict[str, int]:
-    """Rows of each of the bundle's own voices. Raises IntegrityError."""
-    return {name: len(_read(bundle.folder / path, dim)) for name, path in bundle.manifest.voices.items()}
-
-
-def _read(path: Path, dim: int) -> np.ndarray:
-    try:
-        rows = load_file(path).get(VOICE_KEY)
-    except (OSError, SafetensorError, ValueError) as error:
-        raise IntegrityError(f"{path}: not a readable safetensors file ({error})") from None
-    if rows is None or rows.ndim != 2 or rows.shape[1] != dim or rows.dtype != np.float32 or not len(rows):
-        found = "no such key" if rows is None else f"{rows.dtype} {list(rows.shape)}"
-        raise IntegrityError(f"{path}: key {VOICE_KEY!r}: {found}; expected float32 [N, {dim}]")
-    if not np.isfinite(rows).all():
-        raise IntegrityError(f"{path}: key {VOICE_KEY!r} holds values that are not finite")
-    return rows
 
 
 class SpeechTokenizer:

@@ -18,12 +18,8 @@ from runtime.families.voxtral_tts.decoder import (
     batched_step,
 )
 from runtime.families.voxtral_tts.prefix_cache import PrefixCache
-from runtime.families.voxtral_tts.prompt import (
-    PromptBuilder,
-    count_rows,
-    language_of_voice,
-    open_tokenizer,
-)
+from runtime.families.voxtral_tts.prompt import PromptBuilder, open_tokenizer
+from runtime.families.voxtral_tts.voices import count_rows, language_of_voice
 from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import SpeechRequest, TextToSpeech
 
@@ -81,7 +77,7 @@ class SpeechSlots:
 
     def _fill(self, request: SpeechRequest, prompt: Prompt, slot: int) -> None:
         decoder = SpeechDecoder(self._stream.slot(slot), self._constants)
-        rows = self._prefixes.load(prompt)
+        rows = self._prefixes.load(prompt, decoder.stream.row_shapes(len(prompt.prefix)))
         computed = decoder.start(prompt, rows)
         if rows is None:
             self._prefixes.save(prompt, computed)

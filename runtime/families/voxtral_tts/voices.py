@@ -1,0 +1,100 @@
+"""Voices of a bundle, and voice files of the user."""
+
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, deserialize, safe_open
+
+from bundle.errors import IntegrityError, UsageError
+from bundle.manifest import VOICE_KEY, Bundle
+
+DEFAULT_VOICE = "neutral_female"
+LANGUAGES = ("ar", "de", "es", "fr", "hi", "it", "nl", "pt")  # voices of other names speak English
+AUDIO = {".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus", ".aac", ".pcm"}
+MAX_ROWS = 2**13  # 11 minutes at 12.5 rows per second; published voices have up to 218 rows
+MAX_BYTES = 2**28  # of a voice file: more than MAX_ROWS rows of the published width in float32
+DTYPES = ("F32", "F16", "BF16")  # as safetensors names them
+
+
+def choose_voice(bundle: Bundle, asked: str | None, dim: int) -> np.ndarray:
+    """Rows float32 [N, dim] of a voice by name or file. Raises UsageError that lists the voices."""
+    names = list(bundle.manifest.voices)
+    asked = asked or _default_voice(bundle)
+    if asked in names:
+        return read_voice(bundle.folder / bundle.manifest.voices[asked], dim)
+    path = Path(asked)
+    if path.suffix.lower() in AUDIO:
+        raise UsageError(
+            f"voice {asked}: a voice cannot be cloned from audio, because the published checkpoint has no "
+            f"codec encoder; give one of {', '.join(names)}",
+            field="voice",
+        )
+    if path.suffix == ".safetensors":
+        try:
+            return read_voice(path, dim)
+        except IntegrityError as error:
+            raise UsageError(f"voice {error}", field="voice") from None
+    listed = ", ".join(names) or "none in this bundle"
+    raise UsageError(f"voice {asked}: unknown voice; there are {listed}", field="voice")
+
+
+def language_of_voice(bundle: Bundle, voice: str | None) -> str:
+    """ISO 639 code of the language that the name of a published voice begins with, as in fr_male."""
+    language = Path(voice or _default_voice(bundle)).name.partition("_")[0]
+    return language if language in LANGUAGES else "en"
+
+
+def count_rows(bundle: Bundle, dim: int) -> dict[str, int]:
+    """Rows of each of the bundle's own voices. Raises IntegrityError."""
+    return {name: len(read_voice(bundle.folder / path, dim)) for name, path in bundle.manifest.voices.items()}
+
+
+def _default_voice(bundle: Bundle) -> str:
+    names = list(bundle.manifest.voices)
+    if not names:
+        raise UsageError(
+            f"voice: {bundle.folder} has none; give a voice FILE.safetensors with key {VOICE_KEY!r}",
+            field="voice",
+        )
+    return DEFAULT_VOICE if DEFAULT_VOICE in names else names[0]
+
+
+def read_voice(path: Path, dim: int) -> np.ndarray:
+    """Rows float32 [N, dim] of a voice file in float32, float16 or bfloat16.
+
+    Raises IntegrityError on any other file.
+    """
+    if not path.is_file():  # opening a pipe would wait for ever
+        raise IntegrityError(f"{path}: not a file; give a voice FILE.safetensors with key {VOICE_KEY!r}")
+    if (size := path.stat().st_size) > MAX_BYTES:
+        raise IntegrityError(f"{path}: {size} bytes, expected at most {MAX_BYTES} for a voice")
+    try:
+        _check_header(path, dim)
+        tensor = dict(deserialize(path.read_bytes()))[VOICE_KEY]
+    except (OSError, SafetensorError, ValueError) as error:
+        raise IntegrityError(f"{path}: not a readable safetensors file ({error})") from None
+    rows = _to_float32(tensor["data"], tensor["dtype"]).reshape(tensor["shape"])
+    if not np.isfinite(rows).all():
+        raise IntegrityError(f"{path}: key {VOICE_KEY!r} holds values that are not finite")
+    return rows
+
+
+def _check_header(path: Path, dim: int) -> None:
+    """Raises IntegrityError unless the file has rows of the right width and type."""
+    with safe_open(path, framework="numpy") as file:
+        if VOICE_KEY not in file.keys():  # noqa: SIM118  not a dict
+            raise IntegrityError(f"{path}: key {VOICE_KEY!r}: no such key; expected float32 [N, {dim}]")
+        found = file.get_slice(VOICE_KEY)
+        dtype, shape = found.get_dtype(), found.get_shape()
+    fits = len(shape) == 2 and shape[1] == dim and 1 <= shape[0] <= MAX_ROWS
+    if not fits or dtype not in DTYPES:
+        raise IntegrityError(
+            f"{path}: key {VOICE_KEY!r}: {dtype} {shape}; "
+            f"expected {', '.join(DTYPES)} [N, {dim}] with 1 to {MAX_ROWS} rows"
+        )
+
+
+def _to_float32(data: bytes, dtype: str) -> np.ndarray:
+    if dtype == "BF16":  # NumPy has no bfloat16: the upper half of a float32
+        return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(data, {"F32": "<f4", "F16": "<f2"}[dtype]).astype(np.float32)
