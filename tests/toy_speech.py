@@ -12,7 +12,7 @@ DIM, BOOKS, ACOUSTIC, ROWS, FRAME, VOCAB = 8, 4, 6, 24, 5, 40
 Fault = Callable[[str, Arrays], None]
 
 CONSTANTS = Constants(
-    sample_rate=100,
+    sample_rate=1000,
     samples_per_frame=FRAME,
     dim=DIM,
     vocab_size=VOCAB,

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from bundle.bounds import HopLength, MelBins, SampleRate, WindowSize
 from bundle.errors import ConfigError
 from bundle.manifest import Record, first_fault
 from model.checkpoint_format import PARAMS, TOKENIZER
@@ -44,11 +45,11 @@ TOKENS = {"bos_id": "<s>", "eos_id": "</s>", "pad_id": "[STREAMING_PAD]", "word_
 class AudioEncodingArgs(Section):
     """The log-mel front end."""
 
-    sampling_rate: Size
+    sampling_rate: SampleRate
     frame_rate: Positive
-    num_mel_bins: Annotated[int, Field(gt=0, le=1024)]
-    hop_length: Size
-    window_size: Size
+    num_mel_bins: MelBins
+    hop_length: HopLength
+    window_size: WindowSize
     chunk_length_s: Literal[None] = None
     streaming_n_left_pad_tokens: Annotated[int, Field(ge=1, le=256)] | None = None
     global_log_mel_max: float = 1.5

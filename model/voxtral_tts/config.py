@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from bundle.bounds import Codebooks, EulerSteps, SampleRate
 from bundle.manifest import Record
 from model.checkpoint_format import PARAMS
 from model.config import (
@@ -46,11 +47,11 @@ class AcousticTransformerArgs(TransformerArgs):
 
     use_biases: Literal[False] = False
     input_dim: Size
-    n_decoding_steps: Few = EULER_STEPS
+    n_decoding_steps: EulerSteps = EULER_STEPS
 
 
 class EncodingArgs(Section):
-    sampling_rate: Size = 24000
+    sampling_rate: SampleRate = 24000
     frame_rate: Positive = 12.5
 
 
@@ -59,7 +60,7 @@ class AudioModelArgs(Section):
 
     semantic_codebook_size: Size
     acoustic_codebook_size: Size
-    n_acoustic_codebook: Size
+    n_acoustic_codebook: Codebooks
     audio_encoding_args: EncodingArgs = EncodingArgs()
     audio_token_id: Annotated[int, Field(ge=0)]
     begin_audio_token_id: Annotated[int, Field(ge=0)]
@@ -99,7 +100,7 @@ class AudioTokenizerArgs(BlockArgs):
     """The codec's decoder. The published file holds no encoder, so none is described."""
 
     channels: Literal[1] = 1
-    sampling_rate: Size
+    sampling_rate: SampleRate
     pretransform_patch_size: Size
     patch_proj_kernel_size: Annotated[int, Field(ge=2)]
     semantic_codebook_size: Size

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bundle.bounds import MAX_VOICE_BYTES, MAX_VOICE_ROWS
 from bundle.errors import CheckpointError
 from model.checkpoint_format import MistralFormat
 from model.download import unfinished
@@ -40,23 +42,37 @@ def _load_voice(path: Path, dim: int) -> torch.Tensor:
     """
     import torch
 
+    if not path.is_file():  # opening a pipe would wait for ever
+        raise CheckpointError(f"{path}: not a file; {REMEDY}")
     if reason := unfinished(path):
         raise CheckpointError(f"{path}: {reason}")
-    expected = f"expected one float tensor [N, {dim}]"
+    expected = f"expected one tensor [N, {dim}] of float32, float16 or bfloat16, N at most {MAX_VOICE_ROWS}"
     try:
+        if (size := _unpacked_bytes(path)) > MAX_VOICE_BYTES:
+            raise ValueError(f"{size} bytes, at most {MAX_VOICE_BYTES} make sense")
         rows = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of many kinds; each means that the file is damaged or not a tensor
         reason = _first_line(error)
         raise CheckpointError(f"{path}: not readable as a tensor ({reason}), {expected}; {REMEDY}") from None
     if not isinstance(rows, torch.Tensor):
         raise CheckpointError(f"{path}: holds a {type(rows).__name__}, {expected}; {REMEDY}")
-    if rows.layout is not torch.strided or not rows.is_floating_point():
-        raise CheckpointError(f"{path}: holds a tensor of {rows.dtype}, {rows.layout}, {expected}; {REMEDY}")
-    if rows.dim() != 2 or rows.shape[0] < 1 or rows.shape[1] != dim:
+    is_plain = not rows.is_nested and rows.layout is torch.strided and not rows.is_meta
+    if not is_plain or rows.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        kind = "nested" if rows.is_nested else f"{rows.layout}, on {rows.device}"
+        raise CheckpointError(f"{path}: holds a tensor of {rows.dtype}, {kind}, {expected}; {REMEDY}")
+    if rows.dim() != 2 or not 1 <= rows.shape[0] <= MAX_VOICE_ROWS or rows.shape[1] != dim:
         raise CheckpointError(f"{path}: holds a tensor of shape {list(rows.shape)}, {expected}; {REMEDY}")
-    if not rows.isfinite().all():
-        raise CheckpointError(f"{path}: holds values that are not finite, {expected}; {REMEDY}")
+    if not rows.float().isfinite().all():  # of what is exported: float32
+        raise CheckpointError(f"{path}: holds values that are not finite in float32, {expected}; {REMEDY}")
     return rows.detach()
+
+
+def _unpacked_bytes(path: Path) -> int:
+    """Bytes that reading the file takes. torch unpacks compressed archives of any size."""
+    if not zipfile.is_zipfile(path):
+        return path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        return sum(entry.file_size for entry in archive.infolist())
 
 
 def _first_line(error: Exception) -> str:

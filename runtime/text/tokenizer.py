@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bundle.bounds import MAX_SPECIAL_TOKENS, MAX_TOKENIZER_BYTES
 from bundle.errors import IntegrityError, UsageError
 from bundle.manifest import Bundle
 
@@ -70,15 +71,15 @@ def load_pieces(path: Path) -> Callable[[int], bytes]:
 def load_tekken(path: Path) -> Tekkenizer:
     """The tokenizer of a tekken.json.
 
-    Raises IntegrityError where the file is missing, broken, or of the bare-array form.
+    Raises IntegrityError where the file is missing, broken, too large, or of the bare-array form.
     """
     logging.getLogger("mistral_common").setLevel(logging.ERROR)
     from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 
+    _check_form(path)
     try:
         return Tekkenizer.from_file(path)
     except Exception as error:  # it asserts, and lets KeyError, TypeError and those of its parts through
-        _check_form(path)  # only now: the file is large
         reason = f"not a tokenizer ({' '.join(str(error).split())[:200]})"
         if isinstance(error, KeyError):
             reason = f"lacks the key {error}"
@@ -88,13 +89,10 @@ def load_tekken(path: Path) -> Tekkenizer:
 
 
 def _check_form(path: Path) -> None:
-    """Raises IntegrityError that explains what the library would report as a bare TypeError or KeyError."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise IntegrityError(f"{path}: missing, {OBJECT_FORM}; {REMEDY}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise IntegrityError(f"{path}: cannot be read as JSON ({error}), {OBJECT_FORM}; {REMEDY}") from None
+    """Raises IntegrityError that explains what the library would report as a bare TypeError or KeyError, or
+    would take all memory for.
+    """
+    content = _read(path)
     if isinstance(content, list):
         raise IntegrityError(f"{path}: holds a bare array, the older form, {OBJECT_FORM}; {REMEDY}")
     if not isinstance(content, dict):
@@ -102,3 +100,20 @@ def _check_form(path: Path) -> None:
     for key, kind in (("config", dict), ("vocab", list)):
         if not isinstance(content.get(key), kind):
             raise IntegrityError(f"{path}: {key} is missing or no {kind.__name__}, {OBJECT_FORM}; {REMEDY}")
+    special = content["config"].get("default_num_special_tokens")
+    if not isinstance(special, int) or not 0 <= special <= MAX_SPECIAL_TOKENS:
+        raise IntegrityError(
+            f"{path}: config.default_num_special_tokens is {str(special)[:40]}, "
+            f"expected at most {MAX_SPECIAL_TOKENS}; {REMEDY}"
+        )
+
+
+def _read(path: Path) -> object:
+    try:
+        if (size := path.stat().st_size) > MAX_TOKENIZER_BYTES:
+            raise IntegrityError(f"{path}: {size} bytes, expected at most {MAX_TOKENIZER_BYTES}; {REMEDY}")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise IntegrityError(f"{path}: missing, {OBJECT_FORM}; {REMEDY}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise IntegrityError(f"{path}: cannot be read as JSON ({error}), {OBJECT_FORM}; {REMEDY}") from None

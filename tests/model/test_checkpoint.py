@@ -1,13 +1,16 @@
 """Strict reading: a tensor that does not match params.json is an error that names it."""
 
 import json
+import os
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from bundle.bounds import MAX_VOICE_BYTES
 from bundle.errors import CheckpointError, CheckpointNotFound
 from model.checkpoint import Checkpoint, expected_tensors, materialize
 from model.checkpoint_format import WEIGHTS, WeightFile
@@ -251,6 +254,11 @@ BAD_VOICES = {
     "not finite": (torch.full((5, 96), float("nan")), "not finite"),
     "in a dict": ({"embedding": torch.ones(5, 96)}, "a dict"),
     "sparse": (torch.ones(5, 96).to_sparse(), "tensor"),
+    "nested": (torch.nested.nested_tensor([torch.ones(2, 96), torch.ones(3, 96)]), "nested"),
+    "without values": (torch.ones(5, 96, device="meta"), "meta"),
+    "expanded": (torch.ones(1, 96).expand(10**9, 96), "shape [1000000000, 96]"),
+    "of 8 bits": (torch.ones(5, 96).to(torch.float8_e4m3fn), "float8_e4m3fn"),
+    "of 64 bits": (torch.full((5, 96), 1e300, dtype=torch.float64), "torch.float64"),
     "executable": (Evil(), "not readable"),
 }
 
@@ -274,3 +282,27 @@ def test_a_truncated_voice_is_named(folder, kept):
     path.write_bytes(content[: int(len(content) * kept) if isinstance(kept, float) else kept])
     with pytest.raises(CheckpointError, match=r"fr_male\.pt"):
         voices_of(folder)
+
+
+def test_an_archive_that_grows_when_it_is_read_is_refused(tmp_path):
+    (tmp_path / "voice_embedding").mkdir()
+    path = tmp_path / "voice_embedding" / "some_voice.pt"
+    torch.save(torch.ones(5, 96), tmp_path / "plain.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "plain.pt") as plain,
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for entry in plain.infolist():
+            archive.writestr(entry.filename, plain.read(entry))
+        with archive.open("plain/zeros", "w", force_zip64=True) as zeros:
+            for _ in range(MAX_VOICE_BYTES // 2**20 + 1):
+                zeros.write(bytes(2**20))
+    with pytest.raises(CheckpointError, match=r"some_voice\.pt.*make sense"):
+        voices_of(tmp_path)
+
+
+def test_a_voice_that_is_a_pipe_is_not_waited_for(tmp_path):
+    (tmp_path / "voice_embedding").mkdir()
+    os.mkfifo(tmp_path / "voice_embedding" / "some_voice.pt")
+    with pytest.raises(CheckpointError, match="not a file"):
+        voices_of(tmp_path)

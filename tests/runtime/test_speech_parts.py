@@ -71,7 +71,7 @@ def spoken(task: ToyTask, text, **options) -> tuple[np.ndarray, Status]:
 
 def test_parts_are_spoken_in_order_with_pauses(task):
     alone = [spoken(task, part, seed=5)[0] for part in (FIRST, SECOND, "End.")]
-    silence = np.zeros(30, np.float32)  # 0.3 s at 100 samples per second
+    silence = np.zeros(300, np.float32)  # 0.3 s at 1000 samples per second
     whole, status = spoken(task, TEXT, seed=5, pause=0.3)
     np.testing.assert_array_equal(whole, np.concatenate([alone[0], silence, alone[1], silence, alone[2]]))
     assert task.prompts.texts[-3:] == [FIRST, SECOND, "End."]

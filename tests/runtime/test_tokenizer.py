@@ -165,6 +165,8 @@ BROKEN = {
     "too few ranks": (with_value("vocab", tekken()["vocab"][:100]), "ranks and sizes"),
     "bytes out of order": (with_value("vocab", tekken()["vocab"][::-1]), "ranks and sizes"),
     "bytes not base64": (with_value("token_bytes", "abc", "vocab", 256), "not a tokenizer"),
+    "endless special tokens": (with_value("default_num_special_tokens", 10**9, "config"), "at most 65536"),
+    "special tokens not a number": (with_value("default_num_special_tokens", None, "config"), "is None"),
     "no speech markers": (with_value("special_tokens", tekken()["special_tokens"][:20]), r"\[AUDIO\]"),
     "default special tokens": (without("special_tokens"), r"\[AUDIO\]"),
 }

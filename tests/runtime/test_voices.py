@@ -8,8 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from bundle.bounds import MAX_VOICE_ROWS
 from bundle.errors import UsageError
-from runtime.families.voxtral_tts.voices import MAX_ROWS, choose_voice
+from runtime.families.voxtral_tts.voices import choose_voice
 
 BUNDLE = SimpleNamespace(manifest=SimpleNamespace(voices={}), folder=None)
 ROWS = torch.linspace(-2, 2, 12).reshape(3, 4)
@@ -36,7 +37,7 @@ def test_float_types_are_read(tmp_path, dtype):
         ({"embedding": ROWS[:, :3].contiguous()}, r"\[3, 3\]"),
         ({"embedding": ROWS[:0]}, r"\[0, 4\]"),
         ({"embedding": ROWS[0].clone()}, r"\[4\]"),
-        ({"embedding": torch.zeros(MAX_ROWS + 1, 4)}, "to 8192 rows"),
+        ({"embedding": torch.zeros(MAX_VOICE_ROWS + 1, 4)}, "to 8192 rows"),
         ({"embedding": torch.full((3, 4), torch.inf, dtype=torch.bfloat16)}, "not finite"),
         ({"rows": ROWS}, "no such key"),
     ],

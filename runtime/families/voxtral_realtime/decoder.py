@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from bundle.bounds import HopLength, MelBins, SampleRate, SilentTokens, WindowSize
 from bundle.errors import UsageError, VoxportError
 from bundle.manifest import Record
 from runtime.audio.mel import LogMel, MelSettings
@@ -27,23 +29,23 @@ class Constants(Record):
     begins at `first_text_id`.
     """
 
-    sample_rate: Count
+    sample_rate: SampleRate
     samples_per_token: Count
-    n_mels: Count
-    hop_length: Count
-    window_size: Count
-    log_mel_least: float
+    n_mels: MelBins
+    hop_length: HopLength
+    window_size: WindowSize
+    log_mel_least: Annotated[float, Field(allow_inf_nan=False)]
     dim: Count
     vocab_size: Count
-    left_pad_tokens: Count
-    flush_tokens: Count
+    left_pad_tokens: SilentTokens
+    flush_tokens: SilentTokens
     bos_id: Id
     eos_id: Id
     pad_id: Id
     word_id: Id
     first_text_id: Id
-    delays_ms: tuple[Count, ...] = Field(min_length=1)
-    delays: tuple[Count, ...]
+    delays_ms: tuple[Count, ...] = Field(min_length=1, max_length=32)
+    delays: tuple[SilentTokens, ...]
 
     @model_validator(mode="after")
     def _check_consistency(self) -> "Constants":

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from bundle.bounds import Codebooks, EulerSteps, SampleRate
 from bundle.errors import UsageError
 from bundle.manifest import ExportJob, Record
 from runtime.engines.base import Arrays, Stream
@@ -24,14 +25,14 @@ BATCHED = ("embed_codes", "decode_step", "acoustic_step")  # components that one
 class Constants(Record):
     """`constants` of the manifest, and the family options that change the frame loop."""
 
-    sample_rate: Count
+    sample_rate: SampleRate
     samples_per_frame: Count
     dim: Count
     vocab_size: Count
-    n_codebooks: Annotated[int, Field(ge=2, le=2**12)]
+    n_codebooks: Codebooks
     semantic_codes: Count
     acoustic_levels: Annotated[int, Field(ge=2, le=2**16)]
-    euler_steps: Count
+    euler_steps: EulerSteps
     bos_id: Id
     audio_id: Id
     begin_audio_id: Id

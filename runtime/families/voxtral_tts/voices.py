@@ -5,14 +5,13 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, deserialize, safe_open
 
+from bundle.bounds import MAX_VOICE_BYTES, MAX_VOICE_ROWS
 from bundle.errors import IntegrityError, UsageError
 from bundle.manifest import VOICE_KEY, Bundle
 
 DEFAULT_VOICE = "neutral_female"
 LANGUAGES = ("ar", "de", "es", "fr", "hi", "it", "nl", "pt")  # voices of other names speak English
 AUDIO = {".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus", ".aac", ".pcm"}
-MAX_ROWS = 2**13  # 11 minutes at 12.5 rows per second; published voices have up to 218 rows
-MAX_BYTES = 2**28  # of a voice file: more than MAX_ROWS rows of the published width in float32
 DTYPES = ("F32", "F16", "BF16")  # as safetensors names them
 
 
@@ -66,8 +65,8 @@ def read_voice(path: Path, dim: int) -> np.ndarray:
     """
     if not path.is_file():  # opening a pipe would wait for ever
         raise IntegrityError(f"{path}: not a file; give a voice FILE.safetensors with key {VOICE_KEY!r}")
-    if (size := path.stat().st_size) > MAX_BYTES:
-        raise IntegrityError(f"{path}: {size} bytes, expected at most {MAX_BYTES} for a voice")
+    if (size := path.stat().st_size) > MAX_VOICE_BYTES:
+        raise IntegrityError(f"{path}: {size} bytes, expected at most {MAX_VOICE_BYTES} for a voice")
     try:
         _check_header(path, dim)
         tensor = dict(deserialize(path.read_bytes()))[VOICE_KEY]
@@ -86,11 +85,11 @@ def _check_header(path: Path, dim: int) -> None:
             raise IntegrityError(f"{path}: key {VOICE_KEY!r}: no such key; expected float32 [N, {dim}]")
         found = file.get_slice(VOICE_KEY)
         dtype, shape = found.get_dtype(), found.get_shape()
-    fits = len(shape) == 2 and shape[1] == dim and 1 <= shape[0] <= MAX_ROWS
+    fits = len(shape) == 2 and shape[1] == dim and 1 <= shape[0] <= MAX_VOICE_ROWS
     if not fits or dtype not in DTYPES:
         raise IntegrityError(
             f"{path}: key {VOICE_KEY!r}: {dtype} {shape}; "
-            f"expected {', '.join(DTYPES)} [N, {dim}] with 1 to {MAX_ROWS} rows"
+            f"expected {', '.join(DTYPES)} [N, {dim}] with 1 to {MAX_VOICE_ROWS} rows"
         )
 
 

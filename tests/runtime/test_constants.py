@@ -1,0 +1,79 @@
+"""Numbers of a manifest that would take all memory or time are refused by name."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from bundle.errors import IntegrityError
+from runtime.families.base import parse_record
+from runtime.families.voxtral_realtime.decoder import Constants
+from runtime.families.voxtral_tts.decoder import parse_constants
+
+SPEECH = {
+    "sample_rate": 24000,
+    "samples_per_frame": 1920,
+    "dim": 3072,
+    "vocab_size": 131072,
+    "n_codebooks": 37,
+    "semantic_codes": 8192,
+    "acoustic_levels": 21,
+    "euler_steps": 7,
+    "bos_id": 1,
+    "audio_id": 24,
+    "begin_audio_id": 25,
+}
+TEXT = {
+    "sample_rate": 16000,
+    "samples_per_token": 1280,
+    "n_mels": 128,
+    "hop_length": 160,
+    "window_size": 400,
+    "log_mel_least": -6.5,
+    "dim": 3072,
+    "vocab_size": 131072,
+    "left_pad_tokens": 32,
+    "flush_tokens": 10,
+    "bos_id": 1,
+    "eos_id": 2,
+    "pad_id": 32,
+    "word_id": 33,
+    "first_text_id": 1000,
+    "delays_ms": [480, 2400],
+    "delays": [6, 30],
+}
+
+
+def speech(**changes):
+    return parse_constants(SimpleNamespace(constants=SPEECH | changes, options={"first_frame": "prefill"}))
+
+
+def text(**changes):
+    return parse_record(Constants, TEXT | changes)
+
+
+def test_published_numbers_are_accepted():
+    assert speech().euler_steps == 7
+    assert text().left_pad_tokens == 32
+
+
+@pytest.mark.parametrize(
+    "parse, name, value",
+    [
+        (speech, "sample_rate", 1),
+        (speech, "sample_rate", 10**9),
+        (speech, "n_codebooks", 10**6),
+        (speech, "euler_steps", 10**6),
+        (text, "sample_rate", 1),
+        (text, "n_mels", 10**6),
+        (text, "window_size", 10**6),
+        (text, "window_size", 1),
+        (text, "hop_length", 10**6),
+        (text, "left_pad_tokens", 10**6),
+        (text, "flush_tokens", 10**6),
+        (text, "delays", [6, 10**6]),
+        (text, "log_mel_least", float("nan")),
+    ],
+)
+def test_numbers_far_above_any_model_are_refused(parse, name, value):
+    with pytest.raises(IntegrityError, match=f"manifest.json: constants: {name}"):
+        parse(**{name: value})
