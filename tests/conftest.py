@@ -26,7 +26,7 @@ settings.load_profile("repeatable")
 def own_user_cache(tmp_path_factory) -> Iterator[None]:
     """Tests, and the commands that they start, use a cache folder of their own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("user_cache")))
+        patch.setenv("XDG_CACHE_HOME", str(_shared_folder(tmp_path_factory) / "user_cache"))
         yield
 
 
@@ -35,10 +35,15 @@ def checkpoint() -> Path:
     return embedded_default()
 
 
+def _shared_folder(factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of a test run have in common."""
+    folder = factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
 def exported_once(factory: pytest.TempPathFactory, name: str, arguments: list[str]) -> Path:
     """A verified bundle per target. Several test processes share the exports, and each makes some of them."""
-    folder = factory.getbasetemp()
-    shared = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / name
+    shared = _shared_folder(factory) / name
     shared.mkdir(exist_ok=True)
     for seconds in (0, -1):  # first the targets that no other process makes, then waits for the others
         for target in TARGETS:

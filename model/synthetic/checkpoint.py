@@ -6,7 +6,6 @@ A family defines the values of a tensor and the files beside the weights: see `m
 import hashlib
 import json
 import logging
-import os
 import secrets
 import shutil
 import struct
@@ -22,6 +21,7 @@ import torch
 
 from bundle.errors import OutputError
 from bundle.progress import Progress, advance
+from bundle.user_cache import user_cache
 from model.checkpoint import Shapes, expected_tensors
 from model.checkpoint_format import RANDOM_WEIGHTS
 from model.families import DEFAULT, open_family, public_name
@@ -76,13 +76,12 @@ def embedded_name(key: str = DEFAULT) -> str:
 
 
 def embedded_default(key: str = DEFAULT) -> Path:
-    """A family's tiny checkpoint of seed 0, in $XDG_CACHE_HOME or ~/.cache.
+    """A family's tiny checkpoint of seed 0, in the user's cache folder.
 
     Written on first use and where it is damaged.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "voxport"
     family = open_family(key)
-    folder = cache / f"{embedded_name(key)}-{family.synthetic.version}"
+    folder = user_cache() / f"{embedded_name(key)}-{family.synthetic.version}"
     while not _is_complete(folder, family):
         _remove(folder)
         try:

@@ -18,9 +18,9 @@ from safetensors.numpy import save
 from bundle.errors import VoxportError
 from bundle.files import write_whole
 from bundle.manifest import MANIFEST, Bundle
+from bundle.user_cache import private_folder
 from runtime.engines.base import Arrays
 from runtime.families.voxtral_tts.decoder import Prompt
-from runtime.user_cache import cache_folder
 
 MAX_BYTES = 2**31  # of all files; a voice of the published model takes 45 MB at most
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class PrefixCache:
         self._last: tuple[str, Arrays] | None = None  # consecutive requests often have one voice
         self._folder: Path | None = None
         try:
-            self._folder = cache_folder("prefixes")
+            self._folder = private_folder("prefixes")
         except OSError as error:
             log.info("the rows of voices are not stored: %s", error)
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from bundle.manifest import MANIFEST
+from bundle.user_cache import private_folder
 from runtime.families.voxtral_tts import prefix_cache
 from runtime.families.voxtral_tts.decoder import Prompt
 from runtime.families.voxtral_tts.prefix_cache import PrefixCache
-from runtime.user_cache import cache_folder
 
 ROWS = {"cache": np.ones((1, 5, 2), np.float32)}
 SHAPES = {"cache": (1, 5, 2)}
@@ -33,18 +33,24 @@ def cache(tmp_path) -> PrefixCache:
 
 
 def test_the_folder_is_private(home):
-    assert cache_folder("one") == home / "one"
+    assert private_folder("one") == home / "one"
     assert {path.stat().st_mode & 0o777 for path in (home, home / "one")} == {0o700}
 
 
-@pytest.mark.parametrize("which", ["voxport", "voxport/prefixes"])
-def test_a_folder_that_others_can_write_is_not_used(tmp_path, home, which):
+def test_a_folder_that_others_could_write_is_not_used(tmp_path, home):
     (home / "prefixes").mkdir(parents=True)
-    (tmp_path / which).chmod(0o777)
-    with pytest.raises(PermissionError, match=which):
-        cache_folder("prefixes")
+    (home / "prefixes").chmod(0o777)
+    with pytest.raises(PermissionError, match="prefixes"):
+        private_folder("prefixes")
     cache(tmp_path).save(prompt(1), ROWS)
     assert not list((home / "prefixes").iterdir())
+
+
+def test_the_folder_around_it_becomes_private(home):
+    home.mkdir()
+    home.chmod(0o775)
+    private_folder("prefixes")
+    assert home.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_link_is_not_followed(tmp_path, home):
@@ -52,7 +58,7 @@ def test_a_link_is_not_followed(tmp_path, home):
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     os.symlink(tmp_path / "elsewhere", home / "prefixes")
     with pytest.raises(PermissionError, match="link"):
-        cache_folder("prefixes")
+        private_folder("prefixes")
 
 
 def test_the_files_that_were_not_used_for_longest_make_room(tmp_path, home, monkeypatch):

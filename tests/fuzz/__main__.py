@@ -1,0 +1,149 @@
+"""Runs seeded cases of hostile input: `python -m fuzz --cases 100 --seed 1`, from the folder `tests`.
+
+Each failure is printed with its area, seed and number, which make the same case again.
+"""
+
+import argparse
+import collections
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from export.__main__ import main as export
+from fuzz.areas import AREAS, Sources
+from fuzz.harness import Command, Outcome, fault_of, run
+from model.synthetic.checkpoint import embedded_default
+from voxport.__main__ import main as voxport
+
+PRELOADED = (
+    "onnxruntime",
+    "executorch.runtime",
+    "coremltools",
+    "model.commands.inspect",
+    "export.commands.export",
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case of each area")
+    parser.add_argument("--cases", type=int, default=10, help="cases of each area (default: 10)")
+    parser.add_argument("--minutes", type=float, help="stop after so many minutes")
+    parser.add_argument("--areas", nargs="+", choices=AREAS, default=list(AREAS))
+    parser.add_argument(
+        "--bundles", type=Path, help="folder of the undamaged bundles; made where they are missing"
+    )
+    parser.add_argument("--keep", type=Path, help="folder for the files of failed cases")
+    parser.add_argument("-o", "--output", type=Path, help="JSON file with the counts and the failures")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as work:
+        os.environ["XDG_CACHE_HOME"] = f"{work}/cache"
+        sources = _sources(arguments.bundles or Path(work), Path(work))
+        _preload()
+        result = _run_cases(arguments, sources, Path(work))
+    if arguments.output:
+        arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+    cases, failures = sum(result["cases"].values()), len(result["failures"])
+    print(f"{cases} cases, {failures} failures, seed {arguments.seed}")
+    return 1 if failures else 0
+
+
+def _sources(folder: Path, work: Path) -> Sources:
+    """Exports the undamaged bundles where they are missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    small = ["--quant", "w4", "--cache-length", "256", "--euler-steps", "2", "--no-verify"]
+    made = {
+        "speech": ["--target", "onnx", *small],
+        "executorch": ["--target", "executorch", *small],
+        "coreml": ["--target", "coreml", *small],
+        "recognition": [
+            "--model",
+            "voxtral-realtime",
+            "--target",
+            "onnx",
+            "--quant",
+            "w8",
+            "--streaming",
+            "--no-verify",
+        ],
+    }
+    for name, options in made.items():
+        if not (folder / name).exists() and export([*options, "--out", str(folder / name)]):
+            sys.exit(f"fuzz: the export of {name} failed")
+    checkpoints = tuple(embedded_default(model) for model in ("voxtral_tts", "voxtral_realtime"))
+    prefixes = work / "prefixes"
+    os.environ["XDG_CACHE_HOME"] = str(prefixes)
+    command = Command(("say", "Hi.", "--bundle", str(folder / "speech"), "--max-frames", "1", "-o", "hi.wav"))
+    if run(voxport, command, work).code:
+        sys.exit("fuzz: the undamaged bundle does not speak")
+    os.environ["XDG_CACHE_HOME"] = f"{work}/cache"
+    return Sources(
+        folder / "speech",
+        folder / "recognition",
+        folder / "executorch",
+        folder / "coreml",
+        checkpoints,
+        prefixes,
+    )
+
+
+def _preload() -> None:
+    """Imports once what every child would import. No engine is opened: threads do not survive a fork."""
+    for name in PRELOADED:
+        __import__(name)
+
+
+def _run_cases(arguments: argparse.Namespace, sources: Sources, work: Path) -> dict:
+    counts, codes, failures = collections.Counter(), collections.Counter(), []
+    started = time.monotonic()
+    for index in range(arguments.first, arguments.first + arguments.cases):
+        for area in arguments.areas:
+            if arguments.minutes and time.monotonic() - started > 60 * arguments.minutes:
+                break
+            folder = work / "case"
+            command, outcome, fault = _run_case(area, arguments.seed, index, folder, sources)
+            counts[area] += 1
+            codes[f"{area} {outcome.code}"] += 1
+            if fault:
+                failures.append(_failure(area, arguments.seed, index, command, outcome, fault))
+                if arguments.keep:
+                    shutil.copytree(
+                        folder, arguments.keep / f"{area}-{arguments.seed}-{index}", dirs_exist_ok=True
+                    )
+            shutil.rmtree(folder)
+    seconds = round(time.monotonic() - started)
+    return {
+        "seed": arguments.seed,
+        "seconds": seconds,
+        "cases": counts,
+        "exit_codes": codes,
+        "failures": failures,
+    }
+
+
+def _run_case(
+    area: str, seed: int, index: int, folder: Path, sources: Sources
+) -> tuple[Command, Outcome, str | None]:
+    folder.mkdir()
+    command = AREAS[area](random.Random(f"{area} {seed} {index}"), folder, sources)
+    outcome = run(voxport, command, folder)
+    return command, outcome, fault_of(outcome, command, folder)
+
+
+def _failure(area: str, seed: int, index: int, command: Command, outcome: Outcome, fault: str) -> dict:
+    print(f"{area} seed {seed} case {index}: {fault}", flush=True)
+    print(f"  {' '.join(part[:60] for part in command.argv)!r}", flush=True)
+    print("  " + outcome.stderr[-600:].replace("\n", "\n  "), flush=True)
+    return {"area": area, "case": index, "fault": fault, "stderr": outcome.stderr[-2000:]}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
