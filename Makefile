@@ -3,7 +3,7 @@ BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 DEMO := artifacts/voxtral-tts-tiny-onnx-w8
 
-.PHONY: demo test check install
+.PHONY: demo test check fuzz install
 install: .venv/.installed
 
 .venv/.installed: pyproject.toml requirements.lock
@@ -25,3 +25,7 @@ check: install
 
 test: check
 	$(PYTEST) -m slow
+
+fuzz: install
+	cd tests && PYTHONPATH=.. OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz --cases $(or $(CASES),1000) --seed $(or $(SEED),1) \
+		--bundles ../artifacts/fuzz

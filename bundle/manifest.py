@@ -230,10 +230,13 @@ def read_manifest(folder: Path) -> Manifest:
         advice = f"give one of the bundles in it: {', '.join(inside)}" if inside else "export one first"
         raise UsageError(f"{folder} is not a bundle: it has no {MANIFEST}; {advice}")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates)
+        _check_printable(content)
     except (OSError, ValueError, RecursionError) as error:  # ValueError also: a number of 5,000 digits
         raise IntegrityError(f"{path}: not JSON ({error}); export the bundle again") from None
     version = content.get("schema_version") if isinstance(content, dict) else None
+    if isinstance(version, bool):  # equals 1 in Python
+        raise IntegrityError(f"{path}: schema_version is {version}, expected {SCHEMA_VERSION}")
     if isinstance(version, int) and version != SCHEMA_VERSION:
         advice = "update voxport" if version > SCHEMA_VERSION else "export the bundle again with this version"
         raise IntegrityError(
@@ -243,6 +246,28 @@ def read_manifest(folder: Path) -> Manifest:
         return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
         raise IntegrityError(f"{path}: {first_fault(error)}; export the bundle again") from None
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises ValueError on a key that comes twice: two readers would see two manifests."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)[:50]!r} comes twice")
+    return found
+
+
+def _check_printable(content: Any) -> None:
+    """Raises ValueError on a text that a terminal would obey."""
+    todo = [content]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, dict):
+            todo += [*value, *value.values()]
+        elif isinstance(value, list):
+            todo += value
+        elif isinstance(value, str) and not value.isprintable():
+            raise ValueError(f"the text {value[:50]!r} has control characters")
 
 
 def file_entry(path: Path) -> FileEntry:

@@ -11,6 +11,7 @@ import numpy as np
 
 from bundle.errors import UsageError
 from runtime.batching import BatchedDecoder, Status, Ticket
+from runtime.text.language import check_language
 from runtime.text.preparation import prepare
 
 DEFAULT_SLOTS = 4
@@ -98,8 +99,10 @@ class Speech:
         **options: Any,
     ):
         """Raises UsageError that names the wrong option."""
-        if not isinstance(text, Iterable):
+        if not isinstance(text, Iterable) or isinstance(text, bytes):
             raise UsageError(f"text {text!r}: expected a str or pieces of text", field="text")
+        if language is not None:
+            language = check_language(language)
         if not 0 <= pause <= LONGEST_PAUSE_S:
             raise UsageError(f"pause {pause}: expected 0 to {LONGEST_PAUSE_S:g} seconds", field="pause")
         if max_frames is not None and max_frames < 1:

@@ -82,7 +82,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(report.strip())
     else:
-        print(summary(result), *([table(result)] if arguments.details else []), sep="\n\n")
+        hint = "--details shows every comparison; docs/verification.md explains the columns"
+        print(summary(result), table(result) if arguments.details else hint, sep="\n\n")
+    if arguments.report:
+        log.info("%s: written", arguments.report)
     if not result.passed:
         raise VerificationError(f"{arguments.bundle} does not match eager: {'; '.join(failures(result)[:3])}")
     return 0

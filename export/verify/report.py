@@ -89,9 +89,7 @@ def summary(result: VerificationResult) -> str:
     lines = [first, *(f"  {text}" for text in failures(result)), *closest]
     if rows := component_rows([row for row in result.rows if isinstance(row, Comparison)]):
         lines += ["", SUMMARY.format(*SUMMARY_HEADINGS), *(SUMMARY.format(*row.values()) for row in rows)]
-    return "\n".join(
-        [*lines, "", "--details shows every comparison; docs/verification.md explains the columns"]
-    )
+    return "\n".join(lines)
 
 
 def _closest(row: Comparison) -> str:

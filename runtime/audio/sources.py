@@ -161,7 +161,7 @@ def _copy_of_pipe(path: Path) -> IO[bytes]:
     """All bytes of a pipe, or of stdin for `-`, as a seekable file. Raises UsageError if stdin is closed."""
     is_stdin = str(path) == "-"
     log.info(
-        "%s: reading to the end before transcription; use live transcription for an endless stream",
+        "%s: reading to the end before transcription; use --live for an endless stream",
         "stdin" if is_stdin else path,
     )
     file = tempfile.SpooledTemporaryFile(MAX_MEMORY_BYTES)  # noqa: SIM115  stays open until it is read

@@ -16,6 +16,7 @@ from bundle.command import integer
 from bundle.errors import UsageError, VoxportError
 from bundle.progress import Progress
 from runtime.commands import add_task_arguments, engine_options
+from runtime.text.language import check_language
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -41,13 +42,6 @@ def budget(text: str) -> float:
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text}: expected 0 or a positive number")
     return value
-
-
-def language(text: str) -> str:
-    """For argparse: a language code of two or three letters."""
-    if not (2 <= len(text) <= 3 and text.isascii() and text.islower()):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected an ISO 639 code, as in fr")
-    return text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +93,7 @@ def _add_text_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--language",
-        type=language,
+        type=check_language,
         metavar="CODE",
         help="ISO 639 code of the text's language, as in fr; decides where sentences end and how amounts are "
         "read (default: the language of the voice)",
@@ -144,7 +138,9 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     if arguments.output:
         check_format(arguments.output)
-    text = speakable(_pieces(arguments), arguments.verbatim, is_arriving=arguments.stream)
+    text = speakable(
+        _pieces(arguments), arguments.language or "en", arguments.verbatim, is_arriving=arguments.stream
+    )
     task = open_task(TextToSpeech, arguments.bundle, engine_options(arguments), not arguments.no_check)
     pieces = task.speak(
         text,
@@ -171,18 +167,30 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("say: --chunk-frames needs --stream; give both or none")
     if (arguments.text is None) == (arguments.file is None):
         raise UsageError("say: expected one text; give it as an argument, with --file, or - for stdin")
+    if arguments.stream and sys.stdout is not None and sys.stdout.isatty():
+        raise UsageError("say: --stream writes raw samples, and stdout is a terminal; pipe it or use -o")
 
 
 def _pieces(arguments: argparse.Namespace) -> Iterator[str]:
     from runtime.text.reading import read_text
 
     if arguments.file:
-        with open(arguments.file, "rb") as file:
+        with _open(arguments.file) as file:
             yield from read_text(file, str(arguments.file))
     elif arguments.text == "-":
+        if sys.stdin is None:  # Python starts so where the descriptor is closed
+            raise UsageError("stdin is closed; pipe a text into it, or give the text as an argument")
         yield from read_text(cast("BufferedIOBase", sys.stdin.buffer), "stdin")
     else:
         yield arguments.text
+
+
+def _open(path: Path) -> BufferedIOBase:
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        advice = "give - in place of --file to read stdin" if str(path) == "-" else "give a text file"
+        raise UsageError(f"--file {path}: {error.strerror}; {advice}") from None
 
 
 def _write(pieces: Generator[np.ndarray, None, str], rate: int, arguments: argparse.Namespace) -> None:

@@ -152,8 +152,11 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
             if progress:
                 progress.update(source.seconds, f"{source.seconds:.0f} s of sound so far, {len(words)} words")
     elapsed = time.perf_counter() - started
-    log.info("%.1f s of sound in %.1f s, %d words", source.seconds, elapsed, len(words))
-    content = "\n" if prints_at_once else _formatted(text, words, source.seconds, arguments)
+    if prints_at_once:
+        print(flush=True)
+    count = f"{len(words)} word{'' if len(words) == 1 else 's'}"
+    log.info("%.1f s of sound in %.1f s, %s", source.seconds, elapsed, count)
+    content = "" if prints_at_once else _formatted(text, words, source.seconds, arguments)
     if arguments.output:
         write_whole(arguments.output, content.encode())
         content = f"{arguments.output}\n"

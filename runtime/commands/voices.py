@@ -4,6 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
+from bundle.errors import UsageError
 from bundle.manifest import Bundle
 from runtime.families import open_family
 
@@ -16,6 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     bundle = Bundle(arguments.bundle)
     rows = open_family(bundle.job.family).voices(bundle)
+    if not rows and not arguments.json:
+        raise UsageError(f"{arguments.bundle}: has no voices; give say a voice file with --voice")
     lines = "\n".join(f"{name:<16} {count} rows" for name, count in rows.items())
     print(json.dumps(rows) if arguments.json else lines)
     return 0

@@ -40,6 +40,9 @@ ENGINES: dict[str, EngineEntry] = {
 }
 
 
+MAX_THREADS = 1024  # an engine makes each of them at once
+
+
 def open_engine(bundle: Bundle, options: EngineOptions = DEFAULT) -> Engine:
     """The engine of the bundle's target. Raises EngineUnavailable or UsageError."""
     check_installed(bundle.job.target, str(bundle.folder))
@@ -51,8 +54,8 @@ def open_engine(bundle: Bundle, options: EngineOptions = DEFAULT) -> Engine:
 
 def check_options(bundle: Bundle, options: EngineOptions) -> None:
     """Raises UsageError if the engine of the bundle does not have one of the options."""
-    if options.threads is not None and options.threads < 1:
-        raise UsageError(f"threads {options.threads}: expected at least 1", field="threads")
+    if options.threads is not None and not 1 <= options.threads <= MAX_THREADS:
+        raise UsageError(f"threads {options.threads}: expected 1 to {MAX_THREADS}", field="threads")
     having = ENGINES[bundle.job.target].options if bundle.job.target in ENGINES else ()
     for name in ("compute_precision", "compute_units", "device"):
         if name not in having and getattr(options, name) is not None:

@@ -10,7 +10,7 @@ from threading import RLock
 
 import numpy as np
 
-from bundle.errors import UsageError
+from bundle.errors import IntegrityError, UsageError
 from bundle.spec import MAX_ROW_POSITION, Dimension, Signature, StateSpec
 from runtime.machine import measure_bandwidth
 
@@ -77,13 +77,15 @@ class Stream(ABC):
     def run(self, component: str, inputs: Arrays) -> Arrays:
         """Calls a component, updates its states and returns its outputs.
 
-        Raises UsageError on inputs that do not fit.
+        Raises UsageError on inputs that do not fit, IntegrityError on outputs that do not.
         """
         if component not in self.signatures:
             raise UsageError(f"no component {component!r}; there are {', '.join(self.signatures)}")
         check_inputs(component, self.signatures[component], inputs, self.batch)
         with self.lock:
-            return self._run(component, inputs)
+            outputs = self._run(component, inputs)
+        check_outputs(component, self.signatures[component], outputs)
+        return outputs
 
     @abstractmethod
     def _run(self, component: str, inputs: Arrays) -> Arrays: ...
@@ -168,6 +170,26 @@ def check_inputs(name: str, signature: Signature, inputs: Arrays, batch: int = 1
             )
     for position in inputs["position"].tolist() if "position" in inputs else ():
         _check_position(name, signature, position, inputs[signature.inputs[0].name].shape[1])
+
+
+def check_outputs(name: str, signature: Signature, outputs: Arrays) -> None:
+    """Raises IntegrityError where the outputs are not those of the signature: its manifest is wrong."""
+    for spec in signature.outputs:
+        found = outputs.get(spec.name)
+        fits = found is not None and found.dtype == spec.dtype and found.ndim == len(spec.shape)
+        if (
+            found is None
+            or not fits
+            or any(
+                isinstance(dim, int) and size != dim
+                for size, dim in zip(found.shape[1:], spec.shape[1:], strict=True)
+            )
+        ):
+            what = "is missing" if found is None else f"is {found.dtype} {list(found.shape)}"
+            raise IntegrityError(
+                f"{name}: output {spec.name} {what}, the manifest says {spec.dtype} {list(spec.shape)}; "
+                "export the bundle again"
+            )
 
 
 def _check_position(name: str, signature: Signature, position: int, rows: int) -> None:

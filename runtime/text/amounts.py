@@ -45,7 +45,7 @@ def _patterns(language: str) -> tuple[re.Pattern[str], ...]:
     magnitude = f"(?P<magnitude>{MAGNITUDE})?"
     start, end = r"(?<![\w.,\u2212])(?<!(?<!\w)-)", r"(?!\w|[.,][0-9])"
     patterns = (
-        f"{start}{symbol} ?{number}{magnitude}",
+        f"{start}{symbol} ?{number}{magnitude}(?![-\u2013][0-9])",
         f"{start}{number}{magnitude}[ \u00a0\u202f]?{symbol}{end}",
         f"{start}(?P<whole>{groups}){end}",
     )

@@ -1,6 +1,5 @@
 """Checks of text, and the clean-up of a sentence: markup, addresses, symbols, quotes, amounts."""
 
-import logging
 import re
 import unicodedata
 from collections.abc import Callable
@@ -73,7 +72,6 @@ PUNCTUATION: tuple[Rule, ...] = (
     (re.compile(r"\s+"), " "),
     (re.compile(r"(?<=\w) (?=[,.!?\u2026](?:\s|$))"), ""),
 )
-log = logging.getLogger(__name__)
 
 
 def check_text(text: str) -> str:
@@ -93,7 +91,7 @@ def clean_sentence(text: str, language: str) -> str:
     """`text` as one line of words with a final mark; empty where it has no letter and no digit.
 
     Repairs wrong encodings. Removes markup, emoji, ornaments and quotes, reads addresses as words, and spells
-    amounts. `language` is an ISO 639 code. Logs a change at DEBUG.
+    amounts. `language` is an ISO 639 code.
     """
     cleaned = _inline_text(ftfy.fix_text(text))
     cleaned = URL.sub(lambda found: _read_url(found[0], language), cleaned)
@@ -104,10 +102,7 @@ def clean_sentence(text: str, language: str) -> str:
     cleaned = PARENTHESES.sub(_aside, cleaned)
     for pattern, replacement in PUNCTUATION:
         cleaned = pattern.sub(replacement, cleaned)
-    cleaned = _with_final_mark(cleaned.strip(), language) if is_speakable(cleaned) else ""
-    if cleaned != text:
-        log.debug("clean-up: %r became %r", text, cleaned)
-    return cleaned
+    return _with_final_mark(cleaned.strip(), language) if is_speakable(cleaned) else ""
 
 
 def is_speakable(text: str) -> bool:

@@ -1,5 +1,6 @@
 """From text as people type it to the parts that a model speaks one after another."""
 
+import logging
 from collections.abc import Iterable, Iterator
 from itertools import filterfalse
 
@@ -8,26 +9,56 @@ from runtime.text.blocks import plain_lines
 from runtime.text.cleanup import check_text, clean_sentence, is_blank
 from runtime.text.splitting import Fits, parts, sentences
 
+log = logging.getLogger(__name__)
+
 
 def prepare(text: str | Iterable[str], language: str, fits: Fits, verbatim: bool = False) -> Iterator[str]:
     """Parts of the text, each as soon as its last sentence is there.
 
     `text` may arrive in pieces, whose division does not change the parts. `language` is an ISO 639 code.
-    `fits` tells whether a part can be spoken at once. Sentences are cleaned up unless `verbatim`. Raises
-    UsageError on NUL, on a lone surrogate, and at the end of a text that had nothing to speak.
+    `fits` tells whether a part can be spoken at once. Sentences are cleaned up unless `verbatim`; a change is
+    logged at DEBUG. Raises UsageError on NUL, on a lone surrogate, and at the end of a text that had nothing
+    to speak.
     """
-    pieces: Iterable[str] = map(check_text, [text] if isinstance(text, str) else text)
-    if verbatim:
-        found: Iterable[str] = filterfalse(is_blank, sentences(pieces, language))
-    else:
-        cleaned = (
-            clean_sentence(sentence, language) for sentence in sentences(plain_lines(pieces), language)
-        )
-        found = filter(None, cleaned)
     is_empty = True
-    for part in parts(found, fits):
+    for part in parts(_logged(_spoken_sentences(text, language, verbatim)), fits):
         is_empty = False
         yield part
     if is_empty:
-        advice = "give at least one word" if verbatim else "give at least one word, or speak it verbatim"
-        raise UsageError(f"the text has nothing to speak; {advice}", field="text")
+        raise _nothing_to_speak(verbatim)
+
+
+def check_speakable(text: Iterable[str], language: str, verbatim: bool) -> None:
+    """Raises the errors of `prepare` for a whole text, without logging changes."""
+    if not any(spoken for _, spoken in _spoken_sentences(text, language, verbatim)):
+        raise _nothing_to_speak(verbatim)
+
+
+def _spoken_sentences(text: str | Iterable[str], language: str, verbatim: bool) -> Iterator[tuple[str, str]]:
+    """Each sentence as typed and as it is spoken; the second is empty where there is nothing to speak."""
+    pieces: Iterable[str] = map(_checked, [text] if isinstance(text, str) else text)
+    if verbatim:
+        for sentence in filterfalse(is_blank, sentences(pieces, language)):
+            yield sentence, sentence
+        return
+    for sentence in sentences(plain_lines(pieces), language):
+        yield sentence, clean_sentence(sentence, language)
+
+
+def _logged(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
+    for typed, spoken in pairs:
+        if typed != spoken:
+            log.debug("clean-up: %r became %r", typed, spoken)
+        if spoken:
+            yield spoken
+
+
+def _checked(piece: object) -> str:
+    if not isinstance(piece, str):
+        raise UsageError(f"text: a piece is a {type(piece).__name__}, expected str", field="text")
+    return check_text(piece)
+
+
+def _nothing_to_speak(verbatim: bool) -> UsageError:
+    advice = "give at least one word" if verbatim else "give at least one word, or use --verbatim for symbols"
+    return UsageError(f"the text has nothing to speak; {advice}", field="text")

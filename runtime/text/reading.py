@@ -7,7 +7,7 @@ from itertools import chain
 
 from bundle.errors import UsageError
 from runtime.text.cleanup import is_speakable
-from runtime.text.preparation import prepare
+from runtime.text.preparation import check_speakable
 
 BLOCK_BYTES = 65536
 
@@ -33,7 +33,7 @@ def read_text(source: BufferedIOBase, name: str) -> Iterator[str]:
             yield piece
 
 
-def speakable(pieces: Iterable[str], verbatim: bool, is_arriving: bool) -> Iterable[str]:
+def speakable(pieces: Iterable[str], language: str, verbatim: bool, is_arriving: bool) -> Iterable[str]:
     """The same pieces. Raises UsageError where a complete text has nothing to speak.
 
     Reads all pieces, or those up to the first letter or digit of a text that `is_arriving`.
@@ -43,5 +43,5 @@ def speakable(pieces: Iterable[str], verbatim: bool, is_arriving: bool) -> Itera
         read.append(piece)
         if is_arriving and is_speakable(piece):
             return chain(read, source)
-    next(prepare(read, "en", lambda part: True, verbatim))
+    check_speakable(read, language, verbatim)
     return read

@@ -4,7 +4,6 @@ Each failure is printed with its area, seed and number, which make the same case
 """
 
 import argparse
-import collections
 import json
 import os
 import random
@@ -12,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 from export.__main__ import main as export
@@ -102,7 +102,7 @@ def _preload() -> None:
 
 
 def _run_cases(arguments: argparse.Namespace, sources: Sources, work: Path) -> dict:
-    counts, codes, failures = collections.Counter(), collections.Counter(), []
+    counts, codes, spent, failures = Counter(), Counter(), Counter(), []
     started = time.monotonic()
     for index in range(arguments.first, arguments.first + arguments.cases):
         for area in arguments.areas:
@@ -111,6 +111,7 @@ def _run_cases(arguments: argparse.Namespace, sources: Sources, work: Path) -> d
             folder = work / "case"
             command, outcome, fault = _run_case(area, arguments.seed, index, folder, sources)
             counts[area] += 1
+            spent[area] += round(outcome.seconds, 1)
             codes[f"{area} {outcome.code}"] += 1
             if fault:
                 failures.append(_failure(area, arguments.seed, index, command, outcome, fault))

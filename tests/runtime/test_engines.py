@@ -146,7 +146,7 @@ def test_options_of_an_engine_are_checked_and_named(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="no engine runs target 'npz'; there are onnx, executorch, coreml"):
         open_engine(bundle)
     monkeypatch.setitem(ENGINES, "npz", EngineEntry(__name__, "NumpyEngine", ("numpy",)))
-    with pytest.raises(UsageError, match="threads 0: expected at least 1") as caught:
+    with pytest.raises(UsageError, match="threads 0: expected 1 to 1024") as caught:
         open_engine(bundle, EngineOptions(threads=0))
     assert caught.value.field == "threads"
     with pytest.raises(UsageError, match="compute_units applies to bundles for coreml") as caught:

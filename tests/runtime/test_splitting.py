@@ -164,7 +164,7 @@ def test_a_text_with_nothing_to_speak_is_an_error(text):
     with pytest.raises(UsageError, match="nothing to speak"):
         list(prepare(text, "en", lambda part: True))
     with pytest.raises(UsageError, match="nothing to speak"):
-        speakable([text], verbatim=False, is_arriving=False)
+        speakable([text], language="en", verbatim=False, is_arriving=False)
 
 
 def test_verbatim_text_keeps_its_marks_and_is_still_split():
@@ -178,9 +178,14 @@ def test_verbatim_text_keeps_its_marks_and_is_still_split():
 def test_an_arriving_text_is_read_up_to_its_first_letter():
     read = []
     pieces = (read.append(piece) or piece for piece in ("😀", "a", "b"))
-    assert list(speakable(pieces, verbatim=False, is_arriving=True)) == ["😀", "a", "b"]
+    assert list(speakable(pieces, language="en", verbatim=False, is_arriving=True)) == ["😀", "a", "b"]
     read.clear()
-    speakable((read.append(piece) or piece for piece in ("😀", "a", "b")), verbatim=False, is_arriving=True)
+    speakable(
+        (read.append(piece) or piece for piece in ("😀", "a", "b")),
+        language="en",
+        verbatim=False,
+        is_arriving=True,
+    )
     assert read == ["😀", "a"]
 
 

@@ -86,7 +86,7 @@ class Constants(Record):
         if delay_ms is not None and delay_ms not in self.delays_ms:
             raise UsageError(
                 f"delay_ms {delay_ms}: this bundle has delays of {', '.join(map(str, self.delays_ms))} ms; "
-                "export it with this delay",
+                "take one of them, or export it with another",
                 field="delay_ms",
             )
         if delay_ms is None:

@@ -2,6 +2,7 @@
 
 import codecs
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
@@ -16,6 +17,8 @@ from runtime.speech_to_text import SpeechToText, TranscriptDelta
 MAX_PADS = 3  # in a row; then a word ends
 MAX_WORD_CHARACTERS = 80  # for scripts without spaces
 log = logging.getLogger(__name__)
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class VoxtralSpeechToText(SpeechToText):
@@ -140,7 +143,11 @@ class Transcript:
         return self._tokens * self._constants.seconds_per_token
 
     def _append(self, text: str, start: float) -> str:
-        """Adds the text of a token that starts at `start` to the current word, and returns it."""
+        """Adds the text of a token that starts at `start` to the current word, and returns it.
+
+        A terminal obeys control characters, so they are replaced.
+        """
+        text = CONTROL.sub("\ufffd", text)
         if text:
             word = self._word or Word("", start, start)
             self._word = Word(word.text + text, word.start, start + self._constants.seconds_per_token)

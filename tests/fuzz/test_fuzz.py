@@ -1,0 +1,50 @@
+"""A small share of the hostile input: the same cases in every run. `make fuzz` runs others."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent.parent
+# `executorch` is not here: a damaged program may still abort the process.
+AREAS = (
+    "manifest",
+    "voice",
+    "prefix",
+    "tokenizer",
+    "onnx",
+    "coreml",
+    "checkpoint",
+    "audio",
+    "text",
+    "options",
+)
+CASES = 6
+
+
+@pytest.mark.slow
+def test_hostile_input_ends_with_one_line(bundles, realtime_bundles, tmp_path):
+    undamaged = tmp_path / "undamaged"
+    undamaged.mkdir()
+    for name, source in {
+        "speech": bundles / "onnx",
+        "recognition": realtime_bundles / "onnx",
+        "executorch": bundles / "executorch",
+        "coreml": bundles / "coreml",
+    }.items():
+        (undamaged / name).symlink_to(source)
+    options = ["--cases", str(CASES), "--bundles", undamaged, "-o", tmp_path / "result.json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "fuzz", "--areas", *AREAS, *options],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join((str(TESTS.parent), str(TESTS)))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr[-2000:]
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert not result["failures"]
+    assert result["cases"] == dict.fromkeys(AREAS, CASES)

@@ -1,0 +1,61 @@
+"""Texts that `say` cannot read are one line with exit code 2, before a bundle is opened."""
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from bundle.errors import UsageError
+from runtime.text.language import check_language
+from runtime.text.preparation import prepare
+
+SAY = [sys.executable, "-m", "runtime", "say", "--bundle", "missing"]
+
+
+def failed(*arguments: str, **options) -> str:
+    done = subprocess.run(
+        [*SAY, *arguments], stderr=subprocess.PIPE, text=True, timeout=60, check=False, **options
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def test_a_closed_stdin_is_named():
+    assert "stdin is closed" in failed("-", "-o", "x.wav", preexec_fn=lambda: os.close(0))
+
+
+def test_bytes_that_are_not_text_are_named():
+    with subprocess.Popen(["printf", r"\377\376"], stdout=subprocess.PIPE) as source:
+        assert "expected UTF-8 text" in failed("-", "-o", "x.wav", stdin=source.stdout)
+
+
+@pytest.mark.parametrize(
+    "name, says", [("missing.txt", "No such file"), (".", "Is a directory"), ("-", "in place of --file")]
+)
+def test_a_file_that_cannot_be_read_is_named(name, says):
+    assert says in failed("--file", name, "-o", "x.wav")
+
+
+def test_samples_are_not_written_to_a_terminal():
+    master, slave = pty.openpty()
+    try:
+        assert "stdout is a terminal" in failed("Hello.", "--stream", stdout=slave)
+    finally:
+        os.close(master)
+        os.close(slave)
+
+
+def test_a_language_may_have_a_region():
+    assert check_language("en-US") == "en"
+    assert check_language("pt_BR") == "pt"
+    with pytest.raises(UsageError, match="ISO 639"):
+        check_language("German")
+
+
+@pytest.mark.parametrize("pieces", [b"hi", [b"hi"], [1], [None]])
+def test_pieces_that_are_not_text_are_named(pieces):
+    with pytest.raises(UsageError, match="expected str"):
+        list(prepare(pieces, "en", bool))
