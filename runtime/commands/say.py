@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=Path,
         metavar="FILE",
-        help="file to write, one of .wav .flac .mp3 .ogg .pcm",
+        help="file to write, through links, one of .wav .flac .mp3 .ogg .pcm",
     )
     parser.add_argument(
         "--stream",

@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="add times: before each line of text, or of each word in json",
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file to write (default: stdout)")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="file to write, through links (default: stdout)"
+    )
     parser.add_argument(
         "--delay-ms",
         type=int,
