@@ -5,6 +5,8 @@
 
 import hashlib
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -15,6 +17,7 @@ from bundle.spec import Signature, Size
 
 SCHEMA_VERSION: Literal[2] = 2
 MANIFEST = "manifest.json"
+UNLISTED = ("README.md", "verify.json")  # files about the bundle, which no engine reads
 VOICE_KEY = "embedding"  # of the only tensor in a voice file, float32 [N, dim]
 NOT_RUN = "not run"  # `Manifest.executed_by` where nothing has executed the artifacts
 MAX_PATH_BYTES = 200  # every file system takes that
@@ -195,7 +198,10 @@ class Bundle:
         return next(entry for entry in self.components if entry.name == name)
 
     def check_hashes(self) -> None:
-        """Raises IntegrityError with the name of the first file whose bytes differ from the exported ones."""
+        """Raises IntegrityError with the name of the first file whose bytes differ from the exported ones, or
+        that the manifest does not list.
+        """
+        self.check_unlisted()
         for name, entry in self.manifest.files.items():
             if file_entry(self.folder / name) != entry:
                 raise IntegrityError(
@@ -207,12 +213,13 @@ class Bundle:
         """Every file of the manifest exists with its size, and every file that it uses is one of them."""
         for name, entry in self.manifest.files.items():
             path = self.folder / name
-            if not path.is_file() or not path.resolve().is_relative_to(self.folder.resolve()):
+            if not path.is_file():
                 raise IntegrityError(
                     f"{path}: missing, though the manifest lists it; export the bundle again"
                 )
             if (size := path.stat().st_size) != entry.size:
                 raise IntegrityError(f"{path}: {size} bytes, expected {entry.size}; export the bundle again")
+        self._check_links()
         artifacts = (entry.file for entry in self.components)
         for name in (*self.manifest.voices.values(), *artifacts, *self.manifest.tokenizer):
             if not any(file == name or file.startswith(f"{name}/") for file in self.manifest.files):
@@ -220,6 +227,34 @@ class Bundle:
                     f"{self.folder / MANIFEST}: {name} is used but is not among the files; "
                     "export the bundle again"
                 )
+
+    def _check_links(self) -> None:
+        """Nothing in the folder leads out of it."""
+        for path in self._inside():
+            if os.path.islink(path):
+                raise IntegrityError(
+                    f"{path}: is a link, and a bundle has none; put the file there, or export again"
+                )
+
+    def check_unlisted(self) -> None:
+        """Raises IntegrityError on a file that the manifest does not list: an engine could read it unchecked.
+
+        Hidden files beside the manifest are left alone, because hubs and desktops write them.
+        """
+        listed = {MANIFEST, *UNLISTED, *self.manifest.files}
+        for path in self._inside():
+            name = path.relative_to(self.folder).as_posix()
+            if not os.path.isdir(path) and name not in listed and (not name.startswith(".") or "/" in name):
+                raise IntegrityError(
+                    f"{path}: is not in the manifest; move it out of the bundle, or export the bundle again"
+                )
+
+    def _inside(self) -> Iterator[Path]:
+        """Files and folders below the bundle, except what is in hidden folders beside the manifest."""
+        for parent, folders, names in os.walk(self.folder):
+            yield from (Path(parent, name) for name in (*folders, *names))
+            if Path(parent) == self.folder:
+                folders[:] = [name for name in folders if not name.startswith(".")]
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -52,6 +52,7 @@ def bench(
     do not fit the cache, or where the bundle cannot run a batch size.
     """
     bundle = Bundle(folder)
+    bundle.check_unlisted()
     job, family, constants = bundle.job, open_family(bundle.job.family), read_constants(bundle.job)
     family.bench.check_counts({entry.name: entry for entry in bundle.components}, counts)
     target = BenchTarget(

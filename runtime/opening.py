@@ -46,8 +46,7 @@ def open_task(
             f"expected a bundle for {_words(task)}"
         )
     constants = read_constants(bundle.job)  # raises before the hashes are computed, which takes seconds
-    if check_hashes:
-        bundle.check_hashes()
+    (bundle.check_hashes if check_hashes else bundle.check_unlisted)()
     if not bundle.is_verified:
         log.warning("%s: this bundle is %s", bundle.folder, bundle.manifest.verification.status)
     return cast(Task, family.open(bundle, open_engine(bundle, options), constants))

@@ -23,6 +23,7 @@ from runtime.audio.gain import decibels
 BLOCK_S = 1.0  # seconds of a file in memory at a time, and of audio lost where a file is damaged
 MAX_MEMORY_BYTES = 2**24  # of a file from a pipe; a larger one is stored on disk
 READ_BYTES = 2**20
+MAX_INPUT_MB = 2048  # of a recording from a pipe: 3 hours of 16-bit stereo sound at 48 kHz
 UNKNOWN_BYTES = 0x7FFF0000  # smallest length in the header of a WAV that was written to a pipe
 UNKNOWN_FRAMES = 2**62  # smallest number of frames that libsndfile reports for an unknown length
 FULL_SCALE = 0.99  # absolute value from which a sample counts as clipped; 8-bit audio ends at 0.992
@@ -60,10 +61,13 @@ class Recording:
     Memory does not grow with the length. Truncated, damaged, clipped and overscaled recordings log a warning.
     """
 
-    def __init__(self, path: Path, rate: int):
-        """Raises UsageError if there is no such file or it is not audio."""
+    def __init__(self, path: Path, rate: int, max_input_mb: int = MAX_INPUT_MB):
+        """`max_input_mb` bounds what is stored of a pipe or device, which may have no end.
+
+        Raises UsageError if there is no such file, it is not audio, or a pipe is longer.
+        """
         self._name, self._rate = "stdin" if str(path) == "-" else str(path), rate
-        self._file = _open(path, self._name)
+        self._file = _open(path, self._name, max_input_mb)
         if not self._file.frames:
             raise UsageError(f"{self._name}: has no samples; expected a file of audio")
         if path.is_file():
@@ -128,14 +132,16 @@ class Recording:
             return None
 
 
-def _open(path: Path, name: str) -> soundfile.SoundFile:
+def _open(path: Path, name: str, max_input_mb: int) -> soundfile.SoundFile:
     """Opens a file, a named pipe, or stdin for `-`. Raises UsageError."""
     is_stdin = str(path) == "-"
     if not is_stdin and (path.is_dir() or not path.exists()):
         reason = "is a folder" if path.is_dir() else "no such file"
         raise UsageError(f"{path}: {reason}; expected a file of audio")
     try:
-        return soundfile.SoundFile(path if path.is_file() and not is_stdin else _copy_of_pipe(path))
+        return soundfile.SoundFile(
+            path if path.is_file() and not is_stdin else _copy_of_pipe(path, max_input_mb)
+        )
     except TypeError:
         raise UsageError(
             f"{path}: raw samples do not say their rate; transcribe them live from stdin and give the rate"
@@ -157,8 +163,11 @@ def _warn_if_shorter_than_header(path: Path) -> None:
         log.warning("%s: truncated: it has %d bytes, its header says %d", path, size, length)
 
 
-def _copy_of_pipe(path: Path) -> IO[bytes]:
-    """All bytes of a pipe, or of stdin for `-`, as a seekable file. Raises UsageError if stdin is closed."""
+def _copy_of_pipe(path: Path, max_mb: int) -> IO[bytes]:
+    """All bytes of a pipe, or of stdin for `-`, as a seekable file.
+
+    Raises UsageError if stdin is closed, or beyond `max_mb` MB.
+    """
     is_stdin = str(path) == "-"
     log.info(
         "%s: reading to the end before transcription; use --live for an endless stream",
@@ -168,6 +177,12 @@ def _copy_of_pipe(path: Path) -> IO[bytes]:
     with raw_stdin() if is_stdin else path.open("rb") as source:
         while piece := source.read(READ_BYTES):
             file.write(piece)
+            if file.tell() > max_mb * 10**6:
+                file.close()
+                raise UsageError(
+                    f"max_input_mb {max_mb}: {path} holds more; give a larger number, or --live if it has no end",
+                    field="max_input_mb",
+                )
     file.seek(0)
     return file
 

@@ -19,7 +19,7 @@ from bundle.files import check_writable, write_whole
 from bundle.progress import Progress
 from runtime.audio.captions import Word, as_json, as_lines, as_srt, as_vtt, as_word_line
 from runtime.audio.gain import amplified, automatic, check_gain, recording_gain_db, watched
-from runtime.audio.sources import LiveSource, Recording, raw_stdin
+from runtime.audio.sources import MAX_INPUT_MB, LiveSource, Recording, raw_stdin
 from runtime.commands import add_task_arguments, engine_options
 from runtime.opening import open_task
 from runtime.speech_to_text import SpeechToText
@@ -61,6 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="auto|off|DB",
         help="gain in decibels; auto raises quiet sound to a peak of -1 dBFS, slowly if it is live "
         "(default: auto for recordings, off for live sound)",
+    )
+    parser.add_argument(
+        "--max-input-mb",
+        type=integer(1),
+        default=MAX_INPUT_MB,
+        metavar="N",
+        help=f"most MB to read from a pipe or device without --live (default: {MAX_INPUT_MB})",
     )
     _add_live_arguments(parser)
     add_task_arguments(parser)
@@ -137,7 +144,8 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
-    source, started = Recording(arguments.audio, task.sample_rate), time.perf_counter()
+    source = Recording(arguments.audio, task.sample_rate, arguments.max_input_mb)
+    started = time.perf_counter()
     text = ""
     words: list[Word] = []
     prints_at_once = arguments.format == "text" and not arguments.timestamps and not arguments.output

@@ -58,10 +58,14 @@ class Package:
         return f", such as {around}" if around else ""
 
     def _inside(self, path: object, folder: Path) -> Path:
-        """Resolves a path named in the package. Raises PackageError if it is outside the package."""
+        """Resolves a path named in the package. Raises PackageError if it is outside the package.
+
+        A link inside the package may lead out of it.
+        """
         if isinstance(path, str) and path.isprintable():
             relative = PurePosixPath(path)
-            if not relative.is_absolute() and ".." not in relative.parts:
+            is_below = not relative.is_absolute() and ".." not in relative.parts
+            if is_below and (folder / path).resolve().is_relative_to(self.path.resolve()):
                 return folder / path
         raise PackageError(f"{self.path}: {str(path)[:80]!r} is not a path inside the package")
 

@@ -1,12 +1,16 @@
-"""Manifests that two readers would read in two ways, or that a terminal would obey, are refused."""
+"""Manifests that two readers would read in two ways, or that a terminal would obey, are refused; so are links
+and files that a manifest does not list.
+"""
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from bundle.errors import IntegrityError
-from bundle.manifest import MANIFEST, read_manifest
+from bundle.manifest import MANIFEST, Bundle, read_manifest
 from bundle.spec import Kind, Signature, TensorSpec
 from runtime.engines.base import check_outputs
 
@@ -26,6 +30,47 @@ def test_it_is_refused(tmp_path, content, named):
     with pytest.raises(IntegrityError, match=named) as caught:
         read_manifest(tmp_path)
     assert str(caught.value).isprintable()
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """An opened folder with a package, without a manifest of its own."""
+    (tmp_path / "bundle" / "graph.mlpackage").mkdir(parents=True)
+    for name in ("manifest.json", "README.md", "graph.mlpackage/weights", ".gitattributes"):
+        (tmp_path / "bundle" / name).write_text("x")
+    (tmp_path / "bundle" / ".cache").mkdir()
+    (tmp_path / "bundle" / ".cache" / "lock").write_text("x")
+    return tmp_path / "bundle"
+
+
+def check(folder: Path) -> None:
+    bundle = Bundle.__new__(Bundle)
+    bundle.folder, bundle.manifest = folder, SimpleNamespace(files={"graph.mlpackage/weights": None})
+    bundle._check_links()
+    bundle.check_unlisted()
+
+
+def test_hidden_files_beside_the_manifest_are_left_alone(folder):
+    check(folder)
+
+
+@pytest.mark.parametrize("name", ["more.onnx", "graph.mlpackage/more", "graph.mlpackage/.hidden", "new/more"])
+def test_a_file_that_is_not_listed_is_refused(folder, name):
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("x")
+    with pytest.raises(IntegrityError, match=f"{name}: is not in the manifest"):
+        check(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["graph.mlpackage/weights", "graph.mlpackage/more", "README.md", ".hidden", "new"]
+)
+def test_a_link_is_refused_wherever_it_leads(folder, name):
+    for target in ("/etc", folder / "manifest.json"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(target)
+        with pytest.raises(IntegrityError, match=f"{name}: is a link"):
+            check(folder)
 
 
 SIGNATURE = Signature((), (TensorSpec("hidden", "float32", (1, "S", 4), Kind.HIDDEN),))

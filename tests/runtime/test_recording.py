@@ -3,6 +3,7 @@
 import io
 import logging
 import os
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -312,3 +313,15 @@ def test_a_slow_source_is_waited_for():
             return b"\x00\x00" * 7 if len(writer) < 10 else b""
 
     assert sum(map(len, LiveSource(Slow(), RATE, 1, RATE).blocks())) == 9 * 7
+
+
+def test_a_pipe_without_end_is_refused(tmp_path):
+    """The writer is stopped by the closed pipe, long before it has written everything."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = subprocess.Popen(
+        ["dd", "if=/dev/zero", f"of={pipe}", "bs=1M", "count=200"], stderr=subprocess.DEVNULL
+    )
+    with pytest.raises(UsageError, match="max_input_mb 3: .* holds more; give a larger number, or --live"):
+        Recording(pipe, RATE, max_input_mb=3)
+    assert writer.wait(10) != 0
