@@ -180,7 +180,7 @@ def _copy_of_pipe(path: Path, max_mb: int) -> IO[bytes]:
             if file.tell() > max_mb * 10**6:
                 file.close()
                 raise UsageError(
-                    f"max_input_mb {max_mb}: {path} holds more; give a larger number, or --live if it has no end",
+                    f"max_input_mb {max_mb}: {path} holds more; give a larger number, or use --live",
                     field="max_input_mb",
                 )
     file.seek(0)

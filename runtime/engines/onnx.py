@@ -17,6 +17,7 @@ from bundle.manifest import Bundle, ExportJob
 from bundle.spec import ONNX_PAST, ONNX_PRESENT, Signature
 from runtime.engines.base import Arrays, Engine, EngineOptions, Stream, check_states, unique_states
 from runtime.engines.cuda import Cuda
+from runtime.engines.onnx_graph import check_graph, check_session
 from runtime.engines.state_memory import Device, DeviceStates, HostStates, States
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
@@ -78,14 +79,17 @@ class OnnxEngine(Engine):
         """The session of a file of the bundle. Raises VoxportError if ONNX Runtime cannot open it."""
         if file not in self._sessions:
             path = self.bundle.folder / file
+            check_graph(path, self.bundle.manifest.files)
             try:
-                self._sessions[file] = ort.InferenceSession(
+                session = ort.InferenceSession(
                     self.read_graph(path),
                     self._session_options(),
                     providers=[CUDA, CPU] if self._device else [CPU],
                 )
             except Exception as error:  # ONNX Runtime's exceptions have no common base below Exception
                 raise VoxportError(f"{path}: ONNX Runtime cannot open it: {first_line(error)}") from None
+            check_session(session, path, [entry for entry in self.bundle.components if entry.file == file])
+            self._sessions[file] = session
         return self._sessions[file]
 
     def read_graph(self, path: Path) -> Path | bytes:

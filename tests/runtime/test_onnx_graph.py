@@ -1,0 +1,104 @@
+"""Graphs that an export never writes are refused before a session is made."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from bundle.errors import IntegrityError
+from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
+from runtime.engines.onnx_graph import check_graph, check_session
+
+FLOATS = TensorProto.FLOAT
+X, Y = (helper.make_tensor_value_info(name, FLOATS, ["B", 4]) for name in "xy")
+
+
+def write(path, nodes, initializers=(), functions=()):
+    graph = helper.make_graph(nodes, "g", [X], [Y], initializer=initializers)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=10), path)
+    return path
+
+
+def body() -> onnx.GraphProto:
+    return helper.make_graph([helper.make_node("Relu", ["x"], ["z"])], "body", [], [Y])
+
+
+def external(location: str) -> onnx.TensorProto:
+    tensor = numpy_helper.from_array(np.zeros(4, np.float32), "w")
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    return tensor
+
+
+RELU = helper.make_node("Relu", ["x"], ["y"])
+
+
+def test_a_plain_graph_and_listed_weights_are_accepted(tmp_path):
+    check_graph(write(tmp_path / "a.onnx", [RELU], [external("a.onnx.data")]), {"a.onnx.data"})
+
+
+@pytest.mark.parametrize(
+    "nodes, initializers, named",
+    [
+        ([helper.make_node("Loop", ["", "x"], ["y"], body=body())], (), "control flow"),
+        ([helper.make_node("If", ["x"], ["y"], then_branch=body(), else_branch=body())], (), "control flow"),
+        ([helper.make_node("Own", ["x"], ["y"], domain="own", inner=body())], (), "control flow"),
+        ([RELU], [external("../secret")], "does not list '../secret'"),
+        ([RELU], [external("/etc/passwd")], "does not list '/etc/passwd'"),
+    ],
+)
+def test_what_no_export_has_is_refused(tmp_path, nodes, initializers, named):
+    with pytest.raises(IntegrityError, match=f"a.onnx: .*{named}"):
+        check_graph(write(tmp_path / "a.onnx", nodes, initializers), {"a.onnx.data"})
+
+
+def test_functions_are_refused(tmp_path):
+    function = helper.make_function("own", "Own", ["x"], ["y"], [RELU], [helper.make_opsetid("", 21)])
+    path = write(tmp_path / "a.onnx", [helper.make_node("Own", ["x"], ["y"], domain="own")], (), [function])
+    with pytest.raises(IntegrityError, match="functions"):
+        check_graph(path, ())
+
+
+@pytest.mark.parametrize("content", [b"\x3a\xff", b"\x3a" + b"\xff" * 20, b"\x0b", b"\x3a\x02\x0a\x7f"])
+def test_damaged_messages_are_refused(tmp_path, content):
+    (tmp_path / "a.onnx").write_bytes(content)
+    with pytest.raises(IntegrityError, match=r"a\.onnx"):
+        check_graph(tmp_path / "a.onnx", ())
+
+
+def entry(inputs=(("x", (1, 4)),), outputs=(("y", (1, 4)),), states=()):
+    tensors = [
+        tuple(TensorSpec(name, "float32", shape, Kind.HIDDEN) for name, shape in part)
+        for part in (inputs, outputs)
+    ]
+    return SimpleNamespace(name="step", signature=Signature(*tensors, states))
+
+
+CACHE = StateSpec("cache", "float32", (1, 4, 1, 8), CacheSpec("BSHD"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        entry(inputs=(("x", (1, 5)),)),
+        entry(inputs=(("x", (1, 4, 1)),)),
+        entry(inputs=(("x", ()),)),
+        entry(inputs=(("z", (1, 4)),)),
+        entry(inputs=()),
+        entry(inputs=(("x", (1, 4)), ("more", (1, 4)))),
+        entry(outputs=(("y", (1, 3)),)),
+        entry(outputs=(("w", (1, 4)),)),
+        entry(states=(CACHE,)),
+    ],
+)
+def test_a_manifest_that_does_not_describe_the_graph_is_refused(tmp_path, wrong):
+    path = write(tmp_path / "a.onnx", [RELU])
+    session = onnxruntime.InferenceSession(path)
+    check_session(session, path, [entry()])
+    with pytest.raises(IntegrityError, match="the manifest says"):
+        check_session(session, path, [entry(), wrong])
