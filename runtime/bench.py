@@ -14,7 +14,7 @@ import numpy as np
 
 from bundle.errors import UsageError
 from bundle.manifest import Bundle
-from runtime.engines import ENGINES, open_engine
+from runtime.engines import ENGINES, open_engine, try_first
 from runtime.engines.base import Arrays, Engine, EngineOptions, Stream
 from runtime.families import open_family, read_constants
 from runtime.families.base import BenchSettings, Figures, RuntimeFamily, StartSteps, Workload
@@ -53,6 +53,7 @@ def bench(
     """
     bundle = Bundle(folder)
     bundle.check_unlisted()
+    try_first(bundle)
     job, family, constants = bundle.job, open_family(bundle.job.family), read_constants(bundle.job)
     family.bench.check_counts({entry.name: entry for entry in bundle.components}, counts)
     target = BenchTarget(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from bundle.errors import UsageError
 from bundle.manifest import Bundle
-from runtime.engines import DEFAULT, open_engine
+from runtime.engines import DEFAULT, open_engine, try_first
 from runtime.engines.base import EngineOptions
 from runtime.families import open_family, read_constants
 
@@ -49,6 +49,7 @@ def open_task(
     (bundle.check_hashes if check_hashes else bundle.check_unlisted)()
     if not bundle.is_verified:
         log.warning("%s: this bundle is %s", bundle.folder, bundle.manifest.verification.status)
+    try_first(bundle)
     return cast(Task, family.open(bundle, open_engine(bundle, options), constants))
 
 

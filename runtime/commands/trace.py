@@ -7,7 +7,7 @@ from pathlib import Path
 from bundle.files import check_writable
 from bundle.manifest import Bundle
 from runtime.commands import add_engine_arguments, engine_options
-from runtime.engines import open_engine
+from runtime.engines import open_engine, try_first
 from runtime.families import open_family, read_constants
 from runtime.trace import read_inputs, write_outputs
 
@@ -46,6 +46,7 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     bundle = Bundle(arguments.bundle)
     bundle.check_hashes()
+    try_first(bundle)
     constants, trace = read_constants(bundle.job), open_family(bundle.job.family).trace
     inputs = read_inputs(arguments.inputs, trace.inputs(constants))
     check_writable(arguments.output)

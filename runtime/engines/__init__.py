@@ -22,18 +22,22 @@ class EngineEntry:
     """`attribute` of `module` opens an engine: `attribute(bundle, options) -> Engine`.
 
     `packages` must be installed; the benchmark reports the version of the first. `options` are the fields of
-    `EngineOptions` that the engine reads besides `threads`.
+    `EngineOptions` that the engine reads besides `threads`. An engine that `may_abort` on a damaged program
+    is tried in another process first.
     """
 
     module: str
     attribute: str
     packages: tuple[str, ...]
     options: tuple[str, ...] = ()
+    may_abort: bool = False
 
 
 ENGINES: dict[str, EngineEntry] = {
     "onnx": EngineEntry("runtime.engines.onnx", "OnnxEngine", ("onnxruntime",), ("device",)),
-    "executorch": EngineEntry("runtime.engines.executorch", "ExecuTorchEngine", ("executorch", "torch")),
+    "executorch": EngineEntry(
+        "runtime.engines.executorch", "ExecuTorchEngine", ("executorch", "torch"), may_abort=True
+    ),
     "coreml": EngineEntry(
         "runtime.engines.coreml", "open_coreml", ("coremltools",), ("compute_precision", "compute_units")
     ),
@@ -50,6 +54,18 @@ def open_engine(bundle: Bundle, options: EngineOptions = DEFAULT) -> Engine:
     check_options(bundle, options)
     engine: Engine = getattr(import_module(entry.module), entry.attribute)(bundle, options)
     return engine
+
+
+def try_first(bundle: Bundle) -> None:
+    """Tries a bundle from elsewhere in another process, once, where its engine may abort.
+
+    Raises EngineUnavailable, UsageError, or IntegrityError on a damaged program.
+    """
+    check_installed(bundle.job.target, str(bundle.folder))
+    if ENGINES[bundle.job.target].may_abort:
+        from runtime.engines.trial import try_once
+
+        try_once(bundle)
 
 
 def check_options(bundle: Bundle, options: EngineOptions) -> None:

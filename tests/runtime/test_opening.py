@@ -37,13 +37,14 @@ def opened(monkeypatch, tmp_path) -> list[str]:
     monkeypatch.setattr(opening, "Bundle", log("bundle", bundle))
     monkeypatch.setattr(opening, "open_family", lambda name: family)
     monkeypatch.setattr(opening, "read_constants", log("constants", "constants"))
+    monkeypatch.setattr(opening, "try_first", log("trial", None))
     monkeypatch.setattr(opening, "open_engine", log("engine", None))
     return calls
 
 
 def test_a_bundle_is_read_once_and_its_constants_are_parsed_once(opened, tmp_path, caplog):
     assert isinstance(opening.open_task(SpeechToText, tmp_path), Task)
-    assert opened == ["bundle", "constants", "hashes", "engine", "task with constants"]
+    assert opened == ["bundle", "constants", "hashes", "trial", "engine", "task with constants"]
     assert f"{tmp_path}: this bundle is unverified" in caplog.text
 
 

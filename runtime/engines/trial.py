@@ -1,0 +1,84 @@
+"""Tries a bundle in a process of its own before it is used for the first time.
+
+An engine that aborts on a damaged program ends the process that called it. `python -m runtime.engines.trial
+BUNDLE` loads every component and calls it once.
+"""
+
+import hashlib
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from bundle.errors import IntegrityError
+from bundle.manifest import MANIFEST, Bundle
+from bundle.spec import Signature
+from bundle.user_cache import private_folder
+from runtime.engines import open_engine
+from runtime.engines.base import Arrays
+
+SECONDS = 600  # far above the load of the largest bundle; a program may also run without end
+log = logging.getLogger(__name__)
+
+
+def try_once(bundle: Bundle) -> None:
+    """Returns at once where these files were tried before on this machine. Raises IntegrityError where the
+    engine aborts or does not end. Any other error is left to the caller, who will see it as well.
+    """
+    try:
+        tried = private_folder("tried") / _key(bundle)
+        if tried.exists():
+            return
+    except OSError as error:
+        log.info("%s: tried at every start: %s", bundle.folder, error)
+        tried = None
+    log.info("%s: first use: it is tried in another process", bundle.folder)
+    command = [sys.executable, "-m", __name__, str(bundle.folder)]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        raise IntegrityError(
+            f"{bundle.folder}: a program does not end; fetch or export the bundle again"
+        ) from None
+    if done.returncode < 0:
+        raise IntegrityError(
+            f"{bundle.folder}: a program is damaged: the engine ended with signal {-done.returncode}; "
+            "fetch or export the bundle again"
+        )
+    if tried and not done.returncode:
+        tried.touch()
+
+
+def _key(bundle: Bundle) -> str:
+    """Names the manifest and the files as they are on this disk, without reading them."""
+    digest = hashlib.sha256((bundle.folder / MANIFEST).read_bytes())
+    for name in bundle.manifest.files:
+        found = (bundle.folder / name).stat()
+        digest.update(f"{name} {found.st_size} {found.st_mtime_ns} {found.st_ino}\n".encode())
+    return digest.hexdigest()
+
+
+def call_all(bundle: Bundle) -> None:
+    """Calls every component once with zeros of the smallest shapes, and moves a row of each cache."""
+    stream = open_engine(bundle).stream()
+    for name, signature in stream.signatures.items():
+        stream.run(name, _zeros(signature))
+    stream.load_rows(stream.save_rows(1))
+    for name, signature in stream.signatures.items():
+        if signature.states:
+            stream.run(name, _zeros(signature))
+
+
+def _zeros(signature: Signature) -> Arrays:
+    return {
+        spec.name: np.zeros(
+            [signature.dims[size][0] if isinstance(size, str) else size for size in spec.shape], spec.dtype
+        )
+        for spec in signature.inputs
+    }
+
+
+if __name__ == "__main__":
+    call_all(Bundle(Path(sys.argv[1])))
