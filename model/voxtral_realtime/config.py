@@ -197,7 +197,8 @@ def load_config(checkpoint: Path) -> VoxtralRealtimeConfig:
     if pads not in (None, schedule.left_pad_tokens):
         raise ConfigError(
             f"{checkpoint / PARAMS}: streaming_n_left_pad_tokens is {pads}, "
-            f"expected {schedule.left_pad_tokens} as in {TOKENIZER}; make both files agree"
+            f"expected {schedule.left_pad_tokens}, from {TOKENIZER} or as published where it does not say; "
+            "make both files agree"
         )
     for name, token in TOKENS.items():
         found = getattr(schedule, name)

@@ -54,17 +54,16 @@ def recording_gain_db(gain: float | str, peak_dbfs: float) -> float:
     else:
         added = 0.0 if gain == "off" else float(gain)
     if peak_dbfs + added < QUIET_DBFS:
-        warn_quiet(peak_dbfs + added)
+        warn_quiet(peak_dbfs + added, is_auto=gain == "auto")
     return added
 
 
-def warn_quiet(peak_dbfs: float) -> None:
+def warn_quiet(peak_dbfs: float, is_auto: bool) -> None:
     if peak_dbfs < SILENCE_DBFS:
         log.warning("the sound has a peak of %.0f dBFS, which is silence", peak_dbfs)
     else:
-        log.warning(
-            "the sound is quiet: its peak is %.0f dBFS; words may be missing, try --gain auto", peak_dbfs
-        )
+        advice = "record it louder" if is_auto else "try --gain auto"
+        log.warning("the sound is quiet: its peak is %.0f dBFS; words may be missing, %s", peak_dbfs, advice)
 
 
 def amplified(blocks: Iterable[np.ndarray], gain_db: float) -> Iterator[np.ndarray]:
@@ -110,12 +109,19 @@ class _GainControl:
         return np.clip(samples * ramp, -1, 1)
 
 
-def watched(blocks: Iterable[np.ndarray], rate: int) -> Iterator[np.ndarray]:
-    """The same blocks. Warns once, after 10 s, if the sound is quiet."""
-    peak, count = 0.0, 0
+def watched(blocks: Iterable[np.ndarray], rate: int, is_auto: bool = False) -> Iterator[np.ndarray]:
+    """The same blocks. Warns once if the sound is quiet: after 10 s, or at its end if that comes before."""
+    peak, count, is_judged = 0.0, 0, False
     for block in blocks:
-        if count <= WARN_AFTER_S * rate:
+        if not is_judged:
             peak, count = max(peak, float(np.abs(block).max(initial=0.0))), count + len(block)
-            if count > WARN_AFTER_S * rate and decibels(peak) < QUIET_DBFS:
-                warn_quiet(decibels(peak))
+            if is_judged := count > WARN_AFTER_S * rate:
+                _judge(peak, is_auto)
         yield block
+    if not is_judged and count:
+        _judge(peak, is_auto)
+
+
+def _judge(peak: float, is_auto: bool) -> None:
+    if decibels(peak) < QUIET_DBFS:
+        warn_quiet(decibels(peak), is_auto)

@@ -138,9 +138,8 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     if arguments.output:
         check_format(arguments.output)
-    text = speakable(
-        _pieces(arguments), arguments.language or "en", arguments.verbatim, is_arriving=arguments.stream
-    )
+    is_arriving = arguments.stream and arguments.text == "-"
+    text = speakable(_pieces(arguments), arguments.language or "en", arguments.verbatim, is_arriving)
     task = open_task(TextToSpeech, arguments.bundle, engine_options(arguments), not arguments.no_check)
     pieces = task.speak(
         text,

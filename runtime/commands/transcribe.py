@@ -215,7 +215,7 @@ def _with_gain(blocks: Iterator[np.ndarray], gain: float | str, rate: int) -> It
         blocks = automatic(blocks, rate)
     elif gain != "off":
         blocks = amplified(blocks, float(gain))
-    return watched(blocks, rate)
+    return watched(blocks, rate, is_auto=gain == "auto")
 
 
 @contextmanager

@@ -40,14 +40,17 @@ def _patterns(language: str) -> tuple[re.Pattern[str], ...]:
     """Patterns of an amount behind its symbol, an amount before its symbol, and a number in groups."""
     group, mark = (re.escape(separator) for separator in SEPARATORS[language])
     groups = rf"[0-9]{{1,3}}(?:[{group}][0-9]{{3}})+"
+    # not a blank: a telephone number has blanks between its digits as well
+    tight = re.escape(SEPARATORS[language][0].replace(" ", ""))
+    tight_groups = rf"(?!0)[0-9]{{1,3}}(?:[{tight}][0-9]{{3}})+"
     number = rf"(?P<whole>{groups}|[0-9]+)(?:{mark}(?P<decimals>[0-9]+))?(?![0-9]|[.,][0-9])"
     symbol = f"(?P<symbol>[{''.join(CURRENCIES)}])"
     magnitude = f"(?P<magnitude>{MAGNITUDE})?"
     start, end = r"(?<![\w.,\u2212])(?<!(?<!\w)-)", r"(?!\w|[.,][0-9])"
     patterns = (
-        f"{start}{symbol} ?{number}{magnitude}(?![-\u2013][0-9])",
+        f"{start}{symbol} ?{number}{magnitude}(?!\\w|[-\u2013][0-9])",
         f"{start}{number}{magnitude}[ \u00a0\u202f]?{symbol}{end}",
-        f"{start}(?P<whole>{groups}){end}",
+        f"{start}(?<![0-9][ \u00a0\u202f])(?P<whole>{tight_groups}){end}",
     )
     return tuple(re.compile(pattern, re.IGNORECASE) for pattern in patterns)
 

@@ -5,8 +5,9 @@ import re
 from collections.abc import Iterable, Iterator
 
 HEAD_CHARACTERS = 24  # the start of a line, in which marks are searched
+ITEM = re.compile(r"[ \t]*([0-9]{1,3})[.)][ \t]")
 FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})")
-MARKS = re.compile(r"[ \t]*(?:(?:(?:#{1,6}|[-*+•]|[0-9]{1,3}[.)])(?:[ \t]+|$)|>[ \t]?|\|))+")
+MARKS = re.compile(r"[ \t]*(?:(?:(?:#{1,6}|[-*+•])(?:[ \t]+|$)|>[ \t]?|\|))+")
 LINE_PARTS = re.compile(r"[^\n]*\n|[^\n]+")
 PARAGRAPH = "\n\n"
 log = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ def plain_lines(pieces: Iterable[str]) -> Iterator[str]:
 class _Lines:
     def __init__(self) -> None:
         self._head: str | None = ""  # None: the head of this line was handled, the rest follows
+        self._item = 0  # number of the last item of a list
         self._fence, self._after = "", ""  # after: text behind the end of this line
 
     def take(self, part: str) -> str:
@@ -50,7 +52,7 @@ class _Lines:
         """The text that has not been returned yet. Warns of a code block without end."""
         text = self._start(self._head) if self._head else ""
         if self._fence:
-            log.warning("a code block without end was not spoken; end it with %s", self._fence)
+            log.warning("a code block without end was not spoken; end it with %s", self._fence[:3])
         return text + self._after
 
     def _start(self, head: str) -> str:
@@ -64,7 +66,13 @@ class _Lines:
             log.debug("clean-up: a code block is left out")
             return PARAGRAPH
         marks = MARKS.match(head[:HEAD_CHARACTERS])
+        if item := ITEM.match(head):  # only behind the item before it: "42." may also end a sentence
+            is_next, self._item = int(item[1]) == self._item + 1, int(item[1])
+            if is_next:
+                self._after = PARAGRAPH
+                return PARAGRAPH + head
         if not marks:
             return head
+        log.debug("clean-up: left out at the start of a line: %r", marks[0])
         self._after = PARAGRAPH
         return PARAGRAPH + head[marks.end() :]

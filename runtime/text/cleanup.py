@@ -33,10 +33,19 @@ URL = re.compile(r"\b(?:(?:https?|ftp)://|www\.)[^\s<>\"]*[^\s<>\".,;:!?')\]]", 
 EMAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
 WORDY = re.compile(r"[^\W\d_]{1,24}(?:[-_.][^\W\d_]{1,24})*")  # a part of a path that can be read as words
 
+PRODUCT = re.compile(r"(?<=[0-9])\*(?=[0-9])")  # 2*3*4 is no emphasis
+KEYCAP = re.compile("\ufe0f?\u20e3")  # of a digit in a box, which stays as a digit
+SPACE = re.compile(r"\s+")
 KEPT_SYMBOLS = "°№℃℉℅"  # symbols that are words
 QUOTED = re.compile(r'"([^"]*)"')
 LONE_QUOTE = re.compile(r'(?<![0-9])"')  # behind a digit it means inches
 SINGLE_QUOTED = re.compile(r"(?<!\w)'(?=[^\s\d])((?:[^']|(?<=\w)'(?=\w))*)(?<=\S)'(?!\w)")
+HALVES = (
+    re.compile(r"^['\u2018](?=[^\W\d_]{2}|[A-Z]\s)"),
+    re.compile(r"(?<=[.!?\u2026,])['\u2019]+(?=\s|$)"),
+    re.compile(r"(?<!\S)(?:\*{1,3}|_{1,3}|~~|`)(?=\w)"),
+    re.compile(r"(?<=[\w.!?,])(?:\*{1,3}|_{2,3}|~~|`)(?!\S)"),
+)
 GUILLEMETS = re.compile("[\u00ab\u2039]\\s*|\\s*[\u00bb\u203a]")
 PARENTHESES = re.compile(r"(?<!\w)\(([^()]*)\)")
 PURE_NUMBER = re.compile(r"\s*[-+\u2212]?[0-9][0-9.,]*\s*")
@@ -93,11 +102,12 @@ def clean_sentence(text: str, language: str) -> str:
     Repairs wrong encodings. Removes markup, emoji, ornaments and quotes, reads addresses as words, and spells
     amounts. `language` is an ISO 639 code.
     """
-    cleaned = _inline_text(ftfy.fix_text(text))
+    cleaned = _inline_text(PRODUCT.sub(r"\*", ftfy.fix_text(text)))
     cleaned = URL.sub(lambda found: _read_url(found[0], language), cleaned)
     cleaned = EMAIL.sub(lambda found: _read_host(found[0], language), cleaned)
-    cleaned = emoji.replace_emoji(cleaned, " ")
+    cleaned = emoji.replace_emoji(KEYCAP.sub("", cleaned), " ")
     cleaned = "".join(" " if _is_pictograph(character) else character for character in cleaned)
+    cleaned = SPACE.sub(" ", cleaned)  # many blanks would make later patterns slow
     cleaned = spell_amounts(_without_quotes(cleaned), language)
     cleaned = PARENTHESES.sub(_aside, cleaned)
     for pattern, replacement in PUNCTUATION:
@@ -158,7 +168,10 @@ def _is_pictograph(character: str) -> bool:
 def _without_quotes(text: str) -> str:
     """Quotes around phrases make Voxtral-TTS speak words that are not in the text."""
     text = LONE_QUOTE.sub("", QUOTED.sub(r"\1", GUILLEMETS.sub("", text)))
-    return SINGLE_QUOTED.sub(r"\1", text)
+    text = SINGLE_QUOTED.sub(r"\1", text)
+    for half in HALVES:  # of quotes and markup that begin in one sentence and end in another
+        text = half.sub("", text)
+    return text
 
 
 def _aside(found: re.Match[str]) -> str:

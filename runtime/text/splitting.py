@@ -3,6 +3,7 @@
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 import regex
 from sentencex import segment
@@ -31,13 +32,25 @@ def sentences(pieces: Iterable[str], language: str) -> Iterator[str]:
             arrived += piece
             continue
         *words, arrived = map(_with_short_end, WORD_START.split(arrived + piece))  # the last one may continue
-        for word in words:
+        for word in chain.from_iterable(map(_bounded, words)):
             *whole, text = _segments(text + word, language)
             yield from whole
             if text and (len(text) > LONGEST_SENTENCE or word.endswith(PARAGRAPH)):
                 yield text.strip()
                 text = ""
-    yield from filter(None, map(str.strip, _segments(text + arrived, language)))
+    for word in _bounded(arrived):
+        *whole, text = _segments(text + word, language)
+        yield from filter(None, map(str.strip, whole))
+        if len(text) > LONGEST_SENTENCE:
+            yield text.strip()
+            text = ""
+    if text.strip():
+        yield text.strip()
+
+
+def _bounded(word: str) -> list[str]:
+    """A word in pieces of at most `LONGEST_SENTENCE` characters."""
+    return [word[start : start + LONGEST_SENTENCE] for start in range(0, len(word), LONGEST_SENTENCE)]
 
 
 def _with_short_end(word: str) -> str:

@@ -127,3 +127,10 @@ def test_quiet_live_sound_is_one_warning_after_ten_seconds(caplog, level, warns)
         passed = list(watched(np.split(samples, 300), RATE))
     np.testing.assert_array_equal(np.concatenate(passed), samples)
     assert len(caplog.records) == warns
+
+
+@pytest.mark.parametrize(("is_auto", "advice"), [(False, "try --gain auto"), (True, "record it louder")])
+def test_short_quiet_live_sound_is_a_warning_at_its_end(caplog, is_auto, advice):
+    with caplog.at_level(logging.WARNING):
+        list(watched(np.split(tone(3, -40), 30), RATE, is_auto))
+    assert len(caplog.records) == 1 and advice in caplog.text

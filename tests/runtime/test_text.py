@@ -1,14 +1,18 @@
 """The clean-up of sentences, rule by rule and in nine languages, and the check of text."""
 
 import logging
+import subprocess
+import sys
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bundle.errors import UsageError
+from runtime.text.blocks import plain_lines
 from runtime.text.cleanup import FINAL_MARKS, OTHER_MARKS, check_text, clean_sentence, is_blank, is_speakable
 from runtime.text.preparation import check_speakable, prepare
+from runtime.text.splitting import sentences
 
 
 @given(text=st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1))
@@ -72,7 +76,7 @@ ENGLISH = {
     "emoji in a row": ("🎉🎉🎉 Hi.", "Hi."),
     "flag": ("To 🇫🇷 we go.", "To we go."),
     "heart": ("I ❤️ it.", "I it."),
-    "keycap": ("1️⃣ First.", "First."),
+    "keycap": ("1️⃣ First.", "1 First."),
     "star": ("★ New ★ offer.", "New offer."),
     "arrow": ("a → b ⇒ c.", "a b c."),
     "check mark": ("✓ done.", "done."),
@@ -241,3 +245,57 @@ def test_the_result_is_one_line_with_a_final_mark_or_empty(text):
 )
 def test_hostile_text_takes_little_time(text):
     clean_sentence(text, "en")
+
+
+@pytest.mark.parametrize(
+    "typed, spoken",
+    [
+        ("'I went home. I do mind.'", ["I went home.", "I do mind."]),
+        ("\u2018Come in. Never mind.\u2019", ["Come in.", "Never mind."]),
+        ("I don't mind.'", ["I don't mind."]),
+        ("**Bold start. Second sentence** here.", ["Bold start.", "Second sentence here."]),
+        ("*Note: one. Two.*", ["Note: one.", "Two."]),
+        ("The students' books. 5 * 3 is 15.", ["The students' books.", "5 * 3 is 15."]),
+        ("2*3*4=24", ["2*3*4=24."]),
+        ("Press 1\ufe0f\u20e3 now", ["Press 1 now."]),
+        ("About $100s of $1.5k-2k.", ["About $100s of $1.5k-2k."]),
+        ("Pay $5-10 now.", ["Pay $5-10 now."]),
+    ],
+)
+def test_whole_texts_are_cleaned_across_their_sentences(typed, spoken):
+    assert " ".join(prepare(typed, "en", bool)) == " ".join(spoken)
+
+
+@pytest.mark.parametrize(
+    "language, typed",
+    [
+        ("de", "3. Oktober ist frei."),
+        ("de", "1. FC Köln gewinnt."),
+        ("fr", "Le tel est 06 123 456 789."),
+        ("es", "Llame al 900 123 456."),
+        ("pt", "Ligue 020 123 456."),
+        ("en", "He was 42. She was forty."),
+        ("en", "He was\n42. She was forty."),
+    ],
+)
+def test_digits_are_kept(language, typed):
+    assert " ".join(prepare(typed, language, bool)) == typed.replace("\n", " ")
+
+
+def test_items_of_a_numbered_list_keep_their_numbers():
+    typed = "Steps:\n1. Open it\n2. Close it\n"
+    assert list(sentences(plain_lines(typed), "en")) == ["Steps:", "1.", "Open it", "2.", "Close it"]
+
+
+@pytest.mark.parametrize(
+    "text", ["\U0001f600", "a.", "!", "1.", "a-", "![", "(b", "\u2014", "`", "|", "'", "* "]
+)
+def test_a_hundred_thousand_characters_take_seconds(text):
+    """Quadratic time took minutes. The limit is far above the time of any machine here."""
+    code = (
+        "import sys; from runtime.text.preparation import prepare\n"
+        "text = sys.argv[1] * (100_000 // len(sys.argv[1]))\n"
+        "try: list(prepare(text, 'en', lambda part: len(part) <= 300))\n"
+        "except Exception as error: assert 'nothing to speak' in str(error)"
+    )
+    subprocess.run([sys.executable, "-c", code, text], check=True, timeout=60)
