@@ -230,19 +230,17 @@ def _is_current(folder: Path, job: ExportJob, verified: bool) -> bool:
     except (UsageError, IntegrityError):
         found = None
     if found is not None and found.job.model_copy(update={"request": job.request}) == job:
+        foreign = [name for name in _artifact_names(folder) if name not in found.files]
+        if foreign:
+            raise UsageError(
+                f"{folder}: holds {foreign[0]}, which is not part of the bundle; "
+                "move it, or force the export to replace the folder"
+            )
         try:
             Bundle(folder).check_hashes()
         except IntegrityError as error:
             raise IntegrityError(f"{error} (a forced export replaces it)") from None
-        if not verified or found.verification.status == "passed":
-            return True
-        foreign = [name for name in _artifact_names(folder) if name not in found.files]
-        if not foreign:
-            return False  # the same bundle, unverified: exported again
-        raise UsageError(
-            f"{folder}: holds {foreign[0]}, which is not part of the bundle; "
-            "move it, or force the export to replace the folder"
-        )
+        return not verified or found.verification.status == "passed"  # otherwise it is exported again
     if folder.is_dir() and not any(folder.iterdir()):
         return False
     what = "files that are not a bundle"
