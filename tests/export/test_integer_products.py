@@ -44,7 +44,9 @@ def sessions(linear, tmp_path_factory) -> list[ort.InferenceSession]:
     ir.save(converted.model, folder / "product.onnx")
     (product,) = (node for node in converted.model.graph if node.op_type == "MatMulIntegerToFloat")
     assert [product.inputs[place].is_initializer() for place in (1, 3)] == [True, True]
-    bundle: Any = SimpleNamespace(folder=folder, job=SimpleNamespace(compute_precision="float32"))
+    job, files = SimpleNamespace(compute_precision="float32"), {"product.onnx.data": None}
+    manifest = SimpleNamespace(files=files)
+    bundle: Any = SimpleNamespace(folder=folder, job=job, manifest=manifest, components=())
     engines = (OnnxEngine(bundle, EngineOptions()), FloatActivationsEngine(bundle, EngineOptions()))
     return [engine.session("product.onnx") for engine in engines]
 
