@@ -81,3 +81,14 @@ def test_rows_of_other_shapes_are_not_loaded(tmp_path, caplog):
     cache(tmp_path).save(prompt(0), ROWS)
     assert cache(tmp_path).load(prompt(0), {"cache": (1, 6, 2)}) is None
     assert "computed again" in caplog.text
+
+
+def test_a_pipe_in_place_of_rows_is_replaced(tmp_path, home):
+    cache(tmp_path).save(prompt(0), ROWS)
+    (path,) = (home / "prefixes").iterdir()
+    path.unlink()
+    os.mkfifo(path)
+    stored = cache(tmp_path)
+    assert stored.load(prompt(0), SHAPES) is None
+    stored.save(prompt(0), ROWS)
+    assert path.is_file() and cache(tmp_path).load(prompt(0), SHAPES) is not None

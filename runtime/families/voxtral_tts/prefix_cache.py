@@ -77,6 +77,8 @@ class PrefixCache:
         if not (path := self._path(key)):
             return
         try:
+            if not path.is_file():
+                path.unlink(missing_ok=True)  # a pipe would be written to in place
             write_whole(path, save(rows, metadata={"sha256": json.dumps(_digests(rows))}))
             _make_room(path.parent)
         except (OSError, VoxportError) as error:
