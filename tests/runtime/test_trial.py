@@ -62,9 +62,8 @@ def test_a_program_without_end_is_stopped(bundle, tries, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
-def test_every_component_of_a_right_bundle_can_be_called_with_zeros(bundles, realtime_bundles, target):
-    for folder in (bundles / target, realtime_bundles / target):
-        trial.call_all(Bundle(folder))
+def test_every_component_of_a_right_bundle_can_be_called_with_zeros(bundles, target):
+    trial.call_all(Bundle(bundles / target))
 
 
 @pytest.mark.slow
