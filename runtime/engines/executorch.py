@@ -33,6 +33,7 @@ from runtime.engines.base import (
     unique_caches,
     unique_states,
 )
+from runtime.engines.executorch_program import check_file, check_method
 
 
 @contextmanager
@@ -116,15 +117,18 @@ class ExecuTorchEngine(Engine):
 
     def _load(self, file: str, method: str) -> Any:
         log: list[str] = []
-        step = "ExecuTorch cannot open it"
+        path, step = self.bundle.folder / file, "ExecuTorch cannot open it"
+        entries = [entry for entry in self.bundle.components if entry.file == file]
         try:
             with _captured_stderr() as log:
                 if file not in self._programs:
-                    self._programs[file] = self._runtime.load_program(self.bundle.folder / file)
+                    check_file(path)
+                    self._programs[file] = self._runtime.load_program(path)
                 step = f"method {method}: ExecuTorch failed"
+                check_method(path, self._programs[file].metadata(method), entries)
                 self._methods[method] = self._programs[file].load_method(method)
         except (RuntimeError, KeyError) as error:
-            raise VoxportError(f"{self.bundle.folder / file}: {step}: {_error_text(error, log)}") from None
+            raise VoxportError(f"{path}: {step}: {_error_text(error, log)}") from None
         return self._methods[method]
 
     def stream(self) -> "ExecuTorchStream":

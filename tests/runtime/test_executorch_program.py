@@ -1,0 +1,84 @@
+"""A program that is not what its header or the manifest says is refused before it is loaded or called."""
+
+import json
+import shutil
+
+import pytest
+
+from bundle.errors import IntegrityError
+from bundle.manifest import MANIFEST, Bundle
+from runtime.engines import open_engine
+from runtime.engines.executorch_program import HEADER, check_file
+
+FIELDS = ("root", "identifier", "magic", "header", "program", "start", "segments")
+PROGRAM = dict(zip(FIELDS, (64, b"ET12", b"eh00", 32, 128, 192, 64), strict=True))
+
+
+def write(path, length=256, **changes):
+    path.write_bytes(HEADER.pack(*(PROGRAM | changes).values()).ljust(length, b"\0")[:length])
+    return path
+
+
+def test_a_program_whose_segments_fill_the_file_is_accepted(tmp_path):
+    check_file(write(tmp_path / "a.pte"))
+    check_file(write(tmp_path / "a.pte", 128, start=0, segments=0))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"length": 0},
+        {"length": 30},
+        {"length": 255},
+        {"length": 257},
+        {"identifier": b"ET11"},
+        {"magic": b"eh01"},
+        {"header": 8},
+        {"program": 193},
+        {"program": 2**63},
+        {"start": 191},
+        {"segments": 2**64 - 1},
+        {"start": 0, "segments": 0},
+    ],
+)
+def test_a_header_that_does_not_describe_the_file_is_refused(tmp_path, changes):
+    with pytest.raises(IntegrityError, match=r"a\.pte: .* bytes.*fetch or export the bundle again"):
+        check_file(write(tmp_path / "a.pte", **changes))
+
+
+def tensor(component: dict, kind: str, index: int = 0) -> dict:
+    return component["signature"][kind][index]
+
+
+LIES = {  # method that is called, component, change of its entry
+    "wider input": (
+        "acoustic_step",
+        "acoustic_step",
+        lambda step: tensor(step, "inputs").update(shape=[1, 37]),
+    ),
+    "other type": (
+        "acoustic_step",
+        "acoustic_step",
+        lambda step: tensor(step, "inputs").update(dtype="int32"),
+    ),
+    "more axes": ("acoustic_step", "acoustic_step", lambda step: tensor(step, "outputs").update(shape=[36])),
+    "no output": ("acoustic_step", "acoustic_step", lambda step: step["signature"]["outputs"].pop()),
+    "longer call": ("backbone", "prefill", lambda step: step["signature"]["dims"].update(S=[1, 4096])),
+    "longer block": ("backbone.read", "prefill", lambda step: step.update(state_rows_per_call=4096)),
+    "shorter block": ("backbone.write", "prefill", lambda step: step.update(state_rows_per_call=1)),
+    "dropped state": ("codec.read", "codec", lambda step: step["signature"]["states"].pop()),
+    "longer state": ("codec.write", "codec", lambda step: tensor(step, "states").update(shape=[1, 3, 64])),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lie", LIES)
+def test_a_manifest_that_does_not_describe_the_program_is_refused(bundles, tmp_path, lie):
+    folder = shutil.copytree(bundles / "executorch", tmp_path / "bundle")
+    document = json.loads((folder / MANIFEST).read_text())
+    method, component, change = LIES[lie]
+    change(next(entry for entry in document["job"]["components"] if entry["name"] == component))
+    (folder / MANIFEST).write_text(json.dumps(document))
+    bundle = Bundle(folder)
+    with pytest.raises(IntegrityError, match=f"method {method} has .* the manifest says"):
+        open_engine(bundle).execute(bundle.component(component).file, method, [])
