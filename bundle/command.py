@@ -67,7 +67,9 @@ def run_command_line(
     """
     parser, if_interrupted = Parser(prog=prog), ""
     set_up_logging()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _interrupt_once)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as by a background job
+        signal.signal(signal.SIGINT, _interrupt_once)
     try:
         parser, command, rest = _choose(
             prog, description, commands, sys.argv[1:] if argv is None else argv, default
@@ -98,6 +100,13 @@ def run_command_line(
         return _fail(f"error: {reason}", FAILED)
     except KeyboardInterrupt:
         return _fail("; ".join(filter(None, ("interrupted", if_interrupted))), INTERRUPTED)
+
+
+def _interrupt_once(number: int, frame: object) -> None:
+    """Raises KeyboardInterrupt. Further signals are ignored, so that clean-up is complete."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _choose(

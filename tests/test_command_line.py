@@ -96,6 +96,41 @@ def test_termination_is_an_interruption(work, capsys):
     assert "interrupted" in capsys.readouterr().err
 
 
+CLEANS_UP = """
+import sys, time, types
+from bundle.command import Command, run_command_line
+def run(arguments):
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    finally:
+        print("cleaning", flush=True)
+        time.sleep(1)
+        print("clean", flush=True)
+sys.modules["toy_work"] = types.SimpleNamespace(__doc__="", add_arguments=lambda parser: None, run=run)
+code = run_command_line("toy", "A toy.", (Command("work", "", "toy_work"),), ["work"])
+time.sleep(0.5)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_interruption_does_not_stop_the_clean_up(second):
+    command = [sys.executable, "-c", CLEANS_UP]
+    process = subprocess.Popen(
+        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout and process.stderr
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "cleaning\n"
+    process.send_signal(second)
+    assert process.stdout.readline() == "clean\n"
+    process.send_signal(second)  # while the interpreter ends
+    assert process.wait(60) == 130
+    assert process.stderr.read().splitlines() == ["voxport: interrupted"]
+
+
 PRINTS = """
 import sys, types
 from bundle.command import Command, run_command_line

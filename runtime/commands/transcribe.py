@@ -224,8 +224,8 @@ def _first_interruption(end: Callable[[], None]) -> Iterator[None]:
 
     def handle(number: int, frame: object) -> None:
         end()
-        for each in before:
-            signal.signal(each, signal.default_int_handler)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
     before = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
     try:

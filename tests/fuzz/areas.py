@@ -175,10 +175,13 @@ def audio(rng: random.Random, folder: Path, sources: Sources) -> Command:
     rate = rng.choice([1, 100, 8000, 16000, 44100, 192000, 2**31 - 1])
     frames = rng.choice([0, 1, 100, 4000])
     samples = np.random.default_rng(rng.getrandbits(32)).standard_normal((frames, rng.choice([1, 1, 2, 7])))
-    samples *= rng.choice([0, 1e-6, 0.1, 1e30, np.inf, np.nan])
     name, subtype = rng.choice(
         [("WAV", "PCM_16"), ("WAV", "FLOAT"), ("WAV", "DOUBLE"), ("FLAC", None), ("OGG", None)]
     )
+    scales = [0, 1e-6, 0.1, 1e30, np.inf, np.nan]
+    if name == "OGG":  # its encoder, which runs in this process, crashes on extreme values
+        rate, scales = min(rate, 192_000), scales[:3]
+    samples *= rng.choice(scales)
     file = io.BytesIO()
     try:
         soundfile.write(file, samples, rate, format=name, subtype=subtype)
