@@ -188,16 +188,21 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
 def set_up_logging(level: int = logging.INFO) -> None:
     """Logs to stderr with the seconds since the start: voxport from `level`, other packages errors."""
     handler = _StderrHandler()
-    handler.addFilter(_add_elapsed)
-    logging.basicConfig(level=logging.ERROR, handlers=[handler], format="%(elapsed)s %(message)s", force=True)
+    handler.setFormatter(_PrintableFormatter())
+    logging.basicConfig(level=logging.ERROR, handlers=[handler], force=True)
     for name in PACKAGES:
         logging.getLogger(name).setLevel(level)
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # torch sets a lower level when imported
 
 
-def _add_elapsed(record: logging.LogRecord) -> bool:
-    record.elapsed = f"[{record.relativeCreated / 1000:6.1f}s]"
-    return True
+class _PrintableFormatter(logging.Formatter):
+    """The seconds since the start and the message. A terminal obeys no character of what a message quotes."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = f"[{record.relativeCreated / 1000:6.1f}s] {super().format(record)}"
+        return "".join(
+            character if character.isprintable() or character == "\n" else " " for character in text
+        )
 
 
 def integer(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -73,6 +73,9 @@ class RecipeEntry(Record):
     rules: tuple[RuleEntry, ...]
 
 
+NO_LICENCE_NEEDED = "none needed: random weights"  # licence of the weights that voxport makes
+
+
 class Source(Record):
     """The checkpoint of a bundle: its name, and its files by hash. Its location is not recorded."""
 

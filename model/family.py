@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from torch import nn
 
 from bundle.errors import CheckpointNotFound
+from bundle.manifest import NO_LICENCE_NEEDED
 from bundle.spec import LayoutName
 from model.checkpoint import Checkpoint, expected_tensors
 from model.checkpoint_format import CheckpointFormat
@@ -213,7 +214,7 @@ class Family:
     def licence_of(self, checkpoint: Checkpoint) -> str:
         """Licence of the weights of `checkpoint`, for people."""
         if checkpoint.is_random:
-            return "none needed: random weights"
+            return NO_LICENCE_NEEDED
         suffix = f"; {self.licence}" if self.release_of(checkpoint) else ""
         return f"that of the checkpoint{suffix}"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from bundle.errors import UsageError
-from bundle.manifest import Bundle
+from bundle.manifest import NO_LICENCE_NEEDED, Bundle
 from runtime.engines import DEFAULT, open_engine, try_first
 from runtime.engines.base import EngineOptions
 from runtime.families import open_family, read_constants
@@ -49,6 +49,8 @@ def open_task(
     (bundle.check_hashes if check_hashes else bundle.check_unlisted)()
     if not bundle.is_verified:
         log.warning("%s: this bundle is %s", bundle.folder, bundle.manifest.verification.status)
+    if bundle.job.licence == NO_LICENCE_NEEDED:
+        log.info("%s: its weights are random, so neither speech nor words mean anything", bundle.folder)
     try_first(bundle)
     return cast(Task, family.open(bundle, open_engine(bundle, options), constants))
 

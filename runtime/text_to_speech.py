@@ -5,6 +5,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from os import PathLike
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -17,7 +19,6 @@ from runtime.text.preparation import prepare
 DEFAULT_SLOTS = 4
 DEFAULT_BUDGET = 3.0
 DEFAULT_PAUSE_S, LONGEST_PAUSE_S = 0.2, 10.0
-FRAMES_PER_CHARACTER = 0.68  # published for Voxtral-TTS
 SPARE_FRAMES = 40  # 3.2 s: for pauses, and for texts of a few characters
 MOST_CHARACTERS = 300  # of a part of a text: about 16 s of speech
 
@@ -69,17 +70,22 @@ class SpeechRequest:
             ("chunk_frames", self.chunk_frames, 1),
             ("seed", self.seed, 0),
         ):
-            if value < least:
-                raise UsageError(f"{name} {value}: expected at least {least}", field=name)
-        if self.budget is not None and not 0 < self.budget < math.inf:
-            raise UsageError(f"budget {self.budget}: expected a positive number or None", field="budget")
+            if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+                raise UsageError(f"{name} {value!r}: expected an int of at least {least}", field=name)
+        if self.voice is not None and not isinstance(self.voice, str | PathLike):
+            raise UsageError(f"voice {self.voice!r}: expected a name or the path of a file", field="voice")
+        if self.budget is not None and not (is_number(self.budget) and 0 < self.budget < math.inf):
+            raise UsageError(f"budget {self.budget!r}: expected a positive number or None", field="budget")
 
-    @property
-    def budget_frames(self) -> float:
+    def budget_frames(self, frames_per_character: float) -> float:
         """Frames after which speech is longer than its text explains: the model does not find the end."""
         if self.budget is None:
             return math.inf
-        return math.ceil(self.budget * FRAMES_PER_CHARACTER * len(self.text)) + SPARE_FRAMES
+        return math.ceil(self.budget * frames_per_character * len(self.text)) + SPARE_FRAMES
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 class Speech:
@@ -103,11 +109,11 @@ class Speech:
             raise UsageError(f"text {text!r}: expected a str or pieces of text", field="text")
         if language is not None:
             language = check_language(language)
-        if not 0 <= pause <= LONGEST_PAUSE_S:
-            raise UsageError(f"pause {pause}: expected 0 to {LONGEST_PAUSE_S:g} seconds", field="pause")
-        if max_frames is not None and max_frames < 1:
-            raise UsageError(f"max_frames {max_frames}: expected at least 1", field="max_frames")
+        if not is_number(pause) or not 0 <= pause <= LONGEST_PAUSE_S:
+            raise UsageError(f"pause {pause!r}: expected 0 to {LONGEST_PAUSE_S:g} seconds", field="pause")
         self._request = SpeechRequest("", **options)
+        if max_frames is not None:
+            replace(self._request, max_frames=max_frames)  # is checked
         language = language or task.language(self._request.voice)
         room = task.room(self._request.voice)
         fits: Callable[[str], bool] = lambda part: len(part) <= MOST_CHARACTERS and room(part)
@@ -174,6 +180,15 @@ class TextToSpeech(ABC):
     def samples_per_frame(self) -> int:
         """Samples of a frame."""
 
+    @property
+    @abstractmethod
+    def frames_per_character(self) -> float:
+        """Frames that speech usually takes, divided by the characters of its text."""
+
+    def usual_seconds(self, text: str) -> float:
+        """About as long as the speech of `text` is."""
+        return self.frames_per_character * len(text) * self.samples_per_frame / self.sample_rate
+
     def language(self, voice: str | None) -> str:
         """ISO 639 code of the language of a voice by name or file (None: the bundle's default)."""
         return "en"
@@ -200,8 +215,9 @@ class TextToSpeech(ABC):
 
     def speak_all(
         self, texts: Sequence[str], slots: int = DEFAULT_SLOTS, **options: Unpack[SpeechOptions]
-    ) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields (index of a text, float32 samples [n]); the samples of one text come in order.
+    ) -> Generator[tuple[int, np.ndarray], None, list[Status]]:
+        """Yields (index of a text, float32 samples [n]); the samples of one text come in order. Returns why
+        each speech ended.
 
         Up to `slots` texts share each pass over the weights where the engine batches (ONNX); else texts are
         spoken one after another. The samples equal those of `speak` up to the order of float additions.
@@ -216,6 +232,7 @@ class TextToSpeech(ABC):
             with _naming(index):
                 speeches.append(Speech(self, text, **options))
         yield from self._run(speeches, min(slots, len(texts)))
+        return [speech.status for speech in speeches]
 
     def _run(self, speeches: Sequence[Speech], slots: int) -> Iterator[tuple[int, np.ndarray]]:
         """Parts of one speech run one after another, those of several speeches at the same time."""

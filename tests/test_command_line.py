@@ -87,6 +87,15 @@ def test_an_error_of_the_program_itself_keeps_its_traceback(work):
         work(raise_error(ZeroDivisionError()))
 
 
+def test_control_characters_of_a_message_do_not_reach_the_terminal(work, capsys):
+    def warns(arguments: argparse.Namespace) -> int:
+        logging.getLogger("bundle").warning("a\x1b[31mb\u202ec\r%s\nd", "\x9b")
+        return 0
+
+    assert work(warns) == 0
+    assert capsys.readouterr().err.partition("] ")[2] == "a [31mb c  \nd\n"
+
+
 def test_the_exit_code_is_that_of_the_command(work):
     assert work(lambda arguments: 7) == 7
 

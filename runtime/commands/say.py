@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 REASONS = {  # by value of `runtime.batching.Status`
     "budget": "speech that is much longer than its text takes was stopped; --budget changes the limit",
     "cache": "speech was stopped: the cache is full; give less text or export with a larger cache length",
-    "limit": "speech was stopped at --max-frames",
+    "limit": "speech was stopped at --max-frames, or a part of the text at 2048 frames",
 }
 
 
@@ -153,7 +153,8 @@ def run(arguments: argparse.Namespace) -> int:
         budget=arguments.budget or None,
         may_be_empty=arguments.allow_empty,
     )
-    _write(pieces, task.sample_rate, arguments)
+    total = None if is_arriving else task.usual_seconds("".join(text))
+    _write(pieces, task.sample_rate, total, arguments)
     return 0
 
 
@@ -192,7 +193,10 @@ def _open(path: Path) -> BufferedIOBase:
         raise UsageError(f"--file {path}: {error.strerror}; {advice}") from None
 
 
-def _write(pieces: Generator[np.ndarray, None, str], rate: int, arguments: argparse.Namespace) -> None:
+def _write(
+    pieces: Generator[np.ndarray, None, str], rate: int, total: float | None, arguments: argparse.Namespace
+) -> None:
+    """`total` is about the number of seconds; None where the text still arrives."""
     import numpy as np
 
     from runtime.audio.files import pcm16, write_audio
@@ -205,7 +209,7 @@ def _write(pieces: Generator[np.ndarray, None, str], rate: int, arguments: argpa
         nonlocal status
         status = yield from pieces
 
-    with nullcontext() if arguments.stream else Progress(unit="s of speech") as progress:
+    with nullcontext() if arguments.stream else Progress(total, "s of speech") as progress:
         for piece in spoken():
             first = first or time.perf_counter() - started
             seconds += len(piece) / rate

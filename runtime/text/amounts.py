@@ -18,6 +18,8 @@ SEPARATORS = {
     "pt": (".\u00a0\u202f ", ","),
 }
 CURRENCIES = {"$": "USD", "€": "EUR", "£": "GBP"}
+# language: the word for "/" behind an amount, as in $2/month
+PER_WORDS = {"de": "pro", "en": "per", "es": "por", "fr": "par", "it": "al", "nl": "per", "pt": "por"}
 MAGNITUDES = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion"}  # abbreviations, in English
 MAGNITUDE = r"(?:[ \u00a0](?:thousand|milli|milj|milh|millones|bill|bilh|mrd|mio)[^\W\d]*|(?:[kmb]|bn)\b)"
 LEAST_BIG_NUMBER, NUMBER_LIMIT = 10**6, 10**18
@@ -31,7 +33,8 @@ def spell_amounts(text: str, language: str) -> str:
     if language not in SEPARATORS:
         return text
     before, behind, number = _patterns(language)
-    spell: Callable[[re.Match[str]], str] = lambda found: _amount(found, language)
+    per = f" {PER_WORDS[language]} "
+    spell: Callable[[re.Match[str]], str] = lambda found: _amount(found, language) + per * bool(found["per"])
     return number.sub(lambda found: _big_number(found, language), behind.sub(spell, before.sub(spell, text)))
 
 
@@ -43,13 +46,17 @@ def _patterns(language: str) -> tuple[re.Pattern[str], ...]:
     # not a blank: a telephone number has blanks between its digits as well
     tight = re.escape(SEPARATORS[language][0].replace(" ", ""))
     tight_groups = rf"(?!0)[0-9]{{1,3}}(?:[{tight}][0-9]{{3}})+"
-    number = rf"(?P<whole>{groups}|[0-9]+)(?:{mark}(?P<decimals>[0-9]+))?(?![0-9]|[.,][0-9])"
-    symbol = f"(?P<symbol>[{''.join(CURRENCIES)}])"
+    number = (
+        rf"(?P<whole>{groups}|[0-9]+)(?:{mark}(?:(?P<decimals>[0-9]+)|[-\u2013](?![0-9])))?"
+        r"(?![0-9]|[.,][0-9])"
+    )
+    symbol = f"(?:US(?=[$]))?(?P<symbol>[{''.join(CURRENCIES)}])"
+    per = r"(?P<per>\s?/\s?(?=[^\W\d]))?"
     magnitude = f"(?P<magnitude>{MAGNITUDE})?"
     start, end = r"(?<![\w.,\u2212])(?<!(?<!\w)-)", r"(?!\w|[.,][0-9])"
     patterns = (
-        f"{start}{symbol} ?{number}{magnitude}(?!\\w|[-\u2013][0-9])",
-        f"{start}{number}{magnitude}[ \u00a0\u202f]?{symbol}{end}",
+        f"{start}{symbol} ?{number}{magnitude}(?!\\w|[-\u2013][0-9]){per}",
+        f"{start}{number}{magnitude}[ \u00a0\u202f]?{symbol}{end}{per}",
         f"{start}(?<![0-9][ \u00a0\u202f])(?P<whole>{tight_groups}){end}",
     )
     return tuple(re.compile(pattern, re.IGNORECASE) for pattern in patterns)
@@ -59,7 +66,7 @@ def _amount(found: re.Match[str], language: str) -> str:
     currency, decimals = CURRENCIES[found["symbol"]], found["decimals"] or ""
     if found["magnitude"] or len(decimals) > 2:
         magnitude = (found["magnitude"] or "").strip()
-        number = found[0].replace(found["symbol"], "").strip().removesuffix(magnitude).strip()
+        number = f"{found['whole']}{SEPARATORS[language][1] * bool(decimals)}{decimals}"
         words = (number, MAGNITUDES.get(magnitude.lower(), magnitude))
         return " ".join(filter(None, (*words, CONVERTER_CLASSES[language].CURRENCY_FORMS[currency][0][1])))
     value = Decimal(f"{_whole(found)}.{decimals or 0}")
@@ -68,11 +75,16 @@ def _amount(found: re.Match[str], language: str) -> str:
     parts: str = num2words(value, lang=language, to="currency", currency=currency, separator="|")
     units, hundredths = parts.split("|")
     if value == int(value):
-        return units
+        return _plural(units, language, int(value))
     if value < 1:
         return hundredths.strip()
     words = num2words(value, lang=language, to="currency", currency=currency)
-    return str(words)
+    return _plural(words, language, int(value))
+
+
+def _plural(words: str, language: str, units: int) -> str:
+    """num2words has no plural of the euro in English."""
+    return words.replace("euro", "euros", 1) if language == "en" and units != 1 else words
 
 
 def _big_number(found: re.Match[str], language: str) -> str:

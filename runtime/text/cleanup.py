@@ -33,6 +33,13 @@ URL = re.compile(r"\b(?:(?:https?|ftp)://|www\.)[^\s<>\"]*[^\s<>\".,;:!?')\]]", 
 EMAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
 WORDY = re.compile(r"[^\W\d_]{1,24}(?:[-_.][^\W\d_]{1,24})*")  # a part of a path that can be read as words
 
+# of HTML, or of the markup of speech and chat; `x <y and z>` is neither
+TAG = re.compile(
+    r"<(?:[!?]|/|(?:a|abbr|b|big|blockquote|br|center|cite|code|del|details|div|em|font|h[1-6]|hr|html|i|img"
+    r"|ins|kbd|li|mark|ol|p|pre|q|s|small|span|strong|style|sub|summary|sup|t[abdhr]\w*|u|ul|wbr"
+    r"|speak|break|emphasis|prosody|phoneme|say-as|voice)\b|[\w-]+/?>|[\w-]+\s[\w-]+=)",
+    re.IGNORECASE,
+)
 PRODUCT = re.compile(r"(?<=[0-9])\*(?=[0-9])")  # 2*3*4 is no emphasis
 KEYCAP = re.compile("\ufe0f?\u20e3")  # of a digit in a box, which stays as a digit
 SPACE = re.compile(r"\s+")
@@ -134,7 +141,12 @@ def _inline_text(text: str) -> str:
     """The text of inline Markdown and HTML, without emphasis, tags and targets of links."""
     spaces = {"softbreak": " ", "hardbreak": " ", "html_inline": " "}
     tokens = _markdown().parseInline(text)[0].children or []
-    return "".join(spaces.get(token.type, token.content) for token in tokens)
+    return "".join(
+        token.content
+        if token.type == "html_inline" and not TAG.match(token.content)
+        else spaces.get(token.type, token.content)
+        for token in tokens
+    )
 
 
 def _read_url(url: str, language: str) -> str:

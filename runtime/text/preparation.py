@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterable, Iterator
-from itertools import filterfalse
 
 from bundle.errors import UsageError
 from runtime.text.blocks import plain_lines
@@ -35,11 +34,13 @@ def check_speakable(text: Iterable[str], language: str, verbatim: bool) -> None:
 
 
 def _spoken_sentences(text: str | Iterable[str], language: str, verbatim: bool) -> Iterator[tuple[str, str]]:
-    """Each sentence as typed and as it is spoken; the second is empty where there is nothing to speak."""
+    """Each sentence as typed and as it is spoken; the second is empty where there is nothing to speak, and
+    both are at the end of a paragraph.
+    """
     pieces: Iterable[str] = map(_checked, [text] if isinstance(text, str) else text)
     if verbatim:
-        for sentence in filterfalse(is_blank, sentences(pieces, language)):
-            yield sentence, sentence
+        for sentence in sentences(pieces, language):
+            yield sentence, "" if is_blank(sentence) else sentence
         return
     for sentence in sentences(plain_lines(pieces), language):
         yield sentence, clean_sentence(sentence, language)
@@ -49,7 +50,7 @@ def _logged(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
     for typed, spoken in pairs:
         if typed != spoken:
             log.debug("clean-up: %r became %r", typed, spoken)
-        if spoken:
+        if spoken or not typed:
             yield spoken
 
 

@@ -9,6 +9,7 @@ import regex
 from sentencex import segment
 
 LEAST_CHARACTERS = 60  # shorter sentences are spoken with the next one, because they sound abrupt alone
+LEAST_PARAGRAPH = 20  # characters; shorter paragraphs, such as items of a list, as well
 PARAGRAPH = "\n\n"
 LONGEST_SENTENCE = 2000  # characters; bounds the time on text without sentence ends
 MOST_PIECES = 1000  # of a sentence that are joined; bounds the time
@@ -20,11 +21,11 @@ Fits = Callable[[str], bool]
 
 
 def sentences(pieces: Iterable[str], language: str) -> Iterator[str]:
-    """Sentences without space at their ends, each as soon as the next one begins.
+    """Sentences without space at their ends, each as soon as the next one begins or a paragraph ends.
 
     `pieces` are the text in any division, which does not change the sentences. `language` is an ISO 639 code.
-    A paragraph ends a sentence,
-    and so does a word behind `LONGEST_SENTENCE` characters. The sentences have every letter of the text.
+    A paragraph ends a sentence, and so does a word behind `LONGEST_SENTENCE` characters. An empty string
+    follows the last sentence of a paragraph. The sentences have every letter of the text.
     """
     text, arrived = "", ""
     for piece in pieces:
@@ -32,12 +33,16 @@ def sentences(pieces: Iterable[str], language: str) -> Iterator[str]:
             arrived += piece
             continue
         *words, arrived = map(_with_short_end, WORD_START.split(arrived + piece))  # the last one may continue
+        if arrived.endswith(PARAGRAPH):
+            words, arrived = [*words, arrived], ""
         for word in chain.from_iterable(map(_bounded, words)):
             *whole, text = _segments(text + word, language)
             yield from whole
-            if text and (len(text) > LONGEST_SENTENCE or word.endswith(PARAGRAPH)):
+            is_end = word.endswith(PARAGRAPH)
+            if text and (len(text) > LONGEST_SENTENCE or is_end):
                 yield text.strip()
                 text = ""
+                yield from [""] * is_end
     for word in _bounded(arrived):
         *whole, text = _segments(text + word, language)
         yield from filter(None, map(str.strip, whole))
@@ -63,11 +68,17 @@ def _with_short_end(word: str) -> str:
 def parts(sentences: Iterable[str], fits: Fits) -> Iterator[str]:
     """Parts of one or several sentences, each as soon as its last sentence is there.
 
-    `fits` tells whether a text can be spoken at once, and holds for every text that is shorter than one that
-    fits. A sentence that does not fit is split at clauses, then at spaces, then between characters.
+    An empty sentence ends a paragraph, and with it a part of at least `LEAST_PARAGRAPH` characters. `fits`
+    tells whether a text can be spoken at once, and holds for every text that is shorter than one that fits.
+    A sentence that does not fit is split at clauses, then at spaces, then between characters.
     """
     part = ""
     for sentence in sentences:
+        if not sentence and len(part) >= LEAST_PARAGRAPH:
+            yield part
+            part = ""
+        if not sentence:
+            continue
         joined = f"{part} {sentence}".strip()
         if part and not fits(joined):
             yield part

@@ -37,6 +37,7 @@ class ToyTask(TextToSpeech):
     """Speaks with the toy engine; the cache has room for 16 frames of each part."""
 
     sample_rate, samples_per_frame, max_slots = CONSTANTS.sample_rate, FRAME, 3
+    frames_per_character = 0.5
 
     def __init__(self, folder: Path):
         (folder / MANIFEST).write_text("{}")
@@ -109,13 +110,40 @@ def test_a_part_that_does_not_fit_is_split(task):
 def test_several_texts_at_once_keep_the_order_of_their_parts(task):
     texts = [TEXT, "Short.", SECOND, "Another short one."]
     found: dict[int, list[np.ndarray]] = {index: [] for index in range(len(texts))}
-    for index, samples in task.speak_all(texts, slots=3, seed=2):
+    pieces = task.speak_all(texts, slots=3, seed=2, max_frames=2)
+    while True:
+        try:
+            index, samples = next(pieces)
+        except StopIteration as end:
+            assert end.value == [spoken(task, text, seed=2, max_frames=2)[1] for text in texts]
+            break
         found[index].append(samples)
     for index, text in enumerate(texts):
-        np.testing.assert_array_equal(np.concatenate(found[index]), spoken(task, text, seed=2)[0])
+        np.testing.assert_array_equal(
+            np.concatenate(found[index]), spoken(task, text, seed=2, max_frames=2)[0]
+        )
 
 
-@pytest.mark.parametrize("option", [{"pause": -1}, {"pause": 11}, {"pause": float("nan")}, {"max_frames": 0}])
+def test_the_usual_length_follows_from_the_text(task):
+    assert task.usual_seconds("a" * 100) == 50 * FRAME / CONSTANTS.sample_rate
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"pause": -1},
+        {"pause": 11},
+        {"pause": float("nan")},
+        {"pause": "long"},
+        {"max_frames": 0},
+        {"max_frames": 2.5},
+        {"seed": 1.5},
+        {"seed": True},
+        {"voice": 5},
+        {"budget": "3"},
+        {"budget": float("inf")},
+    ],
+)
 def test_wrong_options_are_refused(task, option):
     (name,) = option
     with pytest.raises(UsageError, match=name) as caught:

@@ -130,6 +130,20 @@ def test_a_part_is_there_as_soon_as_the_next_sentence_begins():
     assert list(found) == ["Next one."]
 
 
+def test_a_part_is_there_as_soon_as_its_paragraph_ends():
+    """What a language model prints may pause behind a paragraph."""
+    arrived = []
+
+    def pieces():
+        for piece in ("I can certainly do ", "that.\n", "\n", "\n ", "Well.\n\n", "Then a last line."):
+            arrived.append(piece)
+            yield piece
+
+    found = prepare(pieces(), "en", lambda part: True)
+    assert next(found) == "I can certainly do that." and len(arrived) == 3
+    assert list(found) == ["Well. Then a last line."]  # a short paragraph is spoken with the next one
+
+
 BLOCKS = {
     "heading": ("# Title\nText.", ["Title", "Text."]),
     "list": ("Buy:\n- one\n* two\n3. three", ["Buy:", "one", "two", "3.", "three"]),
@@ -150,12 +164,12 @@ BLOCKS = {
 def test_lines_of_markdown(case):
     text, expected = BLOCKS[case]
     for pieces in ([text], text):
-        assert list(sentences(plain_lines(pieces), "en")) == expected
+        assert list(filter(None, sentences(plain_lines(pieces), "en"))) == expected
 
 
 def test_a_fence_without_end_is_a_warning(caplog):
     with caplog.at_level(logging.WARNING):
-        assert list(sentences(plain_lines("See\n```py\nx = 1"), "en")) == ["See"]
+        assert list(sentences(plain_lines("See\n```py\nx = 1"), "en")) == ["See", ""]
     assert "code block without end" in caplog.text
 
 

@@ -15,10 +15,11 @@ from runtime.families.voxtral_tts.decoder import Constants, Prompt, check_room
 from runtime.families.voxtral_tts.voices import choose_voice
 from runtime.text.cleanup import check_text
 from runtime.text.tokenizer import load_tekken, special_id, tekken_path
-from runtime.text_to_speech import FRAMES_PER_CHARACTER, SpeechRequest
+from runtime.text_to_speech import SpeechRequest
 
 # Characters, far above any context. The splitting pattern overflows on a million blanks in a row.
 MAX_TEXT = 500_000
+FRAMES_PER_CHARACTER = 0.68  # of English speech, published for Voxtral-TTS
 
 
 class SpeechTokenizer:

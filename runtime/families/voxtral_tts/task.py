@@ -18,7 +18,7 @@ from runtime.families.voxtral_tts.decoder import (
     batched_step,
 )
 from runtime.families.voxtral_tts.prefix_cache import PrefixCache
-from runtime.families.voxtral_tts.prompt import PromptBuilder, open_tokenizer
+from runtime.families.voxtral_tts.prompt import FRAMES_PER_CHARACTER, PromptBuilder, open_tokenizer
 from runtime.families.voxtral_tts.voices import count_rows, language_of_voice
 from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import SpeechRequest, TextToSpeech
@@ -40,6 +40,10 @@ class VoxtralTextToSpeech(TextToSpeech):
     @property
     def samples_per_frame(self) -> int:
         return self._constants.samples_per_frame
+
+    @property
+    def frames_per_character(self) -> float:
+        return FRAMES_PER_CHARACTER
 
     @property
     def max_slots(self) -> int:
@@ -134,6 +138,6 @@ class Utterance:
     def _limit_reached(self) -> Status | None:
         if not self.decoder.has_room:
             return Status.CACHE
-        if self._frames >= self._request.budget_frames:
+        if self._frames >= self._request.budget_frames(FRAMES_PER_CHARACTER):
             return Status.BUDGET
         return Status.LIMIT if self._frames == self._request.max_frames else None

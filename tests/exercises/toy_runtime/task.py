@@ -15,6 +15,7 @@ from runtime.text_to_speech import SpeechRequest, TextToSpeech
 class ToyTextToSpeech(TextToSpeech):
     sample_rate = 400
     max_slots = 1
+    frames_per_character = 1.0
 
     def __init__(self, engine: Engine, constants: Constants, letters: Letters):
         self._engine, self._constants, self._letters = engine, constants, letters
