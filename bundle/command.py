@@ -99,7 +99,10 @@ def run_command_line(
         reason = f"{where}{error.strerror or error}" if isinstance(error, OSError) else "not enough memory"
         return _fail(f"error: {reason}", FAILED)
     except KeyboardInterrupt:
-        return _fail("; ".join(filter(None, ("interrupted", if_interrupted))), INTERRUPTED)
+        code = _fail("; ".join(filter(None, ("interrupted", if_interrupted))), INTERRUPTED)
+        for each in (signal.SIGINT, signal.SIGTERM):  # nothing is left to clean up or to say
+            signal.signal(each, signal.SIG_DFL)
+        return code
 
 
 def _interrupt_once(number: int, frame: object) -> None:
