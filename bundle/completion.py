@@ -1,14 +1,18 @@
 """Completion of command lines in bash, zsh and fish, by argcomplete."""
 
 import argparse
+import json
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from glob import escape, glob
 from importlib import import_module
+from pathlib import Path
 
 from bundle.command import Command, add_verbosity
 
 BUNDLE = "bundle"  # the name of every argument that is the folder of a bundle
+VOICE = "voice"  # the name of every argument that is a voice of that bundle
 
 
 def answer_shell(prog: str, commands: Sequence[Command]) -> None:
@@ -31,6 +35,8 @@ def answer_shell(prog: str, commands: Sequence[Command]) -> None:
         for action in parser._actions:
             if action.dest == BUNDLE:
                 _set_completer(action, bundle_folders)
+            if action.dest == VOICE:
+                _set_completer(action, voices_of_bundle)
     argcomplete.autocomplete(top)
 
 
@@ -52,6 +58,14 @@ def bundle_folders(prefix: str, **given: object) -> list[str]:
     """
     paths = glob(f"{escape(prefix)}*/") + ([] if prefix else glob("artifacts/*/"))
     return [path[:-1] if os.path.isfile(f"{path}manifest.json") else path for path in sorted(paths)]
+
+
+def voices_of_bundle(prefix: str, parsed_args: argparse.Namespace, **given: object) -> list[str]:
+    """Names of the voices of the bundle that the line names before; none where it names no bundle."""
+    with suppress(OSError, ValueError, TypeError, AttributeError):
+        manifest = Path(getattr(parsed_args, BUNDLE), "manifest.json").read_text("utf-8")
+        return [name for name in json.loads(manifest).get("voices", {}) if name.isprintable()]
+    return []
 
 
 def _set_completer(action: argparse.Action, completer: object) -> None:

@@ -54,6 +54,7 @@ def folder(tmp_path) -> Path:
         (tmp_path / name).mkdir(parents=True)
     for name in ("artifacts/one", "two"):
         (tmp_path / name / "manifest.json").write_text("{}")
+    (tmp_path / "two" / "manifest.json").write_text('{"voices": {"cheerful": {}, "casual": {}}}')
     return tmp_path
 
 
@@ -70,6 +71,9 @@ def folder(tmp_path) -> Path:
         ("voxport synth out --family voxtral-r", ["voxtral-realtime"]),
         ("voxport say Hello --bundle tw", ["two", "two.other/"]),
         ("voxport info artifacts/", ["artifacts/one"]),
+        ("voxport say Hello --bundle two --voice c", ["cheerful", "casual"]),
+        ("voxport say Hello --bundle artifacts/one --voice ", []),
+        ("voxport say Hello --bundle missing --voice ", []),
         ("voxport transcribe a.wav --late ", ["wait", "drop"]),
         ("voxport completion f", ["fish"]),
     ],

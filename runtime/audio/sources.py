@@ -80,12 +80,20 @@ class Recording:
         return self._file.frames / self._file.samplerate if self._file.frames < UNKNOWN_FRAMES else None
 
     def peak_dbfs(self) -> float:
-        """The largest sample of the mixed channels. Reads the file up to its first damage, and rewinds."""
+        """The largest sample of the mixed channels. Reads the file up to its first damage, and rewinds.
+
+        Raises UsageError where a damaged file cannot be rewound.
+        """
         peak, size = 0.0, int(BLOCK_S * self._file.samplerate)
         with suppress(soundfile.LibsndfileError):
             while len(block := self._file.read(size, dtype="float32", always_2d=True)):
                 peak = max(peak, float(np.abs(block.mean(axis=1)).max()))
-        self._file.seek(0)
+        try:
+            self._file.seek(0)
+        except soundfile.LibsndfileError as error:
+            raise UsageError(
+                f"{self._name}: damaged, it cannot be read from the start ({first_line(error)}); repair it"
+            ) from None
         return decibels(peak)
 
     def blocks(self) -> Iterator[np.ndarray]:

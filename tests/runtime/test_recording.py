@@ -51,6 +51,17 @@ def test_every_sample_width_is_read(tmp_path, name, subtype):
     assert np.abs(found - samples[:, 0]).max() < {"PCM_U8": 0.01, "ULAW": 0.02}.get(subtype, 1e-4)
 
 
+def test_a_file_that_cannot_be_rewound_is_named(tmp_path):
+    """All frames of a FLAC are gone: libsndfile opens it, and cannot seek to the first."""
+    path = written(tmp_path / "a.flac", noise(0.25), subtype="PCM_16")
+    content = bytearray(path.read_bytes())
+    frames = content.index(b"\xff\xf8")
+    content[frames:] = bytes(len(content) - frames)
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"a\.flac: damaged"):
+        Recording(path, RATE).peak_dbfs()
+
+
 def test_channels_are_averaged(tmp_path):
     samples = noise(1, channels=6)
     np.testing.assert_allclose(
