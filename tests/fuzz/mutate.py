@@ -4,6 +4,7 @@ import copy
 import json
 import random
 import struct
+from contextlib import suppress
 from typing import Any
 
 NUMBERS = [
@@ -208,7 +209,8 @@ def _mutate_message(rng: random.Random, message: Any) -> None:
             index = rng.randrange(len(value))
             inner = value[index]
             if not hasattr(inner, "ListFields"):
-                value[index] = _field_value(rng, inner)
+                with suppress(ValueError):
+                    value[index] = _field_value(rng, inner)
                 return
             if rng.random() < 0.1:
                 value.add().CopyFrom(inner)
@@ -225,7 +227,8 @@ def _mutate_message(rng: random.Random, message: Any) -> None:
             if rng.random() < 0.15:
                 message.ClearField(descriptor.name)
             else:
-                setattr(message, descriptor.name, _field_value(rng, value))
+                with suppress(ValueError):  # a number that the field does not hold
+                    setattr(message, descriptor.name, _field_value(rng, value))
             return
         if not inner.ListFields() or rng.random() < 0.05:
             inner.Clear()
