@@ -8,12 +8,12 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from bundle.errors import IntegrityError, UsageError
-from bundle.spec import Signature, Size
+from bundle.spec import Signature, Size, StateSpec
 
 SCHEMA_VERSION: Literal[2] = 2
 MANIFEST = "manifest.json"
@@ -137,6 +137,17 @@ class ExportJob(Record):
     components: tuple[ComponentEntry, ...]
     licence: str
     tools: dict[str, str]
+
+    @model_validator(mode="after")
+    def _states_have_one_meaning(self) -> Self:
+        found: dict[str, StateSpec] = {}
+        for component in self.components:
+            for state in component.signature.states:
+                if found.setdefault(state.name, state) != state:
+                    raise ValueError(
+                        f"state {state.name[:50]} of {component.name[:50]} differs from another component's"
+                    )
+        return self
 
 
 class WeightError(Record):

@@ -90,3 +90,14 @@ def test_outputs_that_the_manifest_does_not_have_are_refused(outputs):
     check_outputs("prefill", SIGNATURE, {"hidden": np.zeros((2, 3, 4), np.float32)})  # two slots
     with pytest.raises(IntegrityError, match=r"prefill: output hidden .*, the manifest says"):
         check_outputs("prefill", SIGNATURE, outputs)
+
+
+@pytest.mark.slow
+def test_a_state_of_two_components_is_the_same(bundles, tmp_path):
+    """The caches of one graph, which an engine allocates once."""
+    document = json.loads((bundles / "onnx" / MANIFEST).read_text())
+    component = next(entry for entry in document["job"]["components"] if entry["name"] == "decode_step")
+    component["signature"]["states"][0]["cache"] = None
+    (tmp_path / MANIFEST).write_text(json.dumps(document))
+    with pytest.raises(IntegrityError, match="state k_cache_0 of decode_step differs"):
+        read_manifest(tmp_path)
