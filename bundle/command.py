@@ -156,6 +156,10 @@ def _missing_module(name: str) -> str:
 
 
 def _fail(message: str, code: int) -> int:
+    """Prints the last line of a command: a thread that still runs logs nothing behind it."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _StderrHandler):
+            handler.setLevel(logging.CRITICAL + 1)
     print(f"voxport: {one_line(message)}", file=sys.stderr)
     return code
 

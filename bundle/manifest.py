@@ -139,14 +139,17 @@ class ExportJob(Record):
     tools: dict[str, str]
 
     @model_validator(mode="after")
-    def _states_have_one_meaning(self) -> Self:
-        found: dict[str, StateSpec] = {}
+    def _graphs_own_their_states(self) -> Self:
+        """Components of one graph have the same states, and no others have states of these names."""
+        states: dict[str, tuple[StateSpec, ...]] = {}
+        owners: dict[str, str] = {}
         for component in self.components:
-            for state in component.signature.states:
-                if found.setdefault(state.name, state) != state:
-                    raise ValueError(
-                        f"state {state.name[:50]} of {component.name[:50]} differs from another component's"
-                    )
+            graph, own = component.graph, component.signature.states
+            if states.setdefault(graph, own) != own:
+                raise ValueError(f"{component.name[:50]}: its states differ from those of graph {graph[:50]}")
+            for state in own:
+                if owners.setdefault(state.name, graph) != graph:
+                    raise ValueError(f"state {state.name[:50]}: two graphs have it, expected one")
         return self
 
 

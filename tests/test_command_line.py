@@ -87,6 +87,13 @@ def test_an_error_of_the_program_itself_keeps_its_traceback(work):
         work(raise_error(ZeroDivisionError()))
 
 
+def test_an_error_is_the_last_line(work, capsys):
+    """A thread of the command may still run."""
+    assert work(raise_error(UsageError("a"))) == 2
+    logging.getLogger("bundle").warning("late")
+    assert capsys.readouterr().err == "voxport: error: a\n"
+
+
 def test_control_characters_of_a_message_do_not_reach_the_terminal(work, capsys):
     def warns(arguments: argparse.Namespace) -> int:
         logging.getLogger("bundle").warning("a\x1b[31mb\u202ec\r%s\nd", "\x9b")

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bundle.errors import IntegrityError
+
 MIN_POWER = 1e-10
 BLOCK_SAMPLES = 2**17  # samples per step; their spectra take 3 MB
 
@@ -34,11 +36,18 @@ class LogMel:
     """
 
     def __init__(self, settings: MelSettings):
+        """Raises IntegrityError on settings that no front end can have."""
         from mistral_common.audio import mel_filter_bank
 
         self._settings = settings
-        size, rate = settings.window_size, settings.sample_rate
-        self._filters = mel_filter_bank(size // 2 + 1, settings.n_mels, 0.0, rate / 2, rate)  # [bins, mels]
+        size, rate, bands = settings.window_size, settings.sample_rate, settings.n_mels
+        try:
+            self._filters = mel_filter_bank(size // 2 + 1, bands, 0.0, rate / 2, rate)  # [bins, mels]
+        except ValueError:  # its advice is for callers of the library
+            raise IntegrityError(
+                f"manifest.json: constants: {bands} mel bands do not fit a window of {size} samples at "
+                f"{rate} Hz; export the bundle again"
+            ) from None
         self._window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(size) / size)
         self._rest = np.zeros(size // 2, np.float32)  # samples that later frames need
 

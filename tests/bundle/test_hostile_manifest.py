@@ -93,11 +93,18 @@ def test_outputs_that_the_manifest_does_not_have_are_refused(outputs):
 
 
 @pytest.mark.slow
-def test_a_state_of_two_components_is_the_same(bundles, tmp_path):
-    """The caches of one graph, which an engine allocates once."""
+@pytest.mark.parametrize("change", ["cache", "name", "dropped", "doubled"])
+def test_components_of_a_graph_have_the_same_states(bundles, tmp_path, change):
+    """An engine allocates the caches of a graph once."""
     document = json.loads((bundles / "onnx" / MANIFEST).read_text())
     component = next(entry for entry in document["job"]["components"] if entry["name"] == "decode_step")
-    component["signature"]["states"][0]["cache"] = None
+    states = component["signature"]["states"]
+    if change in ("cache", "name"):
+        states[0][change] = None if change == "cache" else "other"
+    elif change == "dropped":
+        states.pop()
+    else:
+        states.append(states[0] | {"name": "more"})
     (tmp_path / MANIFEST).write_text(json.dumps(document))
-    with pytest.raises(IntegrityError, match="state k_cache_0 of decode_step differs"):
+    with pytest.raises(IntegrityError, match="decode_step: its states differ"):
         read_manifest(tmp_path)

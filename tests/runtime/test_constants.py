@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from bundle.errors import IntegrityError
+from runtime.audio.mel import LogMel
 from runtime.families.base import parse_record
 from runtime.families.voxtral_realtime.decoder import Constants
 from runtime.families.voxtral_tts.decoder import parse_constants
@@ -77,3 +78,9 @@ def test_published_numbers_are_accepted():
 def test_numbers_far_above_any_model_are_refused(parse, name, value):
     with pytest.raises(IntegrityError, match=f"manifest.json: constants: {name}"):
         parse(**{name: value})
+
+
+@pytest.mark.parametrize("change", [{"sample_rate": 384_000}, {"window_size": 40}, {"n_mels": 1024}])
+def test_a_front_end_without_samples_for_its_bands_is_refused(change):
+    with pytest.raises(IntegrityError, match="mel bands do not fit a window"):
+        LogMel(text(**change).mel)
