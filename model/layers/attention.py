@@ -203,20 +203,24 @@ class Attention(nn.Module):
 
     Projections of queries, keys and values are one fused linear. With `separate_queries` only keys and values
     are fused, for a caller that needs queries of fewer rows than keys. `window` is the number of keys that a
-    query of an unbounded stream sees, its own included; None for a cache that holds every row.
+    query of an unbounded stream sees, its own included; None for a cache that holds every row. `names` are
+    those of the four linears in `weights`, which also has `n_heads`, `n_kv_heads` and `head_dim`.
     """
 
-    def __init__(self, weights: AttentionWeights, window: int | None = None, separate_queries: bool = False):
+    names = ("wq", "wk", "wv", "wo")
+
+    def __init__(self, weights: Any, window: int | None = None, separate_queries: bool = False):
         super().__init__()
+        query, key, value, output = self.names
         self.window, self.separate_queries = window, separate_queries
         self.n_heads, self.n_kv_heads, self.head_dim = weights.n_heads, weights.n_kv_heads, weights.head_dim
         if separate_queries:
-            self.wq: Layer = weights.wq
-        self.wo: Layer = weights.wo
+            self.wq: Layer = getattr(weights, query)
+        self.wo: Layer = getattr(weights, output)
         if separate_queries:
-            self.wkv = fuse(weights, "wk", "wv")
+            self.wkv = fuse(weights, key, value)
         else:
-            self.wqkv = fuse(weights, "wq", "wk", "wv")
+            self.wqkv = fuse(weights, query, key, value)
         self.kernel: AttentionKernel = ReferenceAttention()
 
     def project(

@@ -103,12 +103,18 @@ class FeedForwardWeights(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """w2(silu(w1 x) · w3 x), `[..., dim] -> [..., dim]`, with w1 and w3 fused."""
+    """w2(silu(w1 x) · w3 x), `[..., dim] -> [..., dim]`, with w1 and w3 fused.
 
-    def __init__(self, weights: FeedForwardWeights):
+    `names` are those of the three linears in `weights`.
+    """
+
+    names = ("w1", "w2", "w3")
+
+    def __init__(self, weights: nn.Module):
         super().__init__()
-        self.w2: Layer = weights.w2
-        self.w13 = fuse(weights, "w1", "w3")
+        gate, down, up = self.names
+        self.w2: Layer = weights.get_submodule(down)
+        self.w13 = fuse(weights, gate, up)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         gate, up = self.w13(x).chunk(2, dim=-1)

@@ -1,4 +1,6 @@
-"""Rotary position embedding over interleaved pairs (2j, 2j+1), as Mistral's checkpoints store them."""
+"""Rotary position embedding. Mistral's checkpoints rotate pairs of neighbours (2j, 2j+1), Qwen's the pairs
+(j, j + head_dim/2) of the two halves.
+"""
 
 from typing import NamedTuple
 
@@ -20,17 +22,19 @@ class RotaryTable(nn.Module):
     Each is [length, head_dim/2].
 
     A table instead of arithmetic in the graph: in half precision `pos · frequency` is wrong by whole turns.
+    `halves`: pairs are those of the two halves.
     """
 
-    def __init__(self, head_dim: int, theta: float, length: int):
+    def __init__(self, head_dim: int, theta: float, length: int, halves: bool = False):
         super().__init__()
+        self.halves = halves
         angle = _angles(head_dim, theta, length)
         self.cos = nn.Buffer(angle.cos().float(), persistent=False)
         self.sin = nn.Buffer(angle.sin().float(), persistent=False)
 
     def forward(self, positions: torch.Tensor) -> "Rotation":
         """positions int64 [B, S] -> the angles of these rows."""
-        return Rotation(self.cos[positions], self.sin[positions], self)
+        return Rotation(self.cos[positions], self.sin[positions], self, self.halves)
 
 
 class UnboundedRotaryTable(nn.Module):
@@ -40,8 +44,9 @@ class UnboundedRotaryTable(nn.Module):
     Positions are below `bundle.spec.MAX_ROW_POSITION`.
     """
 
-    def __init__(self, head_dim: int, theta: float):
+    def __init__(self, head_dim: int, theta: float, halves: bool = False):
         super().__init__()
+        self.halves = halves
         near = _angles(head_dim, theta, SPAN)
         self.cos = nn.Buffer(near.cos().float(), persistent=False)
         self.sin = nn.Buffer(near.sin().float(), persistent=False)
@@ -54,7 +59,8 @@ class UnboundedRotaryTable(nn.Module):
         # pos // SPAN, because SPAN = 1 modulo SPAN - 1. Core ML divides integers as floats.
         far = (positions - near) % (SPAN - 1)
         cos, sin, far_cos, far_sin = self.cos[near], self.sin[near], self.far_cos[far], self.far_sin[far]
-        return Rotation(cos * far_cos - sin * far_sin, sin * far_cos + cos * far_sin, None)
+        cos, sin = cos * far_cos - sin * far_sin, sin * far_cos + cos * far_sin
+        return Rotation(cos, sin, None, self.halves)
 
 
 class Rotation(NamedTuple):
@@ -67,13 +73,17 @@ class Rotation(NamedTuple):
     cos: torch.Tensor
     sin: torch.Tensor
     table: RotaryTable | None
+    halves: bool = False
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Rotates the pairs of `x` [B, S, H, head_dim], in single precision."""
         if x.dtype != torch.float32:  # a conversion without effect is two operators in an exported graph
             return self(x.float()).to(x.dtype)
-        even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)  # [B, S, H, head_dim/2]
         cos, sin = self.cos[:, :, None], self.sin[:, :, None]
+        if self.halves:
+            first, second = x.chunk(2, dim=-1)  # [B, S, H, head_dim/2]
+            return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+        even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)
         return torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
 
     def both(self, q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -92,7 +92,7 @@ class SharedBufferAttention(AttentionKernel):
 def _rotated(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     """x [B, S, H, D] -> rotated [B, S, H·D], as one ONNX operator in place of ten."""
     rotated: torch.Tensor = torch.onnx.ops.rotary_embedding(
-        x.flatten(-2), rotation.cos, rotation.sin, interleaved=True, num_heads=x.shape[2]
+        x.flatten(-2), rotation.cos, rotation.sin, interleaved=not rotation.halves, num_heads=x.shape[2]
     )
     return rotated
 

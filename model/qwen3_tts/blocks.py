@@ -1,0 +1,96 @@
+"""Transformer blocks under Qwen's tensor names, with norms of queries and keys per head."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from model.layers.attention import Attended, Attention
+from model.layers.basic import FeedForward, RMSNorm
+from model.layers.rope import Rotation
+from model.qwen3_tts.config import BlockConfig
+
+
+class AttentionWeights(nn.Module):
+    """Parameters of `self_attn`. `has_norms`: queries and keys are normed per head."""
+
+    def __init__(self, config: BlockConfig, has_norms: bool = True):
+        super().__init__()
+        self.n_heads, self.n_kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head_dim = config.head_dim
+        width, kv_width = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, width, bias=False)
+        self.k_proj = nn.Linear(config.hidden_size, kv_width, bias=False)
+        self.v_proj = nn.Linear(config.hidden_size, kv_width, bias=False)
+        self.o_proj = nn.Linear(width, config.hidden_size, bias=False)
+        if has_norms:
+            self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
+            self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
+
+
+class MLPWeights(nn.Module):
+    """Parameters of `mlp`."""
+
+    def __init__(self, config: BlockConfig):
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+
+class BlockWeights(nn.Module):
+    """Parameters of a block."""
+
+    def __init__(self, config: BlockConfig):
+        super().__init__()
+        self.self_attn = AttentionWeights(config)
+        self.mlp = MLPWeights(config)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+
+class StackWeights(nn.Module):
+    """Blocks and the norm behind them."""
+
+    def __init__(self, config: BlockConfig):
+        super().__init__()
+        self.layers = nn.ModuleList(BlockWeights(config) for _ in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+
+class GatedMLP(FeedForward):
+    names = ("gate_proj", "down_proj", "up_proj")
+
+
+class NormedAttention(Attention):
+    """Self-attention whose queries and keys are normed per head before they are rotated."""
+
+    names = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+    def __init__(self, weights: AttentionWeights):
+        super().__init__(weights)
+        self.q_norm, self.k_norm = weights.q_norm, weights.k_norm
+
+    def project(
+        self, x: torch.Tensor, queries: int | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        q, k, v = super().project(x, queries)
+        return self.q_norm(q), self.k_norm(k), v
+
+
+class Block(nn.Module):
+    """x + attention(norm x), then x + mlp(norm x), with rotary positions and a cache."""
+
+    def __init__(self, weights: BlockWeights):
+        super().__init__()
+        self.attention = NormedAttention(weights.self_attn)
+        self.mlp = GatedMLP(weights.mlp)
+        self.attention_norm, self.mlp_norm = weights.input_layernorm, weights.post_attention_layernorm
+
+    def forward(
+        self, x: torch.Tensor, rotation: Rotation, k_cache: torch.Tensor, v_cache: torch.Tensor, where: Any
+    ) -> Attended:
+        """x [B, S, width], two caches, position int64 [B] of the first row -> x, both caches."""
+        attended, k_cache, v_cache = self.attention(self.attention_norm(x), rotation, k_cache, v_cache, where)
+        x = x + attended
+        return x + self.mlp(self.mlp_norm(x)), k_cache, v_cache

@@ -1,0 +1,257 @@
+"""Configuration of Qwen3-TTS, read from the published `config.json` and `speech_tokenizer/config.json`.
+
+The defaults of the official configuration classes are not those of any checkpoint, so every key is required.
+"""
+
+import json
+from math import prod
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from bundle.bounds import Codebooks, SampleRate
+from bundle.errors import CheckpointNotFound, ConfigError
+from bundle.manifest import Record
+from model.config import Few, Positive, Section, Size, parse_params, require
+from model.download import unfinished
+
+CONFIG = "config.json"
+SPEECH_TOKENIZER = "speech_tokenizer"
+CODEC_CONFIG = f"{SPEECH_TOKENIZER}/{CONFIG}"
+TOKENIZER_25_HZ = "qwen3_tts_tokenizer_25hz"
+Id = int
+
+
+class BlockConfig(Section):
+    """Shape of a stack of pre-norm blocks with grouped-query attention, under Qwen's names."""
+
+    hidden_size: Size
+    intermediate_size: Size
+    num_hidden_layers: Few
+    num_attention_heads: Few
+    num_key_value_heads: Few
+    head_dim: Size
+    rope_theta: Positive
+    rms_norm_eps: Positive
+    hidden_act: Literal["silu"]
+    attention_bias: Literal[False]
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        heads, kv_heads = self.num_attention_heads, self.num_key_value_heads
+        require(
+            heads % kv_heads == 0,
+            f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}",
+        )
+        require(self.head_dim % 2 == 0, f"head_dim {self.head_dim} is odd; RoPE rotates pairs")
+        return self
+
+
+class PredictorConfig(BlockConfig):
+    """The code predictor: codes 1 to `num_code_groups` - 1 of a frame."""
+
+    vocab_size: Size
+    num_code_groups: Codebooks
+
+
+class TalkerConfig(BlockConfig):
+    """The talker: code 0 of a frame. `vocab_size` counts codes and control ids."""
+
+    vocab_size: Size
+    num_code_groups: Codebooks
+    text_vocab_size: Size
+    text_hidden_size: Size
+    max_position_embeddings: Size
+    codec_pad_id: Id
+    codec_bos_id: Id
+    codec_eos_token_id: Id
+    codec_think_id: Id
+    codec_nothink_id: Id
+    codec_think_bos_id: Id
+    codec_think_eos_id: Id
+    codec_language_id: dict[str, Id]
+    spk_id: dict[str, Id | tuple[Id]]
+    spk_is_dialect: dict[str, Literal[False] | str]
+    code_predictor_config: PredictorConfig
+
+    @model_validator(mode="after")
+    def _ids_are_in_the_vocabulary(self) -> Self:
+        ids = {name: getattr(self, name) for name in type(self).model_fields if name.startswith("codec_")}
+        languages = {f"codec_language_id.{name}": each for name, each in self.codec_language_id.items()}
+        speakers = {f"spk_id.{name}": self.speaker_id(name) for name in self.spk_id}
+        for name, each in (ids | languages | speakers).items():
+            require(
+                not isinstance(each, int) or 0 <= each < self.vocab_size,
+                f"{name} {each} is not below vocab_size {self.vocab_size}",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _the_predictor_continues(self) -> Self:
+        groups, others = self.num_code_groups, self.code_predictor_config.num_code_groups
+        require(groups == others, f"num_code_groups {groups}, but {others} in code_predictor_config")
+        return self
+
+    def speaker_id(self, name: str) -> int:
+        """Some conversions write the id as a list of one."""
+        found = self.spk_id[name]
+        return found if isinstance(found, int) else found[0]
+
+
+class SpeakerEncoderConfig(Section):
+    """The speaker encoder. Published checkpoints name `enc_dim` and `sample_rate` only."""
+
+    enc_dim: Size
+    sample_rate: SampleRate
+    enc_channels: tuple[Size, Size, Size, Size, Size] = (512, 512, 512, 512, 1536)
+    enc_attention_channels: Size = 128
+    enc_se_channels: Size = 128
+    enc_res2net_scale: Few = 8
+    enc_kernel_sizes: tuple[Few, Few, Few, Few, Few] = (5, 3, 3, 3, 1)
+    enc_dilations: tuple[Few, Few, Few, Few, Few] = (1, 2, 3, 4, 1)
+    mel_dim: Few = 128
+
+
+class CodecDecoderConfig(BlockConfig):
+    """The decoder of the speech tokenizer: codes to samples."""
+
+    codebook_size: Size
+    codebook_dim: Size
+    num_quantizers: Codebooks
+    num_semantic_quantizers: Literal[1]
+    latent_dim: Size
+    decoder_dim: Size
+    upsample_rates: tuple[Few, ...] = Field(min_length=1)
+    upsampling_ratios: tuple[Few, ...]
+    sliding_window: Size
+
+    @property
+    def samples_per_frame(self) -> int:
+        return prod(self.upsample_rates) * prod(self.upsampling_ratios)
+
+
+class CodecEncoderConfig(Section):
+    """The encoder of the speech tokenizer: samples to codes, as in Mimi."""
+
+    codebook_dim: Size
+    codebook_size: Size
+    num_quantizers: Codebooks
+    num_semantic_quantizers: Literal[1]
+    hidden_size: Size
+    intermediate_size: Size
+    num_hidden_layers: Few
+    num_attention_heads: Few
+    head_dim: Size
+    norm_eps: Positive
+    rope_theta: Positive
+    num_filters: Size
+    kernel_size: Few
+    last_kernel_size: Few
+    residual_kernel_size: Few
+    compress: Few
+    upsampling_ratios: tuple[Few, ...] = Field(min_length=1)
+    audio_channels: Literal[1]
+    num_residual_layers: Literal[1]
+    pad_mode: Literal["constant"]
+    use_causal_conv: Literal[True]
+    use_conv_shortcut: Literal[False]
+
+
+class CodecConfig(Section):
+    """`speech_tokenizer/config.json`."""
+
+    model_type: Literal["qwen3_tts_tokenizer_12hz"]
+    encoder_valid_num_quantizers: Codebooks
+    input_sample_rate: SampleRate
+    output_sample_rate: SampleRate
+    encode_downsample_rate: Size
+    decode_upsample_rate: Size
+    encoder_config: CodecEncoderConfig
+    decoder_config: CodecDecoderConfig
+
+    @model_validator(mode="after")
+    def _rates_follow(self) -> Self:
+        made = self.decoder_config.samples_per_frame
+        require(
+            self.decode_upsample_rate == made,
+            f"decode_upsample_rate {self.decode_upsample_rate}, but the decoder makes {made} samples per frame",
+        )
+        return self
+
+
+class Qwen3TTSConfig(Section):
+    """A whole checkpoint. `codec` is the other configuration file."""
+
+    model_type: Literal["qwen3_tts"]
+    tokenizer_type: Literal["qwen3_tts_tokenizer_12hz"]
+    tts_model_size: str
+    tts_model_type: Literal["base", "custom_voice", "voice_design"]
+    im_start_token_id: Id
+    im_end_token_id: Id
+    assistant_token_id: Id
+    tts_pad_token_id: Id
+    tts_bos_token_id: Id
+    tts_eos_token_id: Id
+    talker_config: TalkerConfig
+    speaker_encoder_config: SpeakerEncoderConfig | None = None
+    codec: CodecConfig
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        talker, codec = self.talker_config, self.codec
+        for name, found in (
+            ("encoder_valid_num_quantizers", codec.encoder_valid_num_quantizers),
+            ("decoder_config.num_quantizers", codec.decoder_config.num_quantizers),
+        ):
+            require(
+                found == talker.num_code_groups,
+                f"{name} {found} of the codec, but num_code_groups {talker.num_code_groups} of the talker",
+            )
+        if self.has_speaker_encoder and self.speaker_encoder_config is None:
+            raise ValueError("speaker_encoder_config: a Base model needs it")
+        return self
+
+    @property
+    def has_speaker_encoder(self) -> bool:
+        """By the type: a tuned checkpoint keeps the section of the Base model, without the tensors."""
+        return self.tts_model_type == "base"
+
+    @property
+    def has_projection(self) -> bool:
+        """Whether the predictor is narrower than the talker."""
+        return self.talker_config.hidden_size != self.talker_config.code_predictor_config.hidden_size
+
+
+class Options(Record):
+    """Options of the export."""
+
+
+def parse_config(content: Any, source: str = CONFIG) -> Qwen3TTSConfig:
+    """`content` is that of `config.json`, with the codec's configuration as `codec`. Raises ConfigError."""
+    if isinstance(content, dict) and content.get("tokenizer_type") == TOKENIZER_25_HZ:
+        raise ConfigError(
+            f"{source}: tokenizer_type {TOKENIZER_25_HZ} is not supported; give a 12 Hz checkpoint"
+        )
+    return parse_params(Qwen3TTSConfig, content, source)
+
+
+def load_config(folder: Path) -> Qwen3TTSConfig:
+    """Raises CheckpointNotFound or ConfigError."""
+    content = read_json(folder, CONFIG)
+    if isinstance(content, dict):
+        content = content | {"codec": read_json(folder, CODEC_CONFIG)}
+    return parse_config(content, str(folder / CONFIG))
+
+
+def read_json(folder: Path, name: str) -> Any:
+    """Raises CheckpointNotFound or ConfigError."""
+    path = folder / name
+    if not path.is_file():
+        raise CheckpointNotFound(f"{folder} is no checkpoint: it has no {name}; give a folder as published")
+    if reason := unfinished(path):
+        raise ConfigError(f"{path}: {reason}")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not readable as JSON: {error}") from None

@@ -1,0 +1,109 @@
+"""The holder of all tensors, the talker and the embeddings of Qwen3-TTS.
+
+The holder has parameters of the published names and computes nothing.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from model.layers.basic import Layer
+from model.layers.block import parts_of, run_blocks
+from model.layers.rope import RotaryTable
+from model.qwen3_tts.blocks import Block, BlockWeights, StackWeights
+from model.qwen3_tts.codec import CodecDecoderWeights
+from model.qwen3_tts.config import PredictorConfig, Qwen3TTSConfig, TalkerConfig
+
+
+class PredictorWeights(nn.Module):
+    """All `talker.code_predictor.*` tensors. Its input embeddings have the width of the talker."""
+
+    def __init__(self, config: PredictorConfig, talker_width: int):
+        super().__init__()
+        others = config.num_code_groups - 1
+        self.model = StackWeights(config)
+        self.model.codec_embedding = nn.ModuleList(
+            nn.Embedding(config.vocab_size, talker_width) for _ in range(others)
+        )
+        self.lm_head = nn.ModuleList(
+            nn.Linear(config.hidden_size, config.vocab_size, bias=False) for _ in range(others)
+        )
+        if config.hidden_size != talker_width:
+            self.small_to_mtp_projection = nn.Linear(talker_width, config.hidden_size)
+
+
+class TalkerWeights(nn.Module):
+    """All `talker.*` tensors."""
+
+    def __init__(self, config: TalkerConfig):
+        super().__init__()
+        width, text_width = config.hidden_size, config.text_hidden_size
+        self.model = StackWeights(config)
+        self.model.text_embedding = nn.Embedding(config.text_vocab_size, text_width)
+        self.model.codec_embedding = nn.Embedding(config.vocab_size, width)
+        self.text_projection = nn.ModuleDict(
+            {"linear_fc1": nn.Linear(text_width, text_width), "linear_fc2": nn.Linear(text_width, width)}
+        )
+        self.codec_head = nn.Linear(width, config.vocab_size, bias=False)
+        self.code_predictor = PredictorWeights(config.code_predictor_config, width)
+
+
+class Qwen3TTSWeights(nn.Module):
+    """All tensors that graphs need. Those of the speech tokenizer are below `speech_tokenizer`."""
+
+    def __init__(self, config: Qwen3TTSConfig):
+        super().__init__()
+        self.talker = TalkerWeights(config.talker_config)
+        self.speech_tokenizer = nn.ModuleDict({"decoder": CodecDecoderWeights(config.codec.decoder_config)})
+
+
+class TextEmbedding(nn.Module):
+    """ids int64 [1, S] of text -> [1, S, width]: a table and two linears."""
+
+    def __init__(self, weights: TalkerWeights):
+        super().__init__()
+        self.table: Layer = weights.model.text_embedding
+        self.fc1: Layer = weights.text_projection["linear_fc1"]
+        self.fc2: Layer = weights.text_projection["linear_fc2"]
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.fc2(F.silu(self.fc1(self.table(ids))))
+
+
+class CodeEmbedding(nn.Module):
+    """codes int64 [B, T, K] of frames -> [B, T, width]: the sum of one row per code book.
+
+    Book 0 is the talker's table, the others are those of the code predictor.
+    """
+
+    def __init__(self, weights: TalkerWeights):
+        super().__init__()
+        first: nn.Module = weights.model.codec_embedding
+        self.tables = nn.ModuleList([first, *weights.code_predictor.model.codec_embedding])
+
+    def forward(self, codes: torch.Tensor) -> torch.Tensor:
+        rows = [table(codes[..., index]) for index, table in enumerate(self.tables)]
+        return torch.stack(rows).sum(dim=0)
+
+
+class Talker(nn.Module):
+    """The graph of `prefill` and `decode_step`.
+
+    embeddings [B, S, width], position int64 [B] of each first row, then k and v cache of every layer
+    -> hidden [B, S, width] (final-normed), logits [B, vocab_size] of the last row, then the caches.
+    """
+
+    def __init__(self, weights: TalkerWeights, config: TalkerConfig, cache_length: int):
+        super().__init__()
+        self.layers = nn.ModuleList(Block(part) for part in parts_of(weights.model.layers, BlockWeights))
+        self.norm = weights.model.norm
+        self.rotary = RotaryTable(config.head_dim, config.rope_theta, cache_length, halves=True)
+        self.head: Layer = weights.codec_head
+
+    def forward(
+        self, embeddings: torch.Tensor, position: torch.Tensor, *caches: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        rotation = self.rotary(position[:, None] + torch.arange(embeddings.shape[1]))
+        x, written = run_blocks(self.layers, embeddings, rotation, caches, position)
+        hidden = self.norm(x)
+        return hidden, self.head(hidden[:, -1]), *written

@@ -1,0 +1,51 @@
+"""The code predictor: codes 1 to K - 1 of a frame, one after another, in one graph."""
+
+import torch
+from torch import nn
+
+from model.layers.basic import Layer
+from model.layers.block import parts_of, run_blocks
+from model.layers.rope import RotaryTable
+from model.qwen3_tts.blocks import Block, BlockWeights
+from model.qwen3_tts.config import PredictorConfig
+from model.qwen3_tts.modules import TalkerWeights
+
+
+class CodePredictor(nn.Module):
+    """hidden [B, 1, talker width], codes int64 [B, K] -> logits [B, K - 1, codes], chosen int64 [B, K].
+
+    Position 0 is the talker's hidden value, position p > 0 the embedding of code p - 1, whose output gives code
+    p. A code of `codes` that is not negative is taken as it is; the others are the argmax of their logits, to
+    which `noise` [B, K - 1, codes] is added. Frames share nothing but `hidden`.
+    """
+
+    def __init__(self, weights: TalkerWeights, config: PredictorConfig):
+        super().__init__()
+        own = weights.code_predictor
+        self.config = config
+        self.layers = nn.ModuleList(Block(part) for part in parts_of(own.model.layers, BlockWeights))
+        self.norm = own.model.norm
+        self.rotary = RotaryTable(config.head_dim, config.rope_theta, config.num_code_groups, halves=True)
+        self.tables = nn.ModuleList([weights.model.codec_embedding, *own.model.codec_embedding])
+        self.heads = own.lm_head
+        self.projection: Layer = getattr(own, "small_to_mtp_projection", nn.Identity())
+
+    def forward(
+        self, hidden: torch.Tensor, codes: torch.Tensor, noise: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        batch, config = hidden.shape[0], self.config
+        shape = (batch, config.num_code_groups, config.num_key_value_heads, config.head_dim)
+        caches = tuple(hidden.new_zeros(shape) for _ in range(2 * len(self.layers)))
+        chosen, logits = [codes[:, 0]], []
+        x = torch.cat((hidden, self.tables[0](codes[:, :1])), dim=1)
+        start = 0
+        for index, head in enumerate(self.heads):
+            position = torch.full((batch,), start)
+            rotation = self.rotary(position[:, None] + torch.arange(x.shape[1]))
+            output, written = run_blocks(self.layers, self.projection(x), rotation, caches, position)
+            caches, start = tuple(written), start + x.shape[1]
+            logits.append(head(self.norm(output[:, -1])))
+            best = (logits[-1] + noise[:, index]).argmax(dim=-1)
+            chosen.append(torch.where(codes[:, index + 1] < 0, best, codes[:, index + 1]))
+            x = self.tables[index + 1](chosen[-1])[:, None]
+        return torch.stack(logits, dim=1), torch.stack(chosen, dim=1)
