@@ -1,12 +1,13 @@
 """The decoder of the speech tokenizer: codes to samples, with explicit state.
 
-Every convolution is causal: its state is the end of its earlier input, which is zeros before the first frame.
-A transposed convolution of kernel 2r and stride r makes r samples from an input and the one before it. So whole
-utterances and single frames run the same code and give the same samples.
+Every convolution is causal: its state is the end of its earlier input, which is zeros before the first
+frame. A transposed convolution of kernel 2r and stride r makes r samples from an input and the one before it.
+So whole utterances and single frames run the same code and give the same samples.
 """
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -45,7 +46,7 @@ class CodebookWeights(nn.Module):
     def folded(self) -> torch.Tensor:
         """Projected entries of every table: float32 [layers, size, codebook_dim]."""
         project, tables = self.output_proj.weight[..., 0].T, []
-        for layer in self.vq["layers"]:
+        for layer in self.vq["layers"].children():
             book = layer.get_submodule("_codebook")
             usage = book.get_parameter("cluster_usage").clamp_min(USAGE_FLOOR)
             tables.append(book.get_parameter("embedding_sum") / usage[:, None] @ project)
@@ -119,7 +120,9 @@ class CodecDecoderWeights(nn.Module):
             output_proj=nn.Linear(width, latent),
         )
         self.upsample = nn.ModuleList(
-            nn.ModuleList([held(conv=nn.ConvTranspose1d(latent, latent, rate, rate)), ConvNeXtWeights(latent)])
+            nn.ModuleList(
+                [held(conv=nn.ConvTranspose1d(latent, latent, rate, rate)), ConvNeXtWeights(latent)]
+            )
             for rate in config.upsampling_ratios
         )
         widths = [config.decoder_dim >> stage for stage in range(len(config.upsample_rates) + 1)]
@@ -186,11 +189,13 @@ class Upsampler(nn.Module):
         # [C, C', kernel] -> [rate · C', C, context + 1], the oldest input first
         taps = conv.weight.unflatten(-1, (self.context + 1, self.rate)).flip(2)
         self.weight = nn.Buffer(taps.permute(3, 1, 0, 2).flatten(0, 1).contiguous(), persistent=False)
+        assert conv.bias is not None
         self.bias = nn.Buffer(conv.bias.repeat(self.rate), persistent=False)
 
     def forward(self, x: torch.Tensor, states: States) -> torch.Tensor:
         y = F.conv1d(states.extend(x) if self.context else x, self.weight, self.bias)
-        return y.unflatten(1, (self.rate, -1)).permute(0, 2, 3, 1).flatten(2)
+        samples: torch.Tensor = y.unflatten(1, (self.rate, -1)).permute(0, 2, 3, 1).flatten(2)
+        return samples
 
 
 class SnakeBeta(nn.Module):
@@ -268,8 +273,8 @@ class CodecDecoder(nn.Module):
     def __init__(self, weights: CodecDecoderWeights, config: CodecDecoderConfig):
         super().__init__()
         self.size = config.codebook_size
-        tables = [weights.quantizer.get_submodule(name).folded() for name in ("rvq_first", "rvq_rest")]
-        books = torch.cat(tables)  # [K, size, codebook_dim]
+        quantizers = parts_of(weights.quantizer.children(), CodebookWeights)
+        books = torch.cat([each.folded() for each in quantizers])  # [K, size, codebook_dim]
         self.offsets = nn.Buffer(torch.arange(len(books)) * self.size, persistent=False)
         self.books = nn.Buffer(books.flatten(0, 1), persistent=False)
         self.pre_conv = CausalConv(weights.pre_conv)
@@ -277,19 +282,22 @@ class CodecDecoder(nn.Module):
         self.input_proj: Layer = stack["input_proj"]
         self.output_proj: Layer = stack["output_proj"]
         self.layers = nn.ModuleList(
-            CodecBlock(part, config.sliding_window) for part in parts_of(stack["layers"], CodecBlockWeights)
+            CodecBlock(part, config.sliding_window)
+            for part in parts_of(stack["layers"].children(), CodecBlockWeights)
         )
-        self.norm = stack["norm"]
+        self.norm: Layer = stack["norm"]
         self.rotary = UnboundedRotaryTable(config.head_dim, config.rope_theta, halves=True)
         self.upsample = nn.ModuleList()
-        for conv, block in weights.upsample:
-            self.upsample.extend([Upsampler(conv), ConvNeXt(block)])
+        for pair in weights.upsample:
+            conv, block = pair.children()
+            self.upsample.extend([Upsampler(conv), ConvNeXt(cast(ConvNeXtWeights, block))])
         first, *stages, snake, last = weights.decoder
         self.convs = nn.ModuleList([CausalConv(first)])
         for stage in stages:
-            activation, conv, *units = stage["block"]
-            self.convs.extend([SnakeBeta(activation), Upsampler(conv), *map(ResidualUnit, units)])
-        self.convs.extend([SnakeBeta(snake), CausalConv(last)])
+            activation, conv, *units = stage.get_submodule("block").children()
+            self.convs.extend([SnakeBeta(cast(SnakeWeights, activation)), Upsampler(conv)])
+            self.convs.extend(map(ResidualUnit, parts_of(units, ResidualWeights)))
+        self.convs.extend([SnakeBeta(cast(SnakeWeights, snake)), CausalConv(last)])
 
     def stages(
         self, codes: torch.Tensor, position: torch.Tensor, *states: torch.Tensor

@@ -175,7 +175,7 @@ class CodecConfig(Section):
         made = self.decoder_config.samples_per_frame
         require(
             self.decode_upsample_rate == made,
-            f"decode_upsample_rate {self.decode_upsample_rate}, but the decoder makes {made} samples per frame",
+            f"decode_upsample_rate {self.decode_upsample_rate}, but the decoder makes {made}",
         )
         return self
 

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from model.layers.basic import Layer
-from model.layers.rope import Rotation, RotaryTable
+from model.layers.block import parts_of
+from model.layers.rope import RotaryTable, Rotation
 from model.qwen3_tts.codec import USAGE_FLOOR, ScaleWeights, held
 from model.qwen3_tts.config import CodecEncoderConfig
 
@@ -67,7 +68,10 @@ class EncoderWeights(nn.Module):
 
     def __init__(self, config: CodecEncoderConfig):
         super().__init__()
-        width, layers = config.num_filters, {"0": held(conv=nn.Conv1d(1, config.num_filters, config.kernel_size))}
+        width, layers = (
+            config.num_filters,
+            {"0": held(conv=nn.Conv1d(1, config.num_filters, config.kernel_size))},
+        )
         for rate in reversed(config.upsampling_ratios):
             inner = width // config.compress
             first, second = nn.Conv1d(width, inner, config.residual_kernel_size), nn.Conv1d(inner, width, 1)
@@ -158,18 +162,18 @@ class CodecEncoder(nn.Module):
 
     def __init__(self, weights: EncoderWeights, config: CodecEncoderConfig, codebooks: int, max_samples: int):
         super().__init__()
-        layers = weights.encoder["layers"]
-        first, *others = layers.values()
+        first, *others = weights.encoder["layers"].children()
         self.input_conv = PaddedConv(first)
-        self.blocks = nn.ModuleList(ResidualBlock(part) for part in others if "block" in part)
-        self.convs = nn.ModuleList(PaddedConv(part) for part in others if "conv" in part)
-        stack = weights.encoder_transformer["layers"]
+        self.blocks = nn.ModuleList(ResidualBlock(part) for part in others if hasattr(part, "block"))
+        self.convs = nn.ModuleList(PaddedConv(part) for part in others if not hasattr(part, "block"))
+        stack = parts_of(weights.encoder_transformer["layers"].children(), EncoderBlockWeights)
         self.layers = nn.ModuleList(EncoderBlock(part, config) for part in stack)
         steps = math.ceil(max_samples / math.prod(config.upsampling_ratios))
         self.rotary = RotaryTable(config.head_dim, config.rope_theta, steps, halves=True)
         self.downsample = PaddedConv(weights.downsample, "replicate")
-        semantic, acoustic = weights.quantizer.values()
-        self.semantic_proj, self.acoustic_proj = semantic.input_proj, acoustic.input_proj
+        semantic, acoustic = parts_of(weights.quantizer.children(), QuantizerWeights)
+        self.semantic_proj: Layer = semantic.input_proj
+        self.acoustic_proj: Layer = acoustic.input_proj
         semantic_books = semantic.entries(config.num_semantic_quantizers)
         self.semantic = nn.Buffer(torch.stack(semantic_books), persistent=False)
         books = acoustic.entries(codebooks - config.num_semantic_quantizers)

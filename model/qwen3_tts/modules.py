@@ -13,6 +13,13 @@ from model.layers.rope import RotaryTable
 from model.qwen3_tts.blocks import Block, BlockWeights, StackWeights
 from model.qwen3_tts.codec import CodecDecoderWeights
 from model.qwen3_tts.config import PredictorConfig, Qwen3TTSConfig, TalkerConfig
+from model.qwen3_tts.encoder import EncoderWeights
+from model.qwen3_tts.speaker import SpeakerEncoderWeights
+
+UNUSED = {  # prefix of tensor names: what would use them
+    f"speech_tokenizer.decoder.quantizer.{half}.input_proj.": "training of the speech tokenizer"
+    for half in ("rvq_first", "rvq_rest")
+}
 
 
 class PredictorWeights(nn.Module):
@@ -49,12 +56,18 @@ class TalkerWeights(nn.Module):
 
 
 class Qwen3TTSWeights(nn.Module):
-    """All tensors that graphs need. Those of the speech tokenizer are below `speech_tokenizer`."""
+    """All tensors that graphs need. Those of the speech tokenizer are below `speech_tokenizer`.
+
+    Only Base models have the two encoders, which make voices from recordings.
+    """
 
     def __init__(self, config: Qwen3TTSConfig):
         super().__init__()
         self.talker = TalkerWeights(config.talker_config)
         self.speech_tokenizer = nn.ModuleDict({"decoder": CodecDecoderWeights(config.codec.decoder_config)})
+        if config.speaker_encoder_config and config.has_speaker_encoder:
+            self.speech_tokenizer["encoder"] = EncoderWeights(config.codec.encoder_config)
+            self.speaker_encoder = SpeakerEncoderWeights(config.speaker_encoder_config)
 
 
 class TextEmbedding(nn.Module):
@@ -62,12 +75,18 @@ class TextEmbedding(nn.Module):
 
     def __init__(self, weights: TalkerWeights):
         super().__init__()
-        self.table: Layer = weights.model.text_embedding
+        self.table: Layer = weights.model.get_submodule("text_embedding")
         self.fc1: Layer = weights.text_projection["linear_fc1"]
         self.fc2: Layer = weights.text_projection["linear_fc2"]
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return self.fc2(F.silu(self.fc1(self.table(ids))))
+
+
+def code_tables(weights: TalkerWeights) -> nn.ModuleList:
+    """Tables of the embeddings of code 0 to K - 1."""
+    others = weights.code_predictor.model.get_submodule("codec_embedding")
+    return nn.ModuleList([weights.model.get_submodule("codec_embedding"), *others.children()])
 
 
 class CodeEmbedding(nn.Module):
@@ -78,8 +97,7 @@ class CodeEmbedding(nn.Module):
 
     def __init__(self, weights: TalkerWeights):
         super().__init__()
-        first: nn.Module = weights.model.codec_embedding
-        self.tables = nn.ModuleList([first, *weights.code_predictor.model.codec_embedding])
+        self.tables = code_tables(weights)
 
     def forward(self, codes: torch.Tensor) -> torch.Tensor:
         rows = [table(codes[..., index]) for index, table in enumerate(self.tables)]

@@ -8,15 +8,15 @@ from model.layers.block import parts_of, run_blocks
 from model.layers.rope import RotaryTable
 from model.qwen3_tts.blocks import Block, BlockWeights
 from model.qwen3_tts.config import PredictorConfig
-from model.qwen3_tts.modules import TalkerWeights
+from model.qwen3_tts.modules import TalkerWeights, code_tables
 
 
 class CodePredictor(nn.Module):
     """hidden [B, 1, talker width], codes int64 [B, K] -> logits [B, K - 1, codes], chosen int64 [B, K].
 
-    Position 0 is the talker's hidden value, position p > 0 the embedding of code p - 1, whose output gives code
-    p. A code of `codes` that is not negative is taken as it is; the others are the argmax of their logits, to
-    which `noise` [B, K - 1, codes] is added. Frames share nothing but `hidden`.
+    Position 0 is the talker's hidden value, position p > 0 the embedding of code p - 1, whose output gives
+    code p. A code of `codes` that is not negative is taken as it is. The others are the argmax of their
+    logits, to which `noise` [B, K - 1, codes] is added. Frames share nothing but `hidden`.
     """
 
     def __init__(self, weights: TalkerWeights, config: PredictorConfig):
@@ -26,7 +26,7 @@ class CodePredictor(nn.Module):
         self.layers = nn.ModuleList(Block(part) for part in parts_of(own.model.layers, BlockWeights))
         self.norm = own.model.norm
         self.rotary = RotaryTable(config.head_dim, config.rope_theta, config.num_code_groups, halves=True)
-        self.tables = nn.ModuleList([weights.model.codec_embedding, *own.model.codec_embedding])
+        self.tables = code_tables(weights)
         self.heads = own.lm_head
         self.projection: Layer = getattr(own, "small_to_mtp_projection", nn.Identity())
 

@@ -20,12 +20,11 @@ class SpeakerEncoderWeights(nn.Module):
     def __init__(self, config: SpeakerEncoderConfig):
         super().__init__()
         channels, scale = config.enc_channels, config.enc_res2net_scale
-        first = _tdnn_weights(config.mel_dim, channels[0], config.enc_kernel_sizes[0], config.enc_dilations[0])
-        blocks: list[nn.Module] = [first]
+        kernels, dilations = config.enc_kernel_sizes, config.enc_dilations
+        blocks: list[nn.Module] = [_tdnn_weights(config.mel_dim, channels[0], kernels[0], dilations[0])]
         for index in range(1, len(channels) - 1):
             width, part = channels[index], channels[index] // scale
-            kernel, dilation = config.enc_kernel_sizes[index], config.enc_dilations[index]
-            inner = (_tdnn_weights(part, part, kernel, dilation) for _ in range(scale - 1))
+            inner = (_tdnn_weights(part, part, kernels[index], dilations[index]) for _ in range(scale - 1))
             blocks.append(
                 held(
                     tdnn1=_tdnn_weights(channels[index - 1], width),
@@ -39,7 +38,7 @@ class SpeakerEncoderWeights(nn.Module):
             )
         self.blocks = nn.ModuleList(blocks)
         whole = channels[-1]
-        self.mfa = _tdnn_weights(sum(channels[1:-1]), whole, config.enc_kernel_sizes[-1], config.enc_dilations[-1])
+        self.mfa = _tdnn_weights(sum(channels[1:-1]), whole, kernels[-1], dilations[-1])
         self.asp = held(
             tdnn=_tdnn_weights(3 * whole, config.enc_attention_channels),
             conv=nn.Conv1d(config.enc_attention_channels, whole, 1),
@@ -66,9 +65,9 @@ class TDNN(nn.Module):
 class SqueezedBlock(nn.Module):
     """A Res2Net block between two TDNN, scaled per channel (squeeze and excitation)."""
 
-    def __init__(self, weights: nn.ModuleDict):
+    def __init__(self, weights: nn.Module):
         super().__init__()
-        self.first, self.last = TDNN(weights["tdnn1"]), TDNN(weights["tdnn2"])
+        self.first, self.last = (TDNN(weights.get_submodule(name)) for name in ("tdnn1", "tdnn2"))
         self.inner = nn.ModuleList(map(TDNN, weights.get_submodule("res2net_block.blocks").children()))
         self.squeeze = weights.get_submodule("se_block.conv1")
         self.excite = weights.get_submodule("se_block.conv2")
@@ -80,7 +79,8 @@ class SqueezedBlock(nn.Module):
             parts[index] = self.inner[index - 1](parts[index] + parts[index - 1])
         y = self.last(torch.cat(parts, dim=1))
         scale = self.excite(F.relu(self.squeeze(y.mean(dim=-1, keepdim=True)))).sigmoid()
-        return x + y * scale
+        result: torch.Tensor = x + y * scale
+        return result
 
 
 class SpeakerEncoder(nn.Module):

@@ -1,0 +1,42 @@
+"""Files of a Qwen3-TTS checkpoint: two folders, each with a configuration and weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from model.checkpoint_format import CheckpointFormat, WeightFile
+from model.qwen3_tts.config import CODEC_CONFIG, CONFIG, SPEECH_TOKENIZER
+
+WEIGHTS = "model.safetensors"
+TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")
+MODEL_TYPE = "qwen3_tts"
+
+
+class Qwen3TTSFormat(CheckpointFormat):
+    """Tensor names of the speech tokenizer begin with `speech_tokenizer.`, as both files have a `decoder`."""
+
+    marker = f"{CONFIG} with model_type {MODEL_TYPE}"
+    has_tokenizer = True
+
+    def detect(self, folder: Path) -> bool:
+        try:
+            content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return False
+        return isinstance(content, dict) and content.get("model_type") == MODEL_TYPE
+
+    def config_files(self, folder: Path) -> list[str]:
+        return [CONFIG, CODEC_CONFIG]
+
+    def weight_files(self, folder: Path) -> list[WeightFile]:
+        return [
+            WeightFile(folder / WEIGHTS),
+            WeightFile(folder / SPEECH_TOKENIZER / WEIGHTS, f"{SPEECH_TOKENIZER}."),
+        ]
+
+    def tokenizer_files(self, folder: Path) -> list[str]:
+        return [name for name in TOKENIZER_FILES if (folder / name).is_file()]
+
+
+FORMAT = Qwen3TTSFormat()
