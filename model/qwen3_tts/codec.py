@@ -18,12 +18,11 @@ from model.layers.basic import Layer, RMSNorm
 from model.layers.block import parts_of, run_blocks
 from model.layers.rope import Rotation, UnboundedRotaryTable
 from model.qwen3_tts.blocks import AttentionWeights, GatedMLP, MLPWeights
+from model.qwen3_tts.components import DILATIONS, INPUT_KERNEL, KERNEL
 from model.qwen3_tts.config import CodecDecoderConfig
 
 USAGE_FLOOR = 1e-5  # of cluster_usage, in the published code
 SNAKE_FLOOR = 1e-9
-DILATIONS = (1, 3, 9)
-KERNEL, INPUT_KERNEL = 7, 3
 
 
 def held(**modules: nn.Module) -> nn.ModuleDict:

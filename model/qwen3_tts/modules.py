@@ -92,7 +92,7 @@ def code_tables(weights: TalkerWeights) -> nn.ModuleList:
 class CodeEmbedding(nn.Module):
     """codes int64 [B, T, K] of frames -> [B, T, width]: the sum of one row per code book.
 
-    Book 0 is the talker's table, the others are those of the code predictor.
+    Book 0 is the talker's table, the others are those of the code predictor. A code below 0 adds nothing.
     """
 
     def __init__(self, weights: TalkerWeights):
@@ -100,7 +100,10 @@ class CodeEmbedding(nn.Module):
         self.tables = code_tables(weights)
 
     def forward(self, codes: torch.Tensor) -> torch.Tensor:
-        rows = [table(codes[..., index]) for index, table in enumerate(self.tables)]
+        rows = [
+            torch.where(codes[..., index, None] < 0, 0.0, table(codes[..., index].clamp_min(0)))
+            for index, table in enumerate(self.tables)
+        ]
         return torch.stack(rows).sum(dim=0)
 
 

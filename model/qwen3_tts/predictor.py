@@ -11,12 +11,29 @@ from model.qwen3_tts.config import PredictorConfig
 from model.qwen3_tts.modules import TalkerWeights, code_tables
 
 
+def restricted(
+    logits: torch.Tensor, temperature: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor
+) -> torch.Tensor:
+    """logits [B, V], settings [B] -> logits / temperature, and -inf for ids outside top_k or top_p.
+
+    As `runtime.sampler.sample`: the k largest, ties included, then the fewest whose probabilities add up to
+    at least p.
+    """
+    scores = logits / temperature[:, None]
+    ordered = scores.sort(dim=-1, descending=True).values
+    least = ordered.gather(1, top_k[:, None] - 1)
+    kept = torch.where(ordered < least, -torch.inf, ordered).softmax(dim=-1)
+    count = (kept.cumsum(dim=-1) - kept < top_p[:, None]).sum(dim=-1, keepdim=True)
+    least = torch.maximum(least, ordered.gather(1, count - 1))
+    return torch.where(scores < least, -torch.inf, scores)
+
+
 class CodePredictor(nn.Module):
-    """hidden [B, 1, talker width], codes int64 [B, K] -> logits [B, K - 1, codes], chosen int64 [B, K].
+    """hidden [B, 1, talker width], codes int64 [B, K] -> chosen int64 [B, K], logits [B, K - 1, codes].
 
     Position 0 is the talker's hidden value, position p > 0 the embedding of code p - 1, whose output gives
-    code p. A code of `codes` that is not negative is taken as it is. The others are the argmax of their
-    logits, to which `noise` [B, K - 1, codes] is added. Frames share nothing but `hidden`.
+    code p. A code of `codes` that is not negative is taken as it is. The others are drawn: the argmax of the
+    `restricted` logits and `noise` [B, K - 1, codes]. Frames share nothing but `hidden`.
     """
 
     def __init__(self, weights: TalkerWeights, config: PredictorConfig):
@@ -31,7 +48,13 @@ class CodePredictor(nn.Module):
         self.projection: Layer = getattr(own, "small_to_mtp_projection", nn.Identity())
 
     def forward(
-        self, hidden: torch.Tensor, codes: torch.Tensor, noise: torch.Tensor
+        self,
+        hidden: torch.Tensor,
+        codes: torch.Tensor,
+        noise: torch.Tensor,
+        temperature: torch.Tensor,
+        top_k: torch.Tensor,
+        top_p: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         batch, config = hidden.shape[0], self.config
         shape = (batch, config.num_code_groups, config.num_key_value_heads, config.head_dim)
@@ -45,7 +68,8 @@ class CodePredictor(nn.Module):
             output, written = run_blocks(self.layers, self.projection(x), rotation, caches, position)
             caches, start = tuple(written), start + x.shape[1]
             logits.append(head(self.norm(output[:, -1])))
-            best = (logits[-1] + noise[:, index]).argmax(dim=-1)
-            chosen.append(torch.where(codes[:, index + 1] < 0, best, codes[:, index + 1]))
+            drawn = (restricted(logits[-1], temperature, top_k, top_p) + noise[:, index]).argmax(dim=-1)
+            given = codes[:, index + 1]
+            chosen.append(torch.where(given < 0, drawn, given))
             x = self.tables[index + 1](chosen[-1])[:, None]
-        return torch.stack(logits, dim=1), torch.stack(chosen, dim=1)
+        return torch.stack(chosen, dim=1), torch.stack(logits, dim=1)
