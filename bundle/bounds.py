@@ -1,18 +1,21 @@
 """Bounds of the numbers in checkpoints and manifests.
 
-They are far above any model. Below them, what is built from a number in a file stays within 100 MB and a
-second: tables of filters, lists of tokens, silence before a recording.
+They are far above any model, and keep what is built from one number small: tables of filters, lists of
+tokens, silence before a recording.
 """
 
 from typing import Annotated
 
 from pydantic import Field
 
-SampleRate = Annotated[int, Field(ge=1000, le=384_000)]  # Hz; resampling to 1 Hz takes a filter of hours
+MIN_RATE, MAX_RATE = 1000, 384_000  # Hz; resampling to 1 Hz needs a filter of hours
+SampleRate = Annotated[int, Field(ge=MIN_RATE, le=MAX_RATE)]
 MelBins = Annotated[int, Field(ge=1, le=1024)]
 WindowSize = Annotated[int, Field(ge=2, le=2**14)]  # samples; the table of filters has a row for half of them
 HopLength = Annotated[int, Field(ge=1, le=2**14)]  # samples
 SilentTokens = Annotated[int, Field(ge=0, le=256)]  # of a prompt or an end, each a step of the decoder
+TokenSamples = Annotated[int, Field(gt=0, le=2**16)]  # of a token; published: 1280
+MAX_WINDOW_HOPS = 16  # hops of a window; published: 2.5
 Codebooks = Annotated[int, Field(ge=2, le=256)]
 EulerSteps = Annotated[int, Field(ge=1, le=256)]  # calls of the acoustic head per frame
 MAX_VOICE_ROWS = 2**13  # 11 minutes at 12.5 rows per second; published voices have up to 218 rows

@@ -66,6 +66,8 @@ def run_command_line(
     Only `--help` and `--version` raise SystemExit. Unexpected errors are raised as they are.
     """
     parser, if_interrupted = Parser(prog=prog), ""
+    # Python starts so where a descriptor is closed
+    sys.stdout, sys.stderr = (each or open(os.devnull, "w") for each in (sys.stdout, sys.stderr))  # noqa: SIM115
     set_up_logging()
     signal.signal(signal.SIGTERM, _interrupt_once)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as by a background job

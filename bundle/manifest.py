@@ -20,13 +20,17 @@ MANIFEST = "manifest.json"
 UNLISTED = ("README.md", "verify.json")  # files about the bundle, which no engine reads
 VOICE_KEY = "embedding"  # of the only tensor in a voice file, float32 [N, dim]
 NOT_RUN = "not run"  # `Manifest.executed_by` where nothing has executed the artifacts
+MAX_MANIFEST_BYTES = 2**24  # of the published models: 0.1 MB
 MAX_PATH_BYTES = 200  # every file system takes that
 Precision = Literal["float16", "float32"]
 
 
 def _check_relative(path: str) -> str:
     plain = path.isprintable() and len(path.encode()) <= MAX_PATH_BYTES and not {"\\", ":"} & set(path)
-    inside = bool(path) and not path.startswith("/") and ".." not in PurePosixPath(path).parts
+    # nothing hidden, which the checks of a bundle leave alone; nor `..`
+    inside = not path.startswith("/") and not any(
+        part.startswith(".") for part in PurePosixPath(path).parts or "."
+    )
     if not (plain and inside and str(PurePosixPath(path)) == path):
         raise ValueError(f"{path[:100]!r} is not a plain path inside the bundle")
     return path
@@ -261,6 +265,8 @@ class Bundle:
         listed = {MANIFEST, *UNLISTED, *self.manifest.files}
         for path in self._inside():
             name = path.relative_to(self.folder).as_posix()
+            if name in UNLISTED and not os.path.isfile(path):
+                raise IntegrityError(f"{path}: is not a file; move it out of the bundle")
             if not os.path.isdir(path) and name not in listed and (not name.startswith(".") or "/" in name):
                 raise IntegrityError(
                     f"{path}: is not in the manifest; move it out of the bundle, or export the bundle again"
@@ -281,13 +287,18 @@ def read_manifest(folder: Path) -> Manifest:
         inside = sorted(found.parent.name for found in folder.glob(f"*/{MANIFEST}"))
         advice = f"give one of the bundles in it: {', '.join(inside)}" if inside else "export one first"
         raise UsageError(f"{folder} is not a bundle: it has no {MANIFEST}; {advice}")
+    if path.stat().st_size > MAX_MANIFEST_BYTES:
+        raise IntegrityError(
+            f"{path}: {path.stat().st_size} bytes, expected at most {MAX_MANIFEST_BYTES}; "
+            "export the bundle again"
+        )
     try:
         content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates)
         _check_printable(content)
     except (OSError, ValueError, RecursionError) as error:  # ValueError also: a number of 5,000 digits
         raise IntegrityError(f"{path}: not JSON ({error}); export the bundle again") from None
     version = content.get("schema_version") if isinstance(content, dict) else None
-    if isinstance(version, bool):  # equals 1 in Python
+    if isinstance(version, bool | float):  # True equals 1 in Python, and 2.0 equals 2
         raise IntegrityError(f"{path}: schema_version is {version}, expected {SCHEMA_VERSION}")
     if isinstance(version, int) and version != SCHEMA_VERSION:
         advice = "update voxport" if version > SCHEMA_VERSION else "export the bundle again with this version"

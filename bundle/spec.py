@@ -109,8 +109,13 @@ class StateSpec:
             raise ValueError(
                 f"state {self.name[:50]} of {prod(self.shape)} values, expected at most {MAX_STATE_VALUES}"
             )
-        if self.cache and len(self.shape) <= self.cache.row_axis:
+        if not self.cache:
+            return
+        if len(self.shape) <= self.cache.row_axis:
             raise ValueError(f"cache {self.name[:50]} of {len(self.shape)} axes, expected 4")
+        needed = (self.cache.window or 1) - 1 + self.cache.max_call_rows
+        if self.cache.window and self.rows < needed:
+            raise ValueError(f"cache {self.name[:50]} of {self.rows} rows, its window needs {needed}")
 
     @property
     def rows(self) -> int:
@@ -142,6 +147,9 @@ class Signature:
             for size in tensor.shape:
                 if isinstance(size, str) and size not in self.dims:
                     raise ValueError(f"input {tensor.name} has a size {size!r} without bounds")
+
+        if any(tensor.name == "position" for tensor in self.inputs) and len(self.inputs[0].shape) < 2:
+            raise ValueError(f"the first input, {self.inputs[0].name}, has no axis of rows")
 
     @property
     def cache(self) -> StateSpec | None:

@@ -30,8 +30,11 @@ def staging(out: Path) -> Iterator[Path]:
 
     Raises ExportError where the disk is full or closed, UsageError where another process is writing `out`.
     """
-    out = Path(os.path.abspath(out))  # `.` has no name to be renamed by
+    out = Path(os.path.realpath(out))  # where a link leads; `.` has no name to be renamed by
     folder = out.parent / f".{out.name}.partial"
+    for hidden in (folder, _old(out)):
+        if hidden.is_symlink():  # what it leads to would be emptied
+            raise UsageError(f"{hidden}: is a link, expected the folder of an export; remove it")
     new_parents = [parent for parent in (out.parent, *out.parent.parents) if not parent.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,12 +81,17 @@ def _locked(folder: Path, out: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _old(out: Path) -> Path:
+    """Where a folder is until its successor is in its place."""
+    return out.parent / f".{out.name}.old"
+
+
 def _replace(folder: Path, out: Path) -> None:
     """From here on the hidden name may be another process's."""
     if not (out.exists() or out.is_symlink()):
         os.replace(folder, out)
         return
-    old = out.parent / f".{out.name}.old"
+    old = _old(out)
     shutil.rmtree(old, ignore_errors=True)
     os.replace(out, old)
     try:

@@ -87,6 +87,11 @@ def test_an_error_of_the_program_itself_keeps_its_traceback(work):
         work(raise_error(ZeroDivisionError()))
 
 
+def test_a_closed_stdout_takes_nothing(work, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)  # as Python starts with a closed descriptor
+    assert work(lambda arguments: print("text") or 0) == 0
+
+
 def test_an_error_is_the_last_line(work, capsys):
     """A thread of the command may still run."""
     assert work(raise_error(UsageError("a"))) == 2

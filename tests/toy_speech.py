@@ -38,13 +38,20 @@ def ids(name: str, *shape: int | str) -> TensorSpec:
 CACHE = StateSpec("cache", "float32", (1, ROWS, 1, DIM), CacheSpec("BSHD"))
 TAIL = StateSpec("tail", "float32", (1, FRAME))
 LENGTH = {"S": (1, ROWS)}
-BACKBONE = (floats("hidden", 1, "S", DIM), floats("semantic_logits", 1, 20), floats("condition", 1, ACOUSTIC))
+LAST = (floats("semantic_logits", 1, 20), floats("condition", 1, ACOUSTIC))
 POINT = floats("x", 1, BOOKS - 1)
 SIGNATURES = {
     "embed_text": Signature((ids("ids", 1, "S"),), (floats("embeddings", 1, "S", DIM),), dims=LENGTH),
     "embed_codes": Signature((ids("codes", 1, BOOKS),), (floats("embeddings", 1, 1, DIM),)),
-    "prefill": Signature((floats("embeddings", 1, "S", DIM), ids("position", 1)), BACKBONE, (CACHE,), LENGTH),
-    "decode_step": Signature((floats("embeddings", 1, 1, DIM), ids("position", 1)), BACKBONE, (CACHE,)),
+    "prefill": Signature(
+        (floats("embeddings", 1, "S", DIM), ids("position", 1)),
+        (floats("hidden", 1, "S", DIM), *LAST),
+        (CACHE,),
+        LENGTH,
+    ),
+    "decode_step": Signature(
+        (floats("embeddings", 1, 1, DIM), ids("position", 1)), (floats("hidden", 1, 1, DIM), *LAST), (CACHE,)
+    ),
     "acoustic_step": Signature(
         (POINT, ids("step", 1), floats("condition", 1, ACOUSTIC)),
         (floats("next_x", 1, BOOKS - 1), floats("velocity", 1, 2, BOOKS - 1)),

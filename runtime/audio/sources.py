@@ -17,10 +17,12 @@ import numpy as np
 import soundfile
 import soxr
 
+from bundle.bounds import MAX_RATE, MIN_RATE
 from bundle.errors import UsageError, VoxportError, first_line
 from runtime.audio.gain import decibels
 
 BLOCK_S = 1.0  # seconds of a file in memory at a time, and of audio lost where a file is damaged
+MAX_BLOCK_VALUES = 2**24  # 64 MB
 MAX_MEMORY_BYTES = 2**24  # of a file from a pipe; a larger one is stored on disk
 READ_BYTES = 2**20
 MAX_INPUT_MB = 2048  # of a recording from a pipe: 3 hours of 16-bit stereo sound at 48 kHz
@@ -70,6 +72,13 @@ class Recording:
         self._file = _open(path, self._name, max_input_mb)
         if not self._file.frames:
             raise UsageError(f"{self._name}: has no samples; expected a file of audio")
+        if not MIN_RATE <= self._file.samplerate <= MAX_RATE:
+            raise UsageError(
+                f"{self._name}: {self._file.samplerate} samples per second, expected {MIN_RATE} to "
+                f"{MAX_RATE}; repair its header"
+            )
+        # frames in memory at a time: fewer where there are hundreds of channels
+        self._block = min(int(BLOCK_S * self._file.samplerate), MAX_BLOCK_VALUES // self._file.channels)
         if path.is_file():
             _warn_if_shorter_than_header(path)
         self.seconds = 0.0  # read so far
@@ -84,7 +93,7 @@ class Recording:
 
         Raises UsageError where a damaged file cannot be rewound.
         """
-        peak, size = 0.0, int(BLOCK_S * self._file.samplerate)
+        peak, size = 0.0, self._block
         with suppress(soundfile.LibsndfileError):
             while len(block := self._file.read(size, dtype="float32", always_2d=True)):
                 peak = max(peak, float(np.abs(block.mean(axis=1)).max()))
@@ -130,9 +139,7 @@ class Recording:
         None, with a warning, if the file is damaged.
         """
         try:
-            block: np.ndarray = self._file.read(
-                int(BLOCK_S * self._file.samplerate), dtype="float32", always_2d=True
-            )
+            block: np.ndarray = self._file.read(self._block, dtype="float32", always_2d=True)
             return block
         except soundfile.LibsndfileError as error:
             message = "%s: damaged after %.1f s (%s); the rest is not transcribed"

@@ -3,11 +3,12 @@
 import argparse
 import io
 import logging
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,6 +113,10 @@ def _add_live_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.output and arguments.output.exists() and arguments.audio != "-":
+        with suppress(OSError):
+            if os.path.samefile(arguments.output, arguments.audio):
+                raise UsageError(f"-o {arguments.output}: is the recording itself; name another file")
     ending = arguments.output.suffix[1:].lower() if arguments.output else ""
     arguments.format = arguments.format or (ending if ending in FORMATS else "text")
     _check(arguments)

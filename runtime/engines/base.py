@@ -81,10 +81,10 @@ class Stream(ABC):
         """
         if component not in self.signatures:
             raise UsageError(f"no component {component!r}; there are {', '.join(self.signatures)}")
-        check_inputs(component, self.signatures[component], inputs, self.batch)
+        sizes = check_inputs(component, self.signatures[component], inputs, self.batch)
         with self.lock:
             outputs = self._run(component, inputs)
-        check_outputs(component, self.signatures[component], outputs)
+        check_outputs(component, self.signatures[component], outputs, sizes)
         return outputs
 
     @abstractmethod
@@ -145,15 +145,19 @@ class Stream(ABC):
         self.restore(states)
 
 
-def check_inputs(name: str, signature: Signature, inputs: Arrays, batch: int = 1) -> None:
+Sizes = dict[Dimension, int]
+
+
+def check_inputs(name: str, signature: Signature, inputs: Arrays, batch: int = 1) -> Sizes:
     """Checks names, dtypes, shapes, bounds and positions of the inputs of component `name`.
 
-    Engines check less than this, and one of them aborts on a negative position. Raises UsageError.
+    Returns the sizes of the named dimensions. Engines check less than this, and one of them aborts on a
+    negative position. Raises UsageError.
     """
     if inputs.keys() != {spec.name for spec in signature.inputs}:
         expected = ", ".join(spec.name for spec in signature.inputs)
         raise UsageError(f"{name}: inputs {', '.join(sorted(inputs))}; expected {expected}")
-    sizes: dict[Dimension, int] = {}  # of named dimensions, which all inputs share
+    sizes: Sizes = {}  # all inputs share them
     for spec in signature.inputs:
         array, what = inputs[spec.name], f"{name}: input {spec.name}"
         if array.dtype != spec.dtype:
@@ -170,26 +174,30 @@ def check_inputs(name: str, signature: Signature, inputs: Arrays, batch: int = 1
             )
     for position in inputs["position"].tolist() if "position" in inputs else ():
         _check_position(name, signature, position, inputs[signature.inputs[0].name].shape[1])
+    return sizes
 
 
-def check_outputs(name: str, signature: Signature, outputs: Arrays) -> None:
+def check_outputs(name: str, signature: Signature, outputs: Arrays, sizes: Sizes) -> None:
     """Raises IntegrityError where the outputs are not those of the signature: its manifest is wrong."""
     for spec in signature.outputs:
-        found = outputs.get(spec.name)
-        fits = found is not None and found.dtype == spec.dtype and found.ndim == len(spec.shape)
-        if (
-            found is None
-            or not fits
-            or any(
-                isinstance(dim, int) and size != dim
-                for size, dim in zip(found.shape[1:], spec.shape[1:], strict=True)
-            )
-        ):
+        found, expected = outputs.get(spec.name), [_size(dim, sizes) for dim in spec.shape]
+        fits = found is not None and found.dtype == spec.dtype and found.ndim == len(expected)
+        # axis 0 is that of a batch
+        if found is None or not fits or list(found.shape[1:]) != expected[1:]:
             what = "is missing" if found is None else f"is {found.dtype} {list(found.shape)}"
             raise IntegrityError(
                 f"{name}: output {spec.name} {what}, the manifest says {spec.dtype} {list(spec.shape)}; "
                 "export the bundle again"
             )
+
+
+def _size(dim: Dimension, sizes: Sizes) -> int | None:
+    """The size of an axis: a number, a named dimension of the inputs, or a multiple as in `1920*T`."""
+    if isinstance(dim, int):
+        return dim
+    factor, _, name = dim.rpartition("*")
+    size = sizes.get(name)
+    return None if size is None or not (factor or "1").isdecimal() else int(factor or "1") * size
 
 
 def _check_position(name: str, signature: Signature, position: int, rows: int) -> None:

@@ -12,10 +12,12 @@ from bundle.errors import IntegrityError
 from bundle.manifest import ComponentEntry
 from bundle.spec import ONNX_PAST, ONNX_PRESENT, Dimension
 
+MAX_GRAPH_BYTES = 2**27  # of the published models: under 20 MB
 MODEL_GRAPH, MODEL_FUNCTIONS = 7, 25
-GRAPH_NODE, GRAPH_INITIALIZER = 1, 5
+GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_SPARSE_INITIALIZER = 1, 5, 15
 NODE_OP_TYPE, NODE_ATTRIBUTE = 4, 5
-ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS = 6, 11
+ATTRIBUTE_TENSOR, ATTRIBUTE_GRAPH, ATTRIBUTE_TENSORS, ATTRIBUTE_GRAPHS = 5, 6, 10, 11
+ATTRIBUTE_SPARSE_TENSOR, ATTRIBUTE_SPARSE_TENSORS = 22, 23
 TENSOR_EXTERNAL_DATA = 13
 ENTRY_KEY, ENTRY_VALUE = 1, 2
 CONTROL_FLOW = (b"Loop", b"If", b"Scan", b"SequenceMap")
@@ -29,6 +31,8 @@ def check_graph(path: Path, listed: Collection[str]) -> None:
     file that is not one of `listed`. The exporter writes none of them.
     """
     try:
+        if (size := path.stat().st_size) > MAX_GRAPH_BYTES:
+            raise ValueError(f"it has {size} bytes, at most {MAX_GRAPH_BYTES} without its weights")
         for number, value in _fields(path.read_bytes()):
             if number == MODEL_FUNCTIONS:
                 raise ValueError("it has functions, which an export has not")
@@ -41,31 +45,46 @@ def check_graph(path: Path, listed: Collection[str]) -> None:
 def _check_nodes(graph: bytes, listed: Collection[str]) -> None:
     for number, value in _fields(graph):
         if number == GRAPH_NODE:
-            for part, content in _fields(value):
-                is_flow = part == NODE_OP_TYPE and content in CONTROL_FLOW
-                if is_flow or (part == NODE_ATTRIBUTE and _has_graph(content)):
-                    raise ValueError("it has control flow, which an export has not")
-        if number == GRAPH_INITIALIZER:
-            for part, content in _fields(value):
-                if part == TENSOR_EXTERNAL_DATA:
-                    entry = dict(_fields(content))
-                    location = entry.get(ENTRY_VALUE, b"").decode("utf-8", "replace")
-                    if entry.get(ENTRY_KEY) == b"location" and location not in listed:
-                        raise ValueError(
-                            f"the manifest does not list {location[:100]!r}, where its weights are"
-                        )
+            _check_node(value)
+        if number == GRAPH_SPARSE_INITIALIZER:
+            raise ValueError("it has sparse weights, which an export has not")
+        for location in _external_files(value) if number == GRAPH_INITIALIZER else ():
+            if location not in listed:
+                raise ValueError(f"the manifest does not list {location[:100]!r}, where its weights are")
 
 
-def _has_graph(attribute: bytes) -> bool:
-    return any(number in (ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS) for number, _ in _fields(attribute))
+def _check_node(node: bytes) -> None:
+    for number, value in _fields(node):
+        if number == NODE_OP_TYPE and value in CONTROL_FLOW:
+            raise ValueError("it has control flow, which an export has not")
+        for part, content in _fields(value) if number == NODE_ATTRIBUTE else ():
+            if part in (ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS):
+                raise ValueError("it has control flow, which an export has not")
+            if part in (ATTRIBUTE_SPARSE_TENSOR, ATTRIBUTE_SPARSE_TENSORS):
+                raise ValueError("it has sparse weights, which an export has not")
+            if part in (ATTRIBUTE_TENSOR, ATTRIBUTE_TENSORS) and list(_external_files(content)):
+                raise ValueError("an attribute of a node is in another file, which an export has not")
+
+
+def _external_files(tensor: bytes) -> Iterator[str]:
+    """Names of the files that hold a tensor."""
+    for number, value in _fields(tensor):
+        if number == TENSOR_EXTERNAL_DATA:
+            entry = dict(_fields(value))
+            if entry.get(ENTRY_KEY) == b"location":
+                yield entry.get(ENTRY_VALUE, b"").decode("utf-8", "replace")
 
 
 def _fields(message: bytes) -> Iterator[Field]:
     """Number and content of each field; the content is empty unless the field holds bytes."""
     place = 0
     while place < len(message):
+        start = place
         key, place = _varint(message, place)
         number, kind = key >> 3, key & 7
+        # another reader may understand a number that is too large, or is written in more bytes than needed
+        if not 0 < number < 2**29 or place - start > (key.bit_length() + 6) // 7:
+            raise ValueError("the number of a field is not written as the format says")
         size = {FIXED_64: 8, FIXED_32: 4}.get(kind, 0)
         if kind == VARINT:
             _, place = _varint(message, place)

@@ -6,8 +6,10 @@ BUNDLE` loads every component and calls it once.
 
 import hashlib
 import logging
+import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +21,14 @@ from bundle.user_cache import private_folder
 from runtime.engines import open_engine
 from runtime.engines.base import Arrays
 
+PACKAGES = Path(__file__).resolve().parents[2]  # the folder of the packages of voxport
 SECONDS = 600  # far above the load of the largest bundle; a program may also run without end
 log = logging.getLogger(__name__)
 
 
 def try_once(bundle: Bundle) -> None:
     """Returns at once where these files were tried before on this machine. Raises IntegrityError where the
-    engine aborts or does not end. Any other error is left to the caller, who will see it as well.
+    engine aborts or does not end. Any other error is logged: the caller meets it as well.
     """
     try:
         tried = private_folder("tried") / _key(bundle)
@@ -35,9 +38,18 @@ def try_once(bundle: Bundle) -> None:
         log.info("%s: tried at every start: %s", bundle.folder, error)
         tried = None
     log.info("%s: first use: it is tried in another process", bundle.folder)
-    command = [sys.executable, "-m", __name__, str(bundle.folder)]
+    # -P: otherwise Python imports modules from the current folder first, which may be that of the bundle
+    command = [sys.executable, "-P", "-m", __name__, str(bundle.folder.absolute())]
+    environment = os.environ | {"PYTHONPATH": str(PACKAGES), "PYTHONSAFEPATH": "1"}
     try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=SECONDS)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            check=False,
+            timeout=SECONDS,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+        )
     except subprocess.TimeoutExpired:
         raise IntegrityError(
             f"{bundle.folder}: a program does not end; fetch or export the bundle again"
@@ -47,8 +59,11 @@ def try_once(bundle: Bundle) -> None:
             f"{bundle.folder}: a program is damaged: the engine ended with signal {-done.returncode}; "
             "fetch or export the bundle again"
         )
-    if tried and not done.returncode:
-        tried.touch()
+    if done.returncode:
+        log.info("%s: the trial failed: %s", bundle.folder, done.stderr.decode(errors="replace")[-500:])
+    elif tried:
+        with suppress(OSError):  # tried again at the next start
+            tried.touch()
 
 
 def _key(bundle: Bundle) -> str:

@@ -34,10 +34,11 @@ def read_constants(job: ExportJob) -> Any:  # Any: the type is that of the famil
             raise IntegrityError(f"manifest.json: components: {name} is missing; export the bundle again")
         signature = signatures[name]
         for what, needed, found in (
-            ("input", call.inputs, signature.inputs),
-            ("output", call.outputs, signature.outputs),
+            ("input", call.inputs, {spec.name for spec in signature.inputs}),
+            ("output", call.outputs, {spec.name for spec in signature.outputs}),
+            ("dimension", call.dims, signature.dims.keys()),
         ):
-            if missing := needed - {spec.name for spec in found}:
+            if missing := needed - found:
                 raise IntegrityError(
                     f"manifest.json: component {name} has no {what} {min(missing)}; export the bundle again"
                 )

@@ -34,10 +34,11 @@ component.
 
 @dataclass(frozen=True)
 class Call:
-    """Names of the inputs and outputs of a component that the runtime uses."""
+    """Names of the inputs, outputs and dimensions of a component that the runtime uses."""
 
     inputs: frozenset[str]
     outputs: frozenset[str]
+    dims: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

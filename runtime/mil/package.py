@@ -26,6 +26,8 @@ class Package:
     def __init__(self, path: Path | str):
         self.path = Path(path)
         self._model = self._root()
+        if self._model.exists() and not self._model.is_file():  # opening a pipe would wait for ever
+            raise PackageError(f"{self._model}: is not a file")
         try:
             content = self._model.read_bytes()
         except OSError as error:
@@ -37,7 +39,7 @@ class Package:
 
     def _root(self) -> Path:
         manifest = self.path / "Manifest.json"
-        if not manifest.exists():
+        if not manifest.is_file():
             raise CallError(f"{self.path}: not a package; expected a folder .mlpackage{self._hint()}")
         try:
             content = json.loads(manifest.read_text(encoding="utf-8"))

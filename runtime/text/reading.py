@@ -10,10 +10,14 @@ from runtime.text.cleanup import is_speakable
 from runtime.text.preparation import check_speakable
 
 BLOCK_BYTES = 65536
+MAX_BYTES = 2**24
 
 
 def read_text(source: BufferedIOBase, name: str) -> Iterator[str]:
-    """Pieces of a UTF-8 text as they arrive. Raises UsageError, which names the source, on other bytes."""
+    """Pieces of a UTF-8 text as they arrive.
+
+    Raises UsageError, which names the source, on other bytes and behind `MAX_BYTES`.
+    """
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     size = 0
     while True:
@@ -29,6 +33,8 @@ def read_text(source: BufferedIOBase, name: str) -> Iterator[str]:
         if not block:
             return
         size += len(block)
+        if size > MAX_BYTES:
+            raise UsageError(f"{name}: longer than {MAX_BYTES} bytes, 11 days of speech; split the text")
         if piece:
             yield piece
 

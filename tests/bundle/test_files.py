@@ -55,6 +55,35 @@ def test_a_pipe_is_written_to_in_place(tmp_path):
     assert read == [CONTENT] and stat.S_ISFIFO(pipe.lstat().st_mode)
 
 
+def test_an_open_file_is_continued(tmp_path):
+    """As `-o /dev/stdout >> log`."""
+    log = tmp_path / "log"
+    log.write_text("before ")
+    with log.open("a") as file:
+        (tmp_path / "link").symlink_to(f"/proc/self/fd/{file.fileno()}")
+        for path in (Path(f"/proc/self/fd/{file.fileno()}"), tmp_path / "link"):
+            check_writable(path)
+            write_whole(path, b"new ")
+    assert log.read_text() == "before new new "
+
+
+def test_the_descriptor_of_a_pipe_is_written_to():
+    reading, writing = os.pipe()
+    write_whole(Path(f"/proc/self/fd/{writing}"), b"new")
+    assert os.read(reading, 10) == b"new"
+
+
+def test_a_file_that_may_not_be_written_is_kept(tmp_path, monkeypatch):
+    path = tmp_path / "out"
+    path.write_bytes(b"old")
+    monkeypatch.setattr(os, "access", lambda where, mode: Path(where) != path)  # root may write everything
+    with pytest.raises(UsageError, match="cannot be written to"):
+        check_writable(path)
+    with pytest.raises(VoxportError, match="read-only"):
+        write_whole(path, b"new")
+    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["out"]
+
+
 def null_device(folder: Path) -> Path:
     device = folder / "null"
     try:

@@ -3,6 +3,7 @@ and files that a manifest does not list.
 """
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import pytest
 
 from bundle.errors import IntegrityError
 from bundle.manifest import MANIFEST, Bundle, read_manifest
-from bundle.spec import Kind, Signature, TensorSpec
+from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
 from runtime.engines.base import check_outputs
 
 
@@ -21,6 +22,8 @@ from runtime.engines.base import check_outputs
         ('{"schema_version": 2, "schema_version": 2}', "'schema_version' comes twice"),
         ('{"job": {"a": 1, "a": 2}}', "'a' comes twice"),
         ('{"schema_version": true}', "schema_version is True"),
+        ('{"schema_version": 2.0}', r"schema_version is 2\.0"),
+        (" " * (2**24 + 1), "expected at most 16777216"),
         (json.dumps({"voices": {"\x1b[31m": "x"}}), "control characters"),
         (json.dumps({"job": {"licence": ["free\u202etxt"]}}), "control characters"),
     ],
@@ -73,6 +76,13 @@ def test_a_link_is_refused_wherever_it_leads(folder, name):
             check(folder)
 
 
+def test_a_pipe_beside_the_manifest_is_refused(folder):
+    (folder / "README.md").unlink()
+    os.mkfifo(folder / "README.md")
+    with pytest.raises(IntegrityError, match=r"README\.md: is not a file"):
+        check(folder)
+
+
 SIGNATURE = Signature((), (TensorSpec("hidden", "float32", (1, "S", 4), Kind.HIDDEN),))
 
 
@@ -83,13 +93,36 @@ SIGNATURE = Signature((), (TensorSpec("hidden", "float32", (1, "S", 4), Kind.HID
         {"hidden": np.zeros((1, 3, 5), np.float32)},
         {"hidden": np.zeros((3, 4), np.float32)},
         {"hidden": np.zeros((1, 3, 4), np.int64)},
+        {"hidden": np.zeros((1, 2, 4), np.float32)},
     ],
 )
 def test_outputs_that_the_manifest_does_not_have_are_refused(outputs):
-    check_outputs("prefill", SIGNATURE, {"hidden": np.zeros((1, 3, 4), np.float32)})
-    check_outputs("prefill", SIGNATURE, {"hidden": np.zeros((2, 3, 4), np.float32)})  # two slots
+    check_outputs("prefill", SIGNATURE, {"hidden": np.zeros((1, 3, 4), np.float32)}, {"S": 3})
+    check_outputs("prefill", SIGNATURE, {"hidden": np.zeros((2, 3, 4), np.float32)}, {"S": 3})  # two slots
     with pytest.raises(IntegrityError, match=r"prefill: output hidden .*, the manifest says"):
-        check_outputs("prefill", SIGNATURE, outputs)
+        check_outputs("prefill", SIGNATURE, outputs, {"S": 3})
+
+
+def test_the_length_of_an_output_follows_from_that_of_the_input():
+    signature = Signature((), (TensorSpec("audio", "float32", (1, "1920*T"), Kind.AUDIO),))
+    check_outputs("codec", signature, {"audio": np.zeros((1, 3840), np.float32)}, {"T": 2})
+    for sizes in ({"T": 1}, {}):
+        with pytest.raises(IntegrityError, match="output audio"):
+            check_outputs("codec", signature, {"audio": np.zeros((1, 3840), np.float32)}, sizes)
+
+
+def test_the_rows_of_a_call_are_in_its_first_input():
+    position = TensorSpec("position", "int64", (1,), Kind.INDEX)
+    rows = TensorSpec("embeddings", "float32", (1, 1, 4), Kind.EMBEDDING)
+    Signature((rows, position), ())
+    with pytest.raises(ValueError, match="position, has no axis of rows"):
+        Signature((position, rows), ())
+
+
+def test_a_window_fits_its_cache():
+    StateSpec("k", "float32", (1, 8, 1, 2), CacheSpec("BSHD", 5, 1, 4))
+    with pytest.raises(ValueError, match="cache k of 7 rows, its window needs 8"):
+        StateSpec("k", "float32", (1, 7, 1, 2), CacheSpec("BSHD", 5, 1, 4))
 
 
 @pytest.mark.slow

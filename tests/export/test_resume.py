@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bundle.errors import VerificationError
+from bundle.errors import UsageError, VerificationError
 from bundle.manifest import Bundle, WeightError
 from export import build
 from export.__main__ import main as export
@@ -18,6 +18,23 @@ from export.staging import ResumeCache, staging
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", [".out.partial", ".out.old"])
+def test_a_link_in_the_place_of_a_hidden_folder_is_refused(tmp_path, name):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "thesis").write_text("x")
+    (tmp_path / name).symlink_to(tmp_path / "precious")
+    with pytest.raises(UsageError, match="is a link"), staging(tmp_path / "out") as folder:
+        ResumeCache(folder)
+    assert (tmp_path / "precious" / "thesis").exists()
+
+
+def test_a_link_to_the_output_is_followed(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    with staging(tmp_path / "link") as folder:
+        (folder / "file").write_text("x")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "out" / "file").exists()
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])

@@ -65,6 +65,7 @@ def test_published_numbers_are_accepted():
         (speech, "n_codebooks", 10**6),
         (speech, "euler_steps", 10**6),
         (text, "sample_rate", 1),
+        (text, "samples_per_token", 2**20),
         (text, "n_mels", 10**6),
         (text, "window_size", 10**6),
         (text, "window_size", 1),
@@ -78,6 +79,11 @@ def test_published_numbers_are_accepted():
 def test_numbers_far_above_any_model_are_refused(parse, name, value):
     with pytest.raises(IntegrityError, match=f"manifest.json: constants: {name}"):
         parse(**{name: value})
+
+
+def test_a_window_of_many_hops_is_refused():
+    with pytest.raises(IntegrityError, match="at most 16 times hop_length"):
+        text(hop_length=1)
 
 
 @pytest.mark.parametrize("change", [{"sample_rate": 384_000}, {"window_size": 40}, {"n_mels": 1024}])

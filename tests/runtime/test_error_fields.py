@@ -15,7 +15,7 @@ from runtime.text_to_speech import SpeechRequest
 
 @pytest.mark.parametrize("field", ["max_frames", "chunk_frames", "seed"])
 def test_a_wrong_number_of_a_request(field):
-    with pytest.raises(UsageError, match=f"^{field} -1: expected at least") as caught:
+    with pytest.raises(UsageError, match=f"^{field} -1: expected an int of at least") as caught:
         SpeechRequest("Fine.", **{field: -1})
     assert caught.value.field == field
 

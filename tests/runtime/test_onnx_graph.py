@@ -64,6 +64,22 @@ def test_functions_are_refused(tmp_path):
         check_graph(path, ())
 
 
+def test_weights_of_an_attribute_are_in_the_graph(tmp_path):
+    node = helper.make_node("Constant", [], ["y"], value=external("a.onnx.data"))
+    with pytest.raises(IntegrityError, match="attribute of a node is in another file"):
+        check_graph(write(tmp_path / "a.onnx", [node]), {"a.onnx.data"})
+
+
+def test_a_number_of_a_field_in_another_form_is_refused(tmp_path):
+    """Field 7, the graph, with one more byte and with a bit that 32 bits do not hold: protobuf reads both."""
+    content = write(tmp_path / "a.onnx", [RELU]).read_bytes()
+    place = content.index(b"\x3a")
+    for tag in (b"\xba\x00", b"\xba\x80\x80\x80\x10", b"\x02"):
+        (tmp_path / "a.onnx").write_bytes(content[:place] + tag + content[place + 1 :])
+        with pytest.raises(IntegrityError, match="number of a field"):
+            check_graph(tmp_path / "a.onnx", ())
+
+
 @pytest.mark.parametrize("content", [b"\x3a\xff", b"\x3a" + b"\xff" * 20, b"\x0b", b"\x3a\x02\x0a\x7f"])
 def test_damaged_messages_are_refused(tmp_path, content):
     (tmp_path / "a.onnx").write_bytes(content)

@@ -25,7 +25,10 @@ def opened(monkeypatch, tmp_path) -> list[str]:
     calls = []
     manifest = SimpleNamespace(tokenizer=(), verification=SimpleNamespace(status="unverified"))
     bundle = SimpleNamespace(
-        job=SimpleNamespace(family="toy"), manifest=manifest, folder=tmp_path, is_verified=False
+        job=SimpleNamespace(family="toy", licence="own"),
+        manifest=manifest,
+        folder=tmp_path,
+        is_verified=False,
     )
     bundle.check_hashes = lambda: calls.append("hashes")
     family = SimpleNamespace(name="toy", task=SpeechToText)

@@ -62,6 +62,12 @@ def test_a_file_that_cannot_be_rewound_is_named(tmp_path):
         Recording(path, RATE).peak_dbfs()
 
 
+@pytest.mark.parametrize("rate", [1, 999, 384_001, 2**31 - 1])
+def test_a_rate_that_no_recording_has_is_refused(tmp_path, rate):
+    with pytest.raises(UsageError, match=f"{rate} samples per second, expected 1000 to 384000"):
+        Recording(written(tmp_path / "a.wav", noise(0.1), rate), RATE)
+
+
 def test_channels_are_averaged(tmp_path):
     samples = noise(1, channels=6)
     np.testing.assert_allclose(

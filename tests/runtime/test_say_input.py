@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from bundle.errors import UsageError
+from runtime.__main__ import main
 from runtime.text.language import check_language
 from runtime.text.preparation import prepare
 
@@ -59,3 +60,13 @@ def test_a_language_may_have_a_region():
 def test_pieces_that_are_not_text_are_named(pieces):
     with pytest.raises(UsageError, match="expected str"):
         list(prepare(pieces, "en", bool))
+
+
+def test_a_recording_is_not_replaced_by_its_transcript(tmp_path, capsys):
+    path = tmp_path / "a.wav"
+    path.write_bytes(b"sound")
+    (tmp_path / "link.txt").symlink_to(path)
+    for output in (path, tmp_path / "link.txt"):
+        assert main(["transcribe", str(path), "-o", str(output), "--bundle", str(tmp_path)]) == 2
+        assert "is the recording itself" in capsys.readouterr().err
+    assert path.read_bytes() == b"sound"

@@ -217,6 +217,16 @@ def test_bytes_that_are_not_utf8_are_refused(content, says):
             list(read_text(source, "x"))
 
 
+def test_a_text_without_end_is_refused():
+    class Endless(io.RawIOBase):
+        def read1(self, size: int = -1) -> bytes:
+            return b"a " * 32768
+
+    with pytest.raises(UsageError, match="stdin: longer than 16777216 bytes"):
+        for _ in read_text(Endless(), "stdin"):
+            pass
+
+
 def test_a_text_that_arrives_byte_by_byte_is_decoded():
     assert "".join(read_text(OneByOne("\ufeffé😀".encode()), "x")) == "é😀"
 

@@ -60,6 +60,15 @@ def test_a_program_without_end_is_stopped(bundle, tries, monkeypatch):
         trial.try_once(bundle)
 
 
+def test_no_module_is_imported_from_the_current_folder(bundle, monkeypatch):
+    """A bundle may list any file, and people run commands in its folder."""
+    for name in ("numpy.py", "bundle.py", "sitecustomize.py"):
+        (bundle.folder / name).write_text("open('imported', 'w')")
+    monkeypatch.chdir(bundle.folder)
+    trial.try_once(bundle)
+    assert not (bundle.folder / "imported").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
 def test_every_component_of_a_right_bundle_can_be_called_with_zeros(bundles, target):

@@ -7,7 +7,15 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, model_validator
 
-from bundle.bounds import HopLength, MelBins, SampleRate, SilentTokens, WindowSize
+from bundle.bounds import (
+    MAX_WINDOW_HOPS,
+    HopLength,
+    MelBins,
+    SampleRate,
+    SilentTokens,
+    TokenSamples,
+    WindowSize,
+)
 from bundle.errors import UsageError, VoxportError
 from bundle.manifest import Record
 from runtime.audio.mel import LogMel, MelSettings
@@ -30,7 +38,7 @@ class Constants(Record):
     """
 
     sample_rate: SampleRate
-    samples_per_token: Count
+    samples_per_token: TokenSamples
     n_mels: MelBins
     hop_length: HopLength
     window_size: WindowSize
@@ -52,6 +60,11 @@ class Constants(Record):
         if self.samples_per_token % self.hop_length:
             raise ValueError(
                 f"samples_per_token {self.samples_per_token} is not a multiple of hop_length, "
+                f"{self.hop_length}"
+            )
+        if self.window_size > MAX_WINDOW_HOPS * self.hop_length:
+            raise ValueError(
+                f"window_size {self.window_size}: expected at most {MAX_WINDOW_HOPS} times hop_length, "
                 f"{self.hop_length}"
             )
         if len(self.delays) != len(self.delays_ms):

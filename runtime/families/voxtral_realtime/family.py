@@ -1,6 +1,7 @@
 """The family object of Voxtral-Realtime."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bundle.manifest import Bundle
@@ -31,8 +32,8 @@ FAMILY = RuntimeFamily[Constants](
     task=SpeechToText,
     calls={
         "embed_tokens": Call(frozenset({"ids"}), frozenset({"embeddings"})),
-        ENCODER: Call(frozenset({"mel", "position"}), frozenset({"embeddings"})),
-        "prefill": STEP,
+        ENCODER: Call(frozenset({"mel", "position"}), frozenset({"embeddings"}), frozenset({"T"})),
+        "prefill": replace(STEP, dims=frozenset({"S"})),
         "decode_step": STEP,
     },
     parse_constants=lambda job: parse_record(Constants, job.constants),
