@@ -49,7 +49,9 @@ class SharedBufferAttention(AttentionKernel):
         total = last.max().reshape(1) + 1
         flat = (part.flatten(-2) for part in (q, k, v))
         tables, heads = (rotation.table.cos, rotation.table.sin), (q.shape[2], k.shape[2])
-        out, k_cache, v_cache = group_query_attention(*flat, k_cache, v_cache, last, total, *tables, *heads)
+        out, k_cache, v_cache = group_query_attention(
+            *flat, k_cache, v_cache, last, total, *tables, *heads, not rotation.halves
+        )
         return out.reshape(q.shape), k_cache, v_cache
 
     def cache_update(
@@ -183,11 +185,13 @@ def group_query_attention(
     sin: torch.Tensor,
     heads: int,
     kv_heads: int,
+    interleaved: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """`GroupQueryAttention`, which rotates queries and keys.
 
     q [B, S, H·D], k and v [B, S, H_kv·D], caches [B, H_kv, L, D], last int32 [B] (row of the last new key),
-    total int32 [1] (rows in use), cos and sin [L, D/2] -> attended [B, S, H·D] and both caches.
+    total int32 [1] (rows in use), cos and sin [L, D/2], whether the rotated pairs are neighbours
+    -> attended [B, S, H·D] and both caches.
     """
     raise ExportError("group_query_attention is only traced; the eager kernel is ReferenceAttention")
 
@@ -237,10 +241,10 @@ def _translate_integer_matmul(x, weight, scale):  # type: ignore[no-untyped-def]
 
 
 def _translate_rotating(  # type: ignore[no-untyped-def]
-    q, k, v, k_cache, v_cache, last, total, cos, sin, heads: int, kv_heads: int
+    q, k, v, k_cache, v_cache, last, total, cos, sin, heads: int, kv_heads: int, interleaved: bool
 ):
     inputs = (q, k, v, k_cache, v_cache, last, total, cos, sin)
-    rotary = {"do_rotary": 1, "rotary_interleaved": 1}
+    rotary = {"do_rotary": 1, "rotary_interleaved": int(interleaved)}
     return _node("GroupQueryAttention", inputs, 3, num_heads=heads, kv_num_heads=kv_heads, **rotary)
 
 
