@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,6 +19,7 @@ from bundle.versions import version_text
 
 PACKAGES = ("bundle", "model", "quantize", "export", "runtime", "voxport")
 USAGE, FAILED, INTERRUPTED = 2, 3, 130
+QUIET_S = 2.0
 EXAMPLE_BUNDLE = "artifacts/voxtral-tts-tiny-onnx-w8"  # in examples of commands
 log = logging.getLogger(__name__)
 
@@ -69,9 +71,10 @@ def run_command_line(
     # Python starts so where a descriptor is closed
     sys.stdout, sys.stderr = (each or open(os.devnull, "w") for each in (sys.stdout, sys.stderr))  # noqa: SIM115
     set_up_logging()
-    signal.signal(signal.SIGTERM, _interrupt_once)
+    interruption = _Interruption()
+    signal.signal(signal.SIGTERM, interruption)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as by a background job
-        signal.signal(signal.SIGINT, _interrupt_once)
+        signal.signal(signal.SIGINT, interruption)
     try:
         parser, command, rest = _choose(
             prog, description, commands, sys.argv[1:] if argv is None else argv, default
@@ -107,11 +110,20 @@ def run_command_line(
         return code
 
 
-def _interrupt_once(number: int, frame: object) -> None:
-    """Raises KeyboardInterrupt. Further signals are ignored, so that clean-up is complete."""
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)
-    raise KeyboardInterrupt
+class _Interruption:
+    """A signal handler that raises KeyboardInterrupt.
+
+    Signals that follow within `QUIET_S` are ignored, so that quick clean-up is complete. Later ones are not:
+    a library may have caught the first one.
+    """
+
+    def __init__(self) -> None:
+        self._quiet_until = 0.0
+
+    def __call__(self, number: int, frame: object) -> None:
+        if time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + QUIET_S
+            raise KeyboardInterrupt
 
 
 def _choose(

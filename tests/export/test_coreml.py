@@ -269,7 +269,7 @@ def test_the_read_back_detects_swapped_weights_in_the_second_function(packages, 
     ("change", "message"),
     [
         ({"name": "other"}, "function other: missing; there are"),
-        (lambda s: {"inputs": s.inputs[::-1][:1]}, "inputs: found"),
+        (lambda s: {"inputs": s.inputs[:1]}, "inputs: found"),
         (
             lambda s: {"outputs": (replace(s.outputs[0], shape=(1, "S", 7)), *s.outputs[1:])},
             "shapes of outputs: found",
