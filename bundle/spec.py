@@ -30,7 +30,11 @@ LayoutName = Literal["BSHD", "BHSD", "BHSD, staged"]
 
 
 class Kind(StrEnum):
-    """The meaning of a tensor's values."""
+    """The meaning of a tensor's values.
+
+    CHOICE: codes that are chosen among near values, and how near those are. A rounding may change a choice
+    and everything that follows it, so the family compares them.
+    """
 
     EMBEDDING = "embedding"
     HIDDEN = "hidden"
@@ -38,6 +42,7 @@ class Kind(StrEnum):
     LATENT = "latent"
     AUDIO = "audio"
     INDEX = "index"
+    CHOICE = "choice"
 
 
 @dataclass(frozen=True, config=STRICT)

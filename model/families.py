@@ -31,6 +31,7 @@ class Row:
 FAMILIES = {
     "voxtral_tts": Row("Voxtral-TTS", "model.voxtral_tts"),
     "voxtral_realtime": Row("Voxtral-Realtime", "model.voxtral_realtime"),
+    "qwen3_tts": Row("Qwen3-TTS", "model.qwen3_tts"),
 }
 DEFAULT = "voxtral_tts"
 

@@ -92,8 +92,10 @@ class Synthetic:
 
     version: of the tiny checkpoint of seed 0, the embedded default; raise it when its bytes change.
     sizes: names of the available sizes.
-    config(size): content of the configuration file `config_file`.
-    documents(size): contents of the other JSON files, by path.
+    variants: kinds of the model that share the sizes; empty where there is one. Sizes of all but the first
+        variant have its name as a suffix.
+    config(size): the configuration, as `Family.parse_config` takes it.
+    documents(size): contents of all JSON files, by path.
     distribution(name, shape, config): mean and standard deviation of a tensor's values.
     adjust(name, first, values, seed, config): changes a block of a tensor's rows in place, float32 [rows,
         width]; `first` is the index of the first row.
@@ -104,7 +106,6 @@ class Synthetic:
 
     version: int
     sizes: tuple[str, ...]
-    config_file: str
     config: Callable[[str], dict[str, Any]]
     documents: Callable[[str], dict[str, dict[str, Any]]]
     distribution: Callable[[str, tuple[int, ...], Config], Distribution]
@@ -114,6 +115,7 @@ class Synthetic:
     )
     extra_files: Callable[[str], list[str]] = lambda size: []
     write_extra_files: Callable[[Path, str, int], None] = lambda folder, size, seed: None
+    variants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -189,11 +191,12 @@ class Family:
         checkpoint.check(expected_tensors(root), tuple(self.unused))
         return root
 
-    def unused_tensors(self, checkpoint: Checkpoint) -> dict[str, tuple[str, ...]]:
+    def unused_tensors(self, checkpoint: Checkpoint, config: Config) -> dict[str, tuple[str, ...]]:
         """Names of the tensors in `checkpoint` that no graph needs, by what would use them."""
+        expected = expected_tensors(self.build_root(config))
         found: dict[str, tuple[str, ...]] = {}
         for prefix, use in self.unused.items():
-            if names := checkpoint.below(prefix):
+            if names := tuple(name for name in checkpoint.below(prefix) if name not in expected):
                 found[use] = (*found.get(use, ()), *names)
         return found
 

@@ -48,9 +48,9 @@ def _contents(family: Family, folder: Path, problems: list[str], notes: list[str
         checkpoint = _open(family, folder, problems)
     if checkpoint:
         found |= {"bytes": checkpoint.size, "licence": family.licence_of(checkpoint)}
-        for use, names in family.unused_tensors(checkpoint).items():
-            notes.append(f"unused: {_named(names)}; for {use}")
     if config and checkpoint:
+        for use, names in family.unused_tensors(checkpoint, config).items():
+            notes.append(f"unused: {_named(names)}; for {use}")
         found |= _weights(family, config, checkpoint, problems)
     if config and family.format.has_voices:
         found["voices"] = _voices(family, folder, config, problems, notes)

@@ -37,6 +37,7 @@ class SpeechOptions(TypedDict, total=False):
     verbatim: bool
     pause: float
     max_frames: int | None
+    instruct: str | None
     seed: int
     budget: float | None
     may_be_empty: bool
@@ -47,7 +48,8 @@ class SpeechOptions(TypedDict, total=False):
 class SpeechRequest:
     """A text to speak at once, as it is.
 
-    `voice` is a name or the path of a voice file; None is the bundle's default. `seed` decides the start
+    `voice` is a name or the path of a voice file; None is the bundle's default. `language` is an ISO 639 code
+    (None: the model decides). `instruct` says in words how to speak, or describes the voice. `seed` decides the start
     noise, which is the same on every target. Speech stops after `max_frames` frames of 80 ms, or when it is
     `budget` times as long as its text usually takes (None: no such limit). The model cannot end it before
     the first frame unless it `may_be_empty`. Samples come in chunks of `chunk_frames` frames.
@@ -55,6 +57,8 @@ class SpeechRequest:
 
     text: str
     voice: str | None = None
+    language: str | None = None
+    instruct: str | None = None
     seed: int = 0
     max_frames: int = 2048
     budget: float | None = DEFAULT_BUDGET
@@ -77,11 +81,11 @@ class SpeechRequest:
         if self.budget is not None and not (is_number(self.budget) and 0 < self.budget < math.inf):
             raise UsageError(f"budget {self.budget!r}: expected a positive number or None", field="budget")
 
-    def budget_frames(self, frames_per_character: float) -> float:
+    def budget_frames(self, usual_frames: float) -> float:
         """Frames after which speech is longer than its text explains: the model does not find the end."""
         if self.budget is None:
             return math.inf
-        return math.ceil(self.budget * frames_per_character * len(self.text)) + SPARE_FRAMES
+        return math.ceil(self.budget * usual_frames) + SPARE_FRAMES
 
 
 def is_number(value: object) -> bool:
@@ -111,7 +115,7 @@ class Speech:
             language = check_language(language)
         if not is_number(pause) or not 0 <= pause <= LONGEST_PAUSE_S:
             raise UsageError(f"pause {pause!r}: expected 0 to {LONGEST_PAUSE_S:g} seconds", field="pause")
-        self._request = SpeechRequest("", **options)
+        self._request = SpeechRequest("", language=language, **options)
         if max_frames is not None:
             replace(self._request, max_frames=max_frames)  # is checked
         language = language or task.language(self._request.voice)
@@ -180,14 +184,13 @@ class TextToSpeech(ABC):
     def samples_per_frame(self) -> int:
         """Samples of a frame."""
 
-    @property
     @abstractmethod
-    def frames_per_character(self) -> float:
-        """Frames that speech usually takes, divided by the characters of its text."""
+    def usual_frames(self, text: str) -> float:
+        """Frames that the speech of a text usually takes."""
 
     def usual_seconds(self, text: str) -> float:
         """About as long as the speech of `text` is."""
-        return self.frames_per_character * len(text) * self.samples_per_frame / self.sample_rate
+        return self.usual_frames(text) * self.samples_per_frame / self.sample_rate
 
     def language(self, voice: str | None) -> str:
         """ISO 639 code of the language of a voice by name or file (None: the bundle's default)."""

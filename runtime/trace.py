@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -26,16 +27,17 @@ class ArraySpec:
 
     `shape`: None is any size; a string is a size that all arrays with this string share, at least 1. `limits`
     are for integers: values are 0 to limit - 1, with one limit for all values or one for each index of the
-    last axis.
+    last axis. `kind`: numbers, 16-bit samples, or a text.
     """
 
     shape: tuple[int | str | None, ...]
     limits: tuple[int, ...] = ()
     is_optional: bool = False
+    kind: Literal["numbers", "pcm", "text"] = "numbers"
 
 
 def read_inputs(path: Path, specs: Mapping[str, ArraySpec]) -> Arrays:
-    """Reads the arrays of an `.npz`: floats as float32, integers as int64.
+    """Reads the arrays of an `.npz`: floats as float32, integers as int64, samples and texts as they are.
 
     Raises UsageError that names the array.
     """
@@ -80,9 +82,12 @@ def _check_shape(what: str, array: np.ndarray, spec: ArraySpec, sizes: dict[str,
 
 
 def _checked_values(what: str, array: np.ndarray, spec: ArraySpec) -> np.ndarray:
-    kind = np.integer if spec.limits else np.floating
+    kinds = {"numbers": np.integer if spec.limits else np.floating, "pcm": np.int16, "text": np.str_}
+    kind = kinds[spec.kind]
     if not np.issubdtype(array.dtype, kind):
         raise UsageError(f"{what} is {array.dtype}, expected {kind.__name__}")
+    if spec.kind != "numbers":
+        return array
     if not np.isfinite(array).all():
         raise UsageError(f"{what} holds values that are not finite")
     for column, limit in enumerate(spec.limits):

@@ -78,7 +78,7 @@ def _warn_of_missing_parts(resolved: Resolved) -> None:
         )
     if files.has_voices and not source.voices:
         log.warning("%s: the checkpoint has no voices", source.folder)
-    for use, names in source.family.unused_tensors(source.checkpoint).items():
+    for use, names in source.family.unused_tensors(source.checkpoint, source.config).items():
         log.warning("%s: %d tensors are unused; they are for %s", source.folder, len(names), use)
 
 

@@ -47,7 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     constants = family.parse_constants(eager_job(resolved))
     inputs = read_inputs(arguments.inputs, family.trace.inputs(constants))
     check_writable(arguments.output)
-    outputs = family.trace.run(engine, constants, inputs, arguments.live)
+    files = [resolved.source.folder / name for name in resolved.source.tokenizer_files]
+    outputs = family.trace.run(engine, constants, inputs, arguments.live, files)
     write_outputs(arguments.output, outputs)
     shapes = {name: array.shape for name, array in outputs.items()}
     print(json.dumps(shapes) if arguments.json else arguments.output)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from bundle.errors import UsageError
+from bundle.spec import Kind
 from export.verify.comparison import Check, Comparison, least_margin
 from export.verify.context import MAX_ROWS, Context, at_position, equal_rows, full_states, has_window
 from model.component import Component
@@ -26,9 +27,7 @@ def check_components(context: Context) -> Iterable[Comparison | Check]:
 def _check_component(context: Context, component: Component) -> Iterable[Comparison | Check]:
     streams = context.streams(component.name)
     full = context.engines.full.stream() if context.engines.full else None
-    outputs = [
-        context.comparison(component.name, spec.name, "outputs") for spec in component.signature.outputs
-    ]
+    outputs = _comparisons(context, component, "outputs")
     states = context.state_comparisons(component.name, "states")
     rest_unchanged = True
     for before, inputs, rows in _calls(context, component, streams[0]):
@@ -49,6 +48,12 @@ def _check_component(context: Context, component: Component) -> Iterable[Compari
             yield Check(f"{component.name}: rows that are not written", rest_unchanged, detail)
 
 
+def _comparisons(context: Context, component: Component, check: str) -> list[Comparison]:
+    """One for each output, except choices, which the family compares."""
+    specs = [spec for spec in component.signature.outputs if spec.kind != Kind.CHOICE]
+    return [context.comparison(component.name, spec.name, check) for spec in specs]
+
+
 def _calls(context: Context, component: Component, artifact: Stream) -> Iterable[tuple[Arrays, Arrays, int]]:
     """The states before each call, its inputs, and the end of the rows that it writes."""
     bounds = artifact.signatures[component.name].dims
@@ -56,7 +61,7 @@ def _calls(context: Context, component: Component, artifact: Stream) -> Iterable
         position = MAX_ROWS if _is_warm(context, component, seed) else 0
         states = context.start_states(component.graph, seed, position > 0)
         for size in context.extent.sizes if bounds else (1,):
-            sizes = {dim: min(size, high) for dim, (_, high) in bounds.items()}
+            sizes = {dim: max(low, min(size, high)) for dim, (low, high) in bounds.items()}
             inputs = at_position(component.example(seed, **sizes), position)
             yield states, inputs, position + next(iter(sizes.values()), 1)
 
@@ -153,7 +158,7 @@ def _check_batch(context: Context, component: Component, stream: Stream) -> Iter
     found = stream.run(
         component.name, {name: np.concatenate([call[name] for call in calls]) for name in calls[0]}
     )
-    outputs = [context.comparison(component.name, spec.name, check) for spec in component.signature.outputs]
+    outputs = _comparisons(context, component, check)
     cached = {state.name for state in component.signature.states if state.cache}
     states = context.state_comparisons(component.name, check)
     caches = {name: comparison for name, comparison in states.items() if name in cached}

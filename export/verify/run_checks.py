@@ -27,7 +27,7 @@ from export.verify.context import (
 from model.component import Component
 from model.family import Decoder
 from runtime.engines.base import Arrays, Stream
-from runtime.families.base import ForcedRun, VerificationWorkload
+from runtime.families.base import VerificationWorkload
 
 log = logging.getLogger(__name__)
 LOG_INTERVAL = 200  # steps of a long run between two lines of progress; a multiple of `STRETCH`
@@ -181,17 +181,26 @@ def check_codes(
     """Codes with the same history on all sides.
 
     A code may differ only where the bars let its logit become the largest one. The family decides about codes
-    that have no logits. The effect of quantisation is reported.
+    that have no logits, and about choices inside graphs. The effect of quantisation is reported.
     """
     steps, engines = context.extent.run_steps, context.engines
     reference = workload.teacher_forced_run(engines.eager.stream(), constants, steps, None)
     found = workload.teacher_forced_run(engines.artifact.stream(), constants, steps, reference.codes).codes
     unrounded = (
         workload.teacher_forced_run(engines.unrounded.stream(), constants, steps, reference.codes)
-        if any(context.is_integer(decoder.step) for decoder in context.plan.decoders)
+        if context.bars.integer_graphs
         else None
     )
-    yield compare_codes(reference, found[:, 0], _margin_bar(reference, unrounded, context.bars.lowering))
+    float_bar = context.bars.lowering
+    bar = _margin_bar(reference.logits, unrounded.logits if unrounded else None, float_bar)
+    yield compare_codes(reference.logits, found[:, 0] - reference.first, bar)
+    if reference.other_logits.size:
+        logits = _rows(reference.other_logits)
+        bar = _margin_bar(logits, _rows(unrounded.other_logits) if unrounded else None, float_bar)
+        yield compare_codes(logits, found[:, 1:].reshape(-1), bar, "other codes, teacher-forced")
+    streams = engines.artifact.stream(), engines.eager.stream()
+    for choice in workload.check_choices(*streams, constants, float_bar):
+        yield Check(choice.name, choice.passed, choice.detail)
     if near := workload.codes_are_near(found, reference.codes):
         yield Check("other codes, teacher-forced", near.passed, near.detail)
     yield Report("codes, artifact and eager", _equal_codes(found, reference.codes))
@@ -202,30 +211,37 @@ def check_codes(
         yield Report("codes, eager and full precision", values)
 
 
-def _margin_bar(reference: ForcedRun, unrounded: ForcedRun | None, float_bar: float) -> float:
-    """The distance that the bars let the largest logit move from another one.
+def _rows(logits: np.ndarray) -> np.ndarray:
+    """[n, K - 1, R] -> [n * (K - 1), R]"""
+    return logits.reshape(-1, logits.shape[-1])
+
+
+def _margin_bar(reference: np.ndarray, unrounded: np.ndarray | None, float_bar: float) -> float:
+    """The distance that the bars let the largest logit of [n, R] move from another one.
 
     With integer activations (`unrounded`) it is `ROUNDING_FACTOR` times what their rounding moves it.
     """
-    bar = 2 * float_bar * float(np.abs(reference.logits).max())
+    bar = 2 * float_bar * float(np.abs(reference).max())
     if unrounded is not None:
-        moved = unrounded.logits - reference.logits
-        first = reference.logits.argmax(axis=1, keepdims=True)
+        moved = unrounded - reference
+        first = reference.argmax(axis=1, keepdims=True)
         bar += ROUNDING_FACTOR * float(np.abs(moved - np.take_along_axis(moved, first, axis=1)).max())
     return bar
 
 
-def compare_codes(reference: ForcedRun, found: np.ndarray, bar: float) -> Check:
-    """The logit in `reference` of each code of `found` [n] is below the largest one by at most `bar`."""
-    second, first = np.sort(reference.logits, axis=1)[:, -2:].T
-    chosen = np.take_along_axis(reference.logits, found[:, None] - reference.first, axis=1)[:, 0]
+def compare_codes(
+    reference: np.ndarray, found: np.ndarray, bar: float, name: str = "codes, teacher-forced"
+) -> Check:
+    """The logit in `reference` [n, R] of each index of `found` [n] is at most `bar` below the largest one."""
+    second, first = np.sort(reference, axis=1)[:, -2:].T
+    chosen = np.take_along_axis(reference, found[:, None], axis=1)[:, 0]
     equal, near = first == chosen, first - second <= bar
     detail = (
         f"{int(equal.sum())} of {len(found)} equal; the logits of the others are up to "
         f"{float((first - chosen).max()):.1e} below the largest, bar {bar:.1e}; "
         f"{int(near.sum())} of all steps have two logits within the bar"
     )
-    return Check("codes, teacher-forced", bool((first - chosen <= bar).all()), detail)
+    return Check(name, bool((first - chosen <= bar).all()), detail)
 
 
 def check_free_run(

@@ -77,6 +77,24 @@ class NormedAttention(Attention):
         q, k, v = super().project(x, queries)
         return self.q_norm(q), self.k_norm(k), v
 
+    def grow(self, x: torch.Tensor, rotation: Rotation, keys: torch.Tensor, values: torch.Tensor) -> Attended:
+        """x [B, S, width] behind the rows of `keys` and `values` [B, R, H_kv, D], which may be none
+        -> attended [B, S, width], and both with the new rows.
+
+        For a sequence of few rows that begins and ends in one call: it needs neither a cache nor a mask.
+        """
+        q, k, v = self.project(x)
+        before = keys.shape[1]
+        keys, values = torch.cat((keys, rotation(k)), dim=1), torch.cat((values, v), dim=1)
+        q = rotation(q)
+        rows = [
+            self.kernel.uncached(
+                q[:, row : row + 1], keys[:, : before + row + 1], values[:, : before + row + 1]
+            )
+            for row in range(q.shape[1])
+        ]
+        return self.wo(torch.cat(rows, dim=1).flatten(-2)), keys, values
+
 
 class Block(nn.Module):
     """x + attention(norm x), then x + mlp(norm x), with rotary positions and a cache."""
@@ -94,3 +112,9 @@ class Block(nn.Module):
         attended, k_cache, v_cache = self.attention(self.attention_norm(x), rotation, k_cache, v_cache, where)
         x = x + attended
         return x + self.mlp(self.mlp_norm(x)), k_cache, v_cache
+
+    def grow(self, x: torch.Tensor, rotation: Rotation, keys: torch.Tensor, values: torch.Tensor) -> Attended:
+        """As `NormedAttention.grow` -> x, keys, values."""
+        attended, keys, values = self.attention.grow(self.attention_norm(x), rotation, keys, values)
+        x = x + attended
+        return x + self.mlp(self.mlp_norm(x)), keys, values

@@ -10,6 +10,8 @@ from model.component import Component
 from model.qwen3_tts.config import CodecDecoderConfig, Options, Qwen3TTSConfig
 
 MAX_CODEC_FRAMES = 64  # of one call; a ring of window + 63 rows holds them
+MAX_REFERENCE_FRAMES = 375  # 30 s of a recording
+MEL_FRAMES = (5, 2813)  # of a recording: at least what is reflected at its ends, at most 30 s
 CONTROL_IDS = 1024  # the last ids of the talker's vocabulary, which no frame has
 KERNEL, INPUT_KERNEL = 7, 3
 DILATIONS = (1, 3, 9)
@@ -25,6 +27,8 @@ def constants(config: Qwen3TTSConfig, options: Options) -> dict[str, Any]:
         "samples_per_frame": config.codec.decode_upsample_rate,
         "dim": talker.hidden_size,
         "n_codebooks": talker.num_code_groups,
+        "vocab_size": talker.vocab_size,
+        "text_vocab_size": talker.text_vocab_size,
         "first_codes": talker.vocab_size - CONTROL_IDS,
         "other_codes": talker.code_predictor_config.vocab_size,
         "im_start_id": config.im_start_token_id,
@@ -37,6 +41,7 @@ def constants(config: Qwen3TTSConfig, options: Options) -> dict[str, Any]:
         "size": config.tts_model_size,
         "speakers": {name: talker.speaker_id(name) for name in talker.spk_id},
         "dialects": {name: key for name, key in talker.spk_is_dialect.items() if key},
+        "sampling_defaults": config.generation.sampling(),
     }
 
 
@@ -88,6 +93,7 @@ def components(
         ),
         _code_predictor(config),
         *_codec(config, layout),
+        *(_encoders(config) if config.has_encoders else ()),
     )
 
 
@@ -121,8 +127,7 @@ def _code_predictor(config: Qwen3TTSConfig) -> Component:
 
     def example(seed: int) -> Inputs:
         rng = np.random.default_rng(seed)
-        codes = np.full((1, books), -1)
-        codes[0, 0] = rng.integers(0, talker.vocab_size - CONTROL_IDS)
+        codes = _random_codes(config, seed, 1)[0]  # given ones: a drawn code that differs changes the rest
         return {
             "hidden": rng.standard_normal((1, 1, talker.hidden_size), dtype=np.float32),
             "codes": codes,
@@ -145,7 +150,7 @@ def _code_predictor(config: Qwen3TTSConfig) -> Component:
                 TensorSpec("top_p", "float32", (1,), Kind.LOGITS),
             ),
             outputs=(
-                TensorSpec("chosen", "int64", (1, books), Kind.INDEX),
+                TensorSpec("chosen", "int64", (1, books), Kind.CHOICE),
                 TensorSpec("logits", "float32", logits, Kind.LOGITS),
             ),
         ),
@@ -177,6 +182,51 @@ def _codec(config: Qwen3TTSConfig, layout: LayoutName) -> tuple[Component, ...]:
             ("codec", "codes of an utterance to samples; `position` is 0, and the states have no effect"),
             ("codec_step", "the next frames of an utterance to samples; `position` counts the frames before"),
         )
+    )
+
+
+def _encoders(config: Qwen3TTSConfig) -> tuple[Component, ...]:
+    codec, speaker = config.codec, config.speaker_encoder_config
+    assert speaker
+    samples, books = codec.encode_downsample_rate, codec.encoder_valid_num_quantizers
+
+    def recording(seed: int, T: int = 2) -> Inputs:
+        audio = 0.1 * np.random.default_rng(seed).standard_normal((1, T, samples), dtype=np.float32)
+        return {"audio": audio, "length": np.array([T * samples - 700])}
+
+    def mel(seed: int, F: int = 8) -> Inputs:
+        return {"mel": np.random.default_rng(seed).standard_normal((1, F, speaker.mel_dim), dtype=np.float32)}
+
+    return (
+        Component(
+            name="speech_encoder",
+            graph="speech_encoder",
+            signature=Signature(
+                inputs=(
+                    TensorSpec("audio", "float32", (1, "T", samples), Kind.AUDIO),
+                    TensorSpec("length", "int64", (1,), Kind.INDEX),
+                ),
+                outputs=(
+                    TensorSpec("codes", "int64", (1, "T", books), Kind.CHOICE),
+                    TensorSpec("margins", "float32", (1, "T", books), Kind.CHOICE),
+                    TensorSpec("latents", "float32", (1, "T", codec.encoder_config.hidden_size), Kind.LATENT),
+                ),
+                dims={"T": (1, MAX_REFERENCE_FRAMES)},
+            ),
+            example=recording,
+            purpose="a recording in frames to codes; it has `length` samples, and what follows has no effect",
+        ),
+        Component(
+            name="speaker_encoder",
+            graph="speaker_encoder",
+            signature=Signature(
+                inputs=(TensorSpec("mel", "float32", (1, "F", speaker.mel_dim), Kind.HIDDEN),),
+                outputs=(TensorSpec("embedding", "float32", (1, speaker.enc_dim), Kind.EMBEDDING),),
+                dims={"F": MEL_FRAMES},
+            ),
+            example=mel,
+            purpose="the log-mel spectrogram of a recording to the vector of its speaker",
+        ),
     )
 
 

@@ -18,7 +18,9 @@ from model.download import unfinished
 
 CONFIG = "config.json"
 SPEECH_TOKENIZER = "speech_tokenizer"
+GENERATION_CONFIG = "generation_config.json"
 CODEC_CONFIG = f"{SPEECH_TOKENIZER}/{CONFIG}"
+TOKENIZER_12_HZ: Literal["qwen3_tts_tokenizer_12hz"] = "qwen3_tts_tokenizer_12hz"
 TOKENIZER_25_HZ = "qwen3_tts_tokenizer_25hz"
 Id = int
 
@@ -180,8 +182,34 @@ class CodecConfig(Section):
         return self
 
 
+class GenerationConfig(Section):
+    """`generation_config.json`. The defaults are those of the published package where the file is missing."""
+
+    do_sample: bool = True
+    temperature: Positive = 0.9
+    top_k: int = Field(default=50, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    repetition_penalty: Positive = 1.05
+    subtalker_dosample: bool = True
+    subtalker_temperature: Positive = 0.9
+    subtalker_top_k: int = Field(default=50, ge=0)
+    subtalker_top_p: float = Field(default=1.0, gt=0, le=1)
+
+    def sampling(self) -> dict[str, float]:
+        """Settings of the talker, and as `others_*` those of the code predictor. Temperature 0 is greedy."""
+        return {
+            "temperature": self.temperature if self.do_sample else 0.0,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "repetition_penalty": self.repetition_penalty,
+            "others_temperature": self.subtalker_temperature if self.subtalker_dosample else 0.0,
+            "others_top_k": self.subtalker_top_k,
+            "others_top_p": self.subtalker_top_p,
+        }
+
+
 class Qwen3TTSConfig(Section):
-    """A whole checkpoint. `codec` is the other configuration file."""
+    """A whole checkpoint. `codec` and `generation` are the other configuration files."""
 
     model_type: Literal["qwen3_tts"]
     tokenizer_type: Literal["qwen3_tts_tokenizer_12hz"]
@@ -196,6 +224,7 @@ class Qwen3TTSConfig(Section):
     talker_config: TalkerConfig
     speaker_encoder_config: SpeakerEncoderConfig | None = None
     codec: CodecConfig
+    generation: GenerationConfig = GenerationConfig()
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
@@ -208,13 +237,15 @@ class Qwen3TTSConfig(Section):
                 found == talker.num_code_groups,
                 f"{name} {found} of the codec, but num_code_groups {talker.num_code_groups} of the talker",
             )
-        if self.has_speaker_encoder and self.speaker_encoder_config is None:
+        if self.has_encoders and self.speaker_encoder_config is None:
             raise ValueError("speaker_encoder_config: a Base model needs it")
         return self
 
     @property
-    def has_speaker_encoder(self) -> bool:
-        """By the type: a tuned checkpoint keeps the section of the Base model, without the tensors."""
+    def has_encoders(self) -> bool:
+        """Whether the model makes voices from recordings. By the type: a tuned checkpoint keeps the section
+        of the Base model, without the tensors.
+        """
         return self.tts_model_type == "base"
 
     @property
@@ -228,7 +259,10 @@ class Options(Record):
 
 
 def parse_config(content: Any, source: str = CONFIG) -> Qwen3TTSConfig:
-    """`content` is that of `config.json`, with the codec's configuration as `codec`. Raises ConfigError."""
+    """`content` is that of `config.json`, with the other files as `codec` and `generation`.
+
+    Raises ConfigError.
+    """
     if isinstance(content, dict) and content.get("tokenizer_type") == TOKENIZER_25_HZ:
         raise ConfigError(
             f"{source}: tokenizer_type {TOKENIZER_25_HZ} is not supported; give a 12 Hz checkpoint"
@@ -241,6 +275,8 @@ def load_config(folder: Path) -> Qwen3TTSConfig:
     content = read_json(folder, CONFIG)
     if isinstance(content, dict):
         content = content | {"codec": read_json(folder, CODEC_CONFIG)}
+        if (folder / GENERATION_CONFIG).is_file():
+            content["generation"] = read_json(folder, GENERATION_CONFIG)
     return parse_config(content, str(folder / CONFIG))
 
 

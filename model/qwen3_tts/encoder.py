@@ -3,8 +3,6 @@
 Attention sees everything before, whatever `sliding_window` says: so the official package runs it.
 """
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -29,9 +27,9 @@ class QuantizerWeights(nn.Module):
         self.input_proj = nn.Conv1d(config.hidden_size, config.codebook_dim, 1, bias=False)
         self.layers = nn.ModuleList(held(codebook=table) for table in tables)
 
-    def entries(self, count: int) -> list[torch.Tensor]:
-        """Entries [size, codebook_dim] of the first tables."""
-        books = [layer.get_submodule("codebook") for layer in list(self.layers)[:count]]
+    def entries(self) -> list[torch.Tensor]:
+        """Entries [size, codebook_dim] of each table."""
+        books = [layer.get_submodule("codebook") for layer in self.layers]
         return [
             book.get_parameter("embed_sum")
             / book.get_parameter("cluster_usage").clamp_min(USAGE_FLOOR)[:, None]
@@ -64,9 +62,12 @@ class EncoderBlockWeights(nn.Module):
 
 
 class EncoderWeights(nn.Module):
-    """All `encoder.*` tensors that encoding needs. Names of layers are numbers with gaps, as published."""
+    """The `encoder.*` tensors that encoding to `codebooks` codes a frame needs.
 
-    def __init__(self, config: CodecEncoderConfig):
+    Names of layers are numbers with gaps, as published.
+    """
+
+    def __init__(self, config: CodecEncoderConfig, codebooks: int):
         super().__init__()
         width, layers = (
             config.num_filters,
@@ -88,32 +89,35 @@ class EncoderWeights(nn.Module):
         self.quantizer = held(
             semantic_residual_vector_quantizer=QuantizerWeights(config, config.num_semantic_quantizers),
             acoustic_residual_vector_quantizer=QuantizerWeights(
-                config, config.num_quantizers - config.num_semantic_quantizers
+                config, codebooks - config.num_semantic_quantizers
             ),
         )
 
 
-class PaddedConv(nn.Module):
-    """x [1, C, T] -> [1, C', ceil(T / stride)]: padded left by kernel - stride, right to a whole stride."""
+class CausalConv(nn.Module):
+    """x [1, C, stride * T] -> [1, C', T], with kernel - stride zeros before it."""
 
-    def __init__(self, weights: nn.Module, mode: str = "constant"):
+    def __init__(self, weights: nn.Module):
         super().__init__()
         conv = weights.get_submodule("conv")
         assert isinstance(conv, nn.Conv1d)
-        self.conv, self.mode = conv, mode
+        self.conv, self.context = conv, conv.kernel_size[0] - conv.stride[0]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        kernel, stride = self.conv.kernel_size[0], self.conv.stride[0]
-        padding = (kernel - stride, -x.shape[-1] % stride)
-        y: torch.Tensor = self.conv(F.pad(x, padding, self.mode))
+        y: torch.Tensor = self.conv(F.pad(x, (self.context, 0)))
         return y
+
+
+def cut(x: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+    """x [1, C, T] with zeros from column `length` int64 [1] on, as a convolution pads a shorter input."""
+    return torch.where(torch.arange(x.shape[-1]) < length, x, 0.0)
 
 
 class ResidualBlock(nn.Module):
     def __init__(self, weights: nn.Module):
         super().__init__()
-        self.first = PaddedConv(weights.get_submodule("block.1"))
-        self.second = PaddedConv(weights.get_submodule("block.3"))
+        self.first = CausalConv(weights.get_submodule("block.1"))
+        self.second = CausalConv(weights.get_submodule("block.3"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = self.second(F.elu(self.first(F.elu(x))))
@@ -149,65 +153,87 @@ class EncoderBlock(nn.Module):
         return x + self.mlp_scale * self.down(F.gelu(self.up(self.mlp_norm(x))))
 
 
-def nearest(x: torch.Tensor, entries: torch.Tensor) -> torch.Tensor:
-    """x [1, T, D], entries [N, D] -> index int64 [1, T] of the entry with the least distance."""
-    return (entries.square().sum(dim=1) - 2 * x @ entries.T).argmin(dim=-1)
+def nearest(x: torch.Tensor, entries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [1, T, D], entries [N, D] -> index int64 [1, T] of the nearest entry, and the margin [1, T] to the
+    second nearest.
+    """
+    squares = x.square().sum(dim=-1, keepdim=True) - 2 * x @ entries.T + entries.square().sum(dim=1)
+    index = squares.argmin(dim=-1)
+    others = torch.where(torch.arange(len(entries)) == index[..., None], torch.inf, squares)
+    first, second = (each.amin(dim=-1).clamp_min(0).sqrt() for each in (squares, others))
+    return index, second - first
 
 
 class CodecEncoder(nn.Module):
-    """The graph of `speech_encoder`: samples float32 [1, n] -> codes int64 [1, ceil(n / 1920), K].
+    """The graph of `speech_encoder`: audio float32 [1, T, samples of a frame], length int64 [1] -> codes
+    int64 [1, T, K], margins [1, T, K], latents [1, T, D] from which codes are chosen.
 
-    `rate` is the number of samples of a frame; `codebooks` that of codes per frame.
+    A margin is by how much the second nearest entry is farther away than the chosen one.
+    `length` counts the samples of the recording, which ends in the last frame. What is behind it has no
+    effect. The graph takes up to `max_frames` frames.
     """
 
-    def __init__(self, weights: EncoderWeights, config: CodecEncoderConfig, codebooks: int, max_samples: int):
+    def __init__(self, weights: EncoderWeights, config: CodecEncoderConfig, max_frames: int):
         super().__init__()
         first, *others = weights.encoder["layers"].children()
-        self.input_conv = PaddedConv(first)
+        self.input_conv = CausalConv(first)
         self.blocks = nn.ModuleList(ResidualBlock(part) for part in others if hasattr(part, "block"))
-        self.convs = nn.ModuleList(PaddedConv(part) for part in others if not hasattr(part, "block"))
+        self.convs = nn.ModuleList(CausalConv(part) for part in others if not hasattr(part, "block"))
+        self.strides = tuple(reversed(config.upsampling_ratios))
         stack = parts_of(weights.encoder_transformer["layers"].children(), EncoderBlockWeights)
         self.layers = nn.ModuleList(EncoderBlock(part, config) for part in stack)
-        steps = math.ceil(max_samples / math.prod(config.upsampling_ratios))
-        self.rotary = RotaryTable(config.head_dim, config.rope_theta, steps, halves=True)
-        self.downsample = PaddedConv(weights.downsample, "replicate")
+        self.rotary = RotaryTable(config.head_dim, config.rope_theta, 2 * max_frames, halves=True)
+        downsample = weights.downsample["conv"]
+        assert isinstance(downsample, nn.Conv1d)
+        self.downsample = downsample
         semantic, acoustic = parts_of(weights.quantizer.children(), QuantizerWeights)
         self.semantic_proj: Layer = semantic.input_proj
         self.acoustic_proj: Layer = acoustic.input_proj
-        semantic_books = semantic.entries(config.num_semantic_quantizers)
-        self.semantic = nn.Buffer(torch.stack(semantic_books), persistent=False)
-        books = acoustic.entries(codebooks - config.num_semantic_quantizers)
-        self.acoustic = nn.Buffer(torch.stack(books), persistent=False)
+        self.semantic = nn.Buffer(torch.stack(semantic.entries()), persistent=False)
+        self.acoustic = nn.Buffer(torch.stack(acoustic.entries()), persistent=False)
 
-    def stages(self, audio: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def stages(self, audio: torch.Tensor, length: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The values between the stages: SEANet [1, D, 2T], transformer [1, 2T, D], down-sampled [1, D, T],
-        codes [1, T, K].
+        codes [1, T, K], margins [1, T, K].
         """
-        x = self.input_conv(audio[:, None])
-        for block, conv in zip(self.blocks, self.convs, strict=False):
-            x = conv(F.elu(block(x)))
-        seanet = self.convs[-1](F.elu(x))
+        x = self.input_conv(audio.flatten(1)[:, None])
+        *convs, last = self.convs
+        for block, conv, stride in zip(self.blocks, convs, self.strides, strict=True):
+            x = conv(cut(F.elu(block(x)), length))
+            length = (length + stride - 1) // stride
+        seanet = last(F.elu(x))
         y = seanet.transpose(1, 2)
         steps = torch.arange(y.shape[1])
         rotation = self.rotary(steps[None])
         mask = torch.where(steps[:, None] >= steps[None], 0.0, -torch.inf)
         for layer in self.layers:
             y = layer(y, rotation, mask)
-        down = self.downsample(y.transpose(1, 2))
-        return seanet, y, down, self.quantize(down)
+        down = self.downsample(self._extended(y, length).transpose(1, 2))
+        return seanet, y, down, *self.quantize(down)
 
-    def quantize(self, x: torch.Tensor) -> torch.Tensor:
-        """x [1, D, T] -> codes [1, T, K]. The acoustic quantiser does not subtract the semantic part."""
-        codes = []
+    def _extended(self, x: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+        """x [1, T, D] with its first row repeated before it, and row `length` - 1 behind it."""
+        context = self.downsample.kernel_size[0] - self.downsample.stride[0]
+        rows = torch.arange(x.shape[1] + context) - context
+        return x[:, torch.minimum(rows, length - 1).clamp_min(0)]
+
+    def quantize(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """x [1, D, T] -> codes, margins [1, T, K]. The acoustic quantiser does not subtract the semantic
+        part.
+        """
+        codes, margins = [], []
         for projection, books in (
             (self.semantic_proj, self.semantic),
             (self.acoustic_proj, self.acoustic),
         ):
             rest = projection(x).transpose(1, 2)
             for entries in books:
-                codes.append(nearest(rest, entries))
-                rest = rest - entries[codes[-1]]
-        return torch.stack(codes, dim=-1)
+                index, margin = nearest(rest, entries)
+                codes.append(index)
+                margins.append(margin)
+                rest = rest - entries[index]
+        return torch.stack(codes, dim=-1), torch.stack(margins, dim=-1)
 
-    def forward(self, audio: torch.Tensor) -> torch.Tensor:
-        return self.stages(audio)[-1]
+    def forward(self, audio: torch.Tensor, length: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        *_, down, codes, margins = self.stages(audio, length)
+        return codes, margins, down.transpose(1, 2)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from model.checkpoint_format import CheckpointFormat, WeightFile
-from model.qwen3_tts.config import CODEC_CONFIG, CONFIG, SPEECH_TOKENIZER
+from model.qwen3_tts.config import CODEC_CONFIG, CONFIG, GENERATION_CONFIG, SPEECH_TOKENIZER
 
 WEIGHTS = "model.safetensors"
 TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")
@@ -27,7 +27,7 @@ class Qwen3TTSFormat(CheckpointFormat):
         return isinstance(content, dict) and content.get("model_type") == MODEL_TYPE
 
     def config_files(self, folder: Path) -> list[str]:
-        return [CONFIG, CODEC_CONFIG]
+        return [CONFIG, CODEC_CONFIG, GENERATION_CONFIG]
 
     def weight_files(self, folder: Path) -> list[WeightFile]:
         return [

@@ -16,9 +16,11 @@ from model.qwen3_tts.config import PredictorConfig, Qwen3TTSConfig, TalkerConfig
 from model.qwen3_tts.encoder import EncoderWeights
 from model.qwen3_tts.speaker import SpeakerEncoderWeights
 
+TRAINING = "training of the speech tokenizer"
 UNUSED = {  # prefix of tensor names: what would use them
-    f"speech_tokenizer.decoder.quantizer.{half}.input_proj.": "training of the speech tokenizer"
-    for half in ("rvq_first", "rvq_rest")
+    "speech_tokenizer.decoder.quantizer.rvq_first.input_proj.": TRAINING,
+    "speech_tokenizer.decoder.quantizer.rvq_rest.input_proj.": TRAINING,
+    "speech_tokenizer.encoder.": "voices from recordings, code books beyond those of the talker, or training",
 }
 
 
@@ -55,6 +57,17 @@ class TalkerWeights(nn.Module):
         self.code_predictor = PredictorWeights(config.code_predictor_config, width)
 
 
+class SpeechTokenizerWeights(nn.Module):
+    """All `speech_tokenizer.*` tensors that graphs need."""
+
+    def __init__(self, config: Qwen3TTSConfig):
+        super().__init__()
+        codec = config.codec
+        self.decoder = CodecDecoderWeights(codec.decoder_config)
+        if config.has_encoders:
+            self.encoder = EncoderWeights(codec.encoder_config, codec.encoder_valid_num_quantizers)
+
+
 class Qwen3TTSWeights(nn.Module):
     """All tensors that graphs need. Those of the speech tokenizer are below `speech_tokenizer`.
 
@@ -64,9 +77,8 @@ class Qwen3TTSWeights(nn.Module):
     def __init__(self, config: Qwen3TTSConfig):
         super().__init__()
         self.talker = TalkerWeights(config.talker_config)
-        self.speech_tokenizer = nn.ModuleDict({"decoder": CodecDecoderWeights(config.codec.decoder_config)})
-        if config.speaker_encoder_config and config.has_speaker_encoder:
-            self.speech_tokenizer["encoder"] = EncoderWeights(config.codec.encoder_config)
+        self.speech_tokenizer = SpeechTokenizerWeights(config)
+        if config.speaker_encoder_config and config.has_encoders:
             self.speaker_encoder = SpeakerEncoderWeights(config.speaker_encoder_config)
 
 

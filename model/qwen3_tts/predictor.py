@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from model.layers.basic import Layer
-from model.layers.block import parts_of, run_blocks
+from model.layers.block import parts_of
 from model.layers.rope import RotaryTable
 from model.qwen3_tts.blocks import Block, BlockWeights
 from model.qwen3_tts.config import PredictorConfig
@@ -41,6 +41,7 @@ class CodePredictor(nn.Module):
         own = weights.code_predictor
         self.config = config
         self.layers = nn.ModuleList(Block(part) for part in parts_of(own.model.layers, BlockWeights))
+        self.blocks = parts_of(self.layers, Block)
         self.norm = own.model.norm
         self.rotary = RotaryTable(config.head_dim, config.rope_theta, config.num_code_groups, halves=True)
         self.tables = code_tables(weights)
@@ -56,18 +57,18 @@ class CodePredictor(nn.Module):
         top_k: torch.Tensor,
         top_p: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        batch, config = hidden.shape[0], self.config
-        shape = (batch, config.num_code_groups, config.num_key_value_heads, config.head_dim)
-        caches = tuple(hidden.new_zeros(shape) for _ in range(2 * len(self.layers)))
+        none = hidden.new_zeros(hidden.shape[0], 0, self.config.num_key_value_heads, self.config.head_dim)
+        rows = [(none, none) for _ in self.layers]
         chosen, logits = [codes[:, 0]], []
         x = torch.cat((hidden, self.tables[0](codes[:, :1])), dim=1)
         start = 0
         for index, head in enumerate(self.heads):
-            position = torch.full((batch,), start)
-            rotation = self.rotary(position[:, None] + torch.arange(x.shape[1]))
-            output, written = run_blocks(self.layers, self.projection(x), rotation, caches, position)
-            caches, start = tuple(written), start + x.shape[1]
-            logits.append(head(self.norm(output[:, -1])))
+            y, start = self.projection(x), start + x.shape[1]
+            rotation = self.rotary(torch.arange(start - x.shape[1], start)[None])
+            for layer, block in enumerate(self.blocks):
+                y, *grown = block.grow(y, rotation, *rows[layer])
+                rows[layer] = grown[0], grown[1]
+            logits.append(head(self.norm(y[:, -1])))
             drawn = (restricted(logits[-1], temperature, top_k, top_p) + noise[:, index]).argmax(dim=-1)
             given = codes[:, index + 1]
             chosen.append(torch.where(given < 0, drawn, given))

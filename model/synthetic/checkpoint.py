@@ -70,6 +70,17 @@ def write_checkpoint(out: Path, size: str = "tiny", seed: int = 0, key: str = DE
         raise OutputError(f"{out}: cannot be written: {reason}; choose another folder") from None
 
 
+def size_of_variant(key: str, size: str, variant: str | None) -> str:
+    """The name of a size in a variant of the family `key` (None: the first). Raises OutputError."""
+    variants = open_family(key).synthetic.variants
+    if variant is None or variant in variants[:1]:
+        return size
+    if variant not in variants:
+        there = f"expected one of {', '.join(variants)}" if variants else "this model has one"
+        raise OutputError(f"variant {variant!r}: unknown, {there}")
+    return f"{size}-{variant}"
+
+
 def embedded_name(key: str = DEFAULT) -> str:
     """Name of a family's embedded default checkpoint."""
     return f"{public_name(key)}-tiny"
@@ -127,10 +138,9 @@ def _folder_beside(out: Path) -> Iterator[Path]:
 
 
 def _documents(synthetic: Synthetic, size: str) -> dict[str, bytes]:
-    contents = {synthetic.config_file: synthetic.config(size), **synthetic.documents(size)}
     texts = {
         name: json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
-        for name, content in contents.items()
+        for name, content in synthetic.documents(size).items()
     }
     return {name: f"{text}\n".encode() for name, text in texts.items()}
 

@@ -196,9 +196,8 @@ def _adjust(name: str, first: int, rows: np.ndarray, seed: int, config: VoxtralR
 SYNTHETIC = Synthetic(
     version=2,
     sizes=tuple(SIZES),
-    config_file=PARAMS,
     config=lambda size: SIZES[size].params(),
-    documents=lambda size: {TOKENIZER: _tekken(size)},
+    documents=lambda size: {PARAMS: SIZES[size].params(), TOKENIZER: _tekken(size)},
     weight_files={WEIGHTS: ""},
     distribution=_distribution,
     adjust=_adjust,

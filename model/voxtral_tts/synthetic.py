@@ -105,9 +105,8 @@ def _write_voices(folder: Path, size: str, seed: int) -> None:
 SYNTHETIC = Synthetic(
     version=3,
     sizes=tuple(SIZES),
-    config_file=PARAMS,
     config=lambda size: SIZES[size].params(),
-    documents=lambda size: {TOKENIZER: _tekken(size)},
+    documents=lambda size: {PARAMS: SIZES[size].params(), TOKENIZER: _tekken(size)},
     weight_files={WEIGHTS: ""},
     distribution=_distribution,
     adjust=_adjust,

@@ -9,6 +9,7 @@ from bundle.manifest import Bundle
 from runtime.commands import add_engine_arguments, engine_options
 from runtime.engines import open_engine, try_first
 from runtime.families import open_family, read_constants
+from runtime.text.tokenizer import tokenizer_files
 from runtime.trace import read_inputs, write_outputs
 
 
@@ -50,7 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     constants, trace = read_constants(bundle.job), open_family(bundle.job.family).trace
     inputs = read_inputs(arguments.inputs, trace.inputs(constants))
     check_writable(arguments.output)
-    outputs = trace.run(open_engine(bundle, engine_options(arguments)), constants, inputs, arguments.live)
+    engine, files = open_engine(bundle, engine_options(arguments)), tokenizer_files(bundle)
+    outputs = trace.run(engine, constants, inputs, arguments.live, files)
     write_outputs(arguments.output, outputs)
     shapes = {name: array.shape for name, array in outputs.items()}
     print(json.dumps(shapes) if arguments.json else arguments.output)

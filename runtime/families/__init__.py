@@ -10,6 +10,7 @@ from runtime.families.base import RuntimeFamily
 FAMILIES = {  # name: the module that defines the object FAMILY
     "voxtral_tts": "runtime.families.voxtral_tts.family",
     "voxtral_realtime": "runtime.families.voxtral_realtime.family",
+    "qwen3_tts": "runtime.families.qwen3_tts.family",
 }
 
 

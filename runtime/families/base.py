@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
@@ -46,8 +46,8 @@ class ForcedRun:
     """The result of a fixed run of n steps, for comparisons.
 
     `codes` int64 [n, K]: column 0 is `first` + the argmax of the row of `logits` float32 [n, R]. The other
-    columns, if any, are rounded from `values` float32 [n, K - 1], which have no logits. `hidden` float32
-    [n, D] measures the effect of quantisation.
+    columns, if any, are the argmax of `other_logits` float32 [n, K - 1, R'], or are rounded from `values`
+    float32 [n, K - 1]. `hidden` float32 [n, D] measures the effect of quantisation.
     """
 
     codes: np.ndarray
@@ -55,6 +55,7 @@ class ForcedRun:
     hidden: np.ndarray
     first: int = 0
     values: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    other_logits: np.ndarray = field(default_factory=lambda: np.zeros((0, 0, 0), np.float32))
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,15 @@ class NearResult:
     text.
     """
 
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class ChoiceResult:
+    """Whether choices that a graph makes itself are right, and what was measured as text."""
+
+    name: str
     passed: bool
     detail: str
 
@@ -86,12 +96,12 @@ class TraceWorkload(Generic[Constants]):
     """Computes every intermediate value of one run from given inputs.
 
     inputs(constants): the arrays that `run` takes, by name.
-    run(engine, constants, inputs, live): intermediate values by name. `live` runs in steps of 80 ms where the
-        family also has longer calls.
+    run(engine, constants, inputs, live, tokenizer_files): intermediate values by name. `live` runs in steps
+        of 80 ms where the family also has longer calls. The files are those of the bundle or checkpoint.
     """
 
     inputs: Callable[[Constants], dict[str, ArraySpec]]
-    run: Callable[[Engine, Constants, Arrays, bool], Arrays]
+    run: Callable[[Engine, Constants, Arrays, bool, Sequence[Path]], Arrays]
 
 
 @dataclass(frozen=True)
@@ -105,12 +115,17 @@ class VerificationWorkload(Generic[Constants]):
     compare(found, expected, constants): distances between two results of `free_run`.
     codes_are_near(found, expected): compares the codes int64 [n, K] of two runs that have no logits; None
         where the family has no such codes.
+    check_choices(found, expected, constants, bar): checks of the outputs of kind CHOICE, on a stream of the
+        artifact and one of eager; `bar` is that of the lowering error.
     """
 
     teacher_forced_run: Callable[[Stream, Constants, int, np.ndarray | None], ForcedRun]
     free_run: Callable[[Stream, Constants, int], np.ndarray]
     compare: Callable[[np.ndarray, np.ndarray, Constants], dict[str, float]]
     codes_are_near: Callable[[np.ndarray, np.ndarray], NearResult | None]
+    check_choices: Callable[[Stream, Stream, Constants, float], Iterable[ChoiceResult]] = (
+        lambda found, expected, constants, bar: ()
+    )
 
 
 class Workload(Protocol):

@@ -37,12 +37,14 @@ class ToyTask(TextToSpeech):
     """Speaks with the toy engine; the cache has room for 16 frames of each part."""
 
     sample_rate, samples_per_frame, max_slots = CONSTANTS.sample_rate, FRAME, 3
-    frames_per_character = 0.5
 
     def __init__(self, folder: Path):
         (folder / MANIFEST).write_text("{}")
         self.prompts, self.longest = Prompts(), 1000
         self._prefixes = PrefixCache(SimpleNamespace(folder=folder), "toy")
+
+    def usual_frames(self, text: str) -> float:
+        return 0.5 * len(text)
 
     def voices(self) -> dict[str, int]:
         return {}

@@ -1,25 +1,21 @@
-"""Utterances from prompt rows to codes and samples, on the streams of any engine."""
+"""Utterances from prompt rows to codes and samples: one per stream, or one per slot of a batched stream.
+
+Works on the streams of any engine.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from bundle.errors import UsageError
-from runtime.engines.base import Stream
-from runtime.families.qwen3_tts.constants import Constants
+from runtime.engines.base import Arrays, Stream
+from runtime.families.qwen3_tts.constants import Constants, Sampling
 from runtime.families.qwen3_tts.prompt import PromptEmbedder, PromptRows
-from runtime.sampler import GREEDY, SamplerSettings, sample
+from runtime.sampler import gumbel_noise, sample
 
 LEAST_FRAMES = 2  # before which the model may not end, in the published code
-GREEDY_FIRST = SamplerSettings(repetition_penalty=1.05)
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How the codes of a frame are drawn: the first of them, and the others, which have no penalty."""
-
-    first: SamplerSettings = GREEDY_FIRST
-    others: SamplerSettings = GREEDY
+END = -1  # code 0 of a frame with which the model ends the speech
+BATCHED = ("embed_codes", "decode_step", "code_predictor")  # components that one call runs for all slots
 
 
 @dataclass(frozen=True)
@@ -28,6 +24,12 @@ class FrameNoise:
 
     first: np.ndarray
     others: np.ndarray
+
+
+def draw_noise(generator: np.random.Generator, constants: Constants) -> FrameNoise:
+    """Noise of the next frame."""
+    others = (constants.n_codebooks - 1, constants.other_codes)
+    return FrameNoise(gumbel_noise(generator, (constants.vocab_size,)), gumbel_noise(generator, others))
 
 
 class SpeechDecoder:
@@ -40,45 +42,76 @@ class SpeechDecoder:
     logits: np.ndarray
 
     def __init__(self, stream: Stream, constants: Constants, sampling: Sampling | None = None):
-        self._stream, self._constants, self._sampling = stream, constants, sampling or Sampling()
+        """`sampling` is that of the model unless it is given."""
+        self.stream, self.constants = stream, constants
+        self.sampling = constants.sampling if sampling is None else sampling
+        self.position = 0
         self._embedder = PromptEmbedder(stream, constants)
-        self._position = self._decoded = 0
+        self._decoded = 0  # frames
         self._first_codes: list[int] = []
         self._allowed = [*range(constants.first_codes), constants.codec_eos_token_id]
 
-    def start(self, rows: PromptRows) -> None:
-        """Reads a prompt. Raises UsageError where it does not fit the cache."""
-        count, capacity = len(rows.prefill), self._stream.capacity("prefill")
+    def start(self, rows: PromptRows) -> Arrays:
+        """Reads a prompt. Returns the outputs of `prefill`. Raises UsageError where it does not fit the cache."""
+        count, capacity = len(rows.prefill), self.stream.capacity("prefill")
         if count >= capacity:
             raise UsageError(
                 f"text: its prompt of {count} rows leaves no room in a cache of {capacity}; "
                 "shorten the text or export with a larger cache length"
             )
-        self._rows, self._position = rows, count
+        self._rows, self.position = rows, count
         inputs = {"embeddings": rows.prefill[None], "position": np.array([0])}
-        self._keep(self._stream.run("prefill", inputs))
+        outputs = self.stream.run("prefill", inputs)
+        self._keep(outputs)
+        return outputs
 
     @property
     def has_room(self) -> bool:
         """Whether the cache holds another step."""
-        return self._position < self._stream.capacity("decode_step")
+        return self.position < self.stream.capacity("decode_step")
 
-    def frame(self, noise: FrameNoise | None = None) -> np.ndarray | None:
-        """Draws the codes int64 [K] of the next frame; None where the model ends the speech.
+    def first_code(self, noise: FrameNoise | None = None) -> int:
+        """Draws code 0 of the next frame; END where the model ends the speech.
 
-        Noise is needed unless both samplers are greedy.
+        Noise is needed unless the sampling is greedy.
         """
-        constants, first = self._constants, self._sampling.first
+        constants, settings = self.constants, self.sampling.first
         logits = np.full_like(self.logits, -np.inf)
         logits[self._allowed] = self.logits[self._allowed]
         if len(self._first_codes) < LEAST_FRAMES:
             logits[constants.codec_eos_token_id] = -np.inf
         previous = [np.array(self._first_codes, np.int64)]
-        code = int(sample(logits[None], first, None if noise is None else noise.first[None], previous)[0])
+        code = int(sample(logits[None], settings, None if noise is None else noise.first[None], previous)[0])
         if code == constants.codec_eos_token_id:
-            return None
+            return END
         self._first_codes.append(code)
-        return self.predict(code, noise)[0]
+        return code
+
+    def frame(self, noise: FrameNoise | None = None) -> np.ndarray | None:
+        """Draws the codes int64 [K] of the next frame; None where the model ends the speech."""
+        code = self.first_code(noise)
+        return None if code == END else self.predict(code, noise)[0]
+
+    def predictor_inputs(
+        self, code: int, noise: FrameNoise | None = None, others: np.ndarray | None = None
+    ) -> Arrays:
+        """Inputs of `code_predictor`. `others` int64 [K - 1] replace the codes that are drawn."""
+        constants, settings = self.constants, self.sampling.others
+        codes = np.full((1, constants.n_codebooks), -1)
+        codes[0, 0] = code
+        if others is not None:
+            codes[0, 1:] = others
+        draws = settings.temperature > 0 and noise is not None
+        shape = (1, constants.n_codebooks - 1, constants.other_codes)
+        top_k = settings.top_k if 0 < settings.top_k < constants.other_codes else constants.other_codes
+        return {
+            "hidden": self.hidden[None, None],
+            "codes": codes,
+            "noise": noise.others[None] if noise is not None and draws else np.zeros(shape, np.float32),
+            "temperature": np.array([settings.temperature if draws else 1], np.float32),
+            "top_k": np.array([top_k]),
+            "top_p": np.array([settings.top_p], np.float32),
+        }
 
     def predict(
         self, code: int, noise: FrameNoise | None = None, others: np.ndarray | None = None
@@ -87,46 +120,81 @@ class SpeechDecoder:
 
         `others` int64 [K - 1] replace the codes that are drawn.
         """
-        constants, settings = self._constants, self._sampling.others
-        codes = np.full((1, constants.n_codebooks), -1)
-        codes[0, 0] = code
-        if others is not None:
-            codes[0, 1:] = others
-        is_greedy = settings.temperature == 0 or noise is None
-        shape = (1, constants.n_codebooks - 1, constants.other_codes)
-        outputs = self._stream.run(
-            "code_predictor",
-            {
-                "hidden": self.hidden[None, None],
-                "codes": codes,
-                "noise": np.zeros(shape, np.float32) if is_greedy or noise is None else noise.others[None],
-                "temperature": np.array([1 if is_greedy else settings.temperature], np.float32),
-                "top_k": np.array([settings.top_k or constants.other_codes]),
-                "top_p": np.array([settings.top_p], np.float32),
-            },
-        )
+        outputs = self.stream.run("code_predictor", self.predictor_inputs(code, noise, others))
         return outputs["chosen"][0], outputs["logits"][0]
 
     def step(self, codes: np.ndarray) -> np.ndarray:
         """Feeds a frame int64 [K], and the text that belongs to it. Returns what was fed, float32 [dim]."""
-        frame = len(self._first_codes) - 1
-        text = self._rows.trailing[frame] if frame < len(self._rows.trailing) else self._rows.padding
-        fed = self._embedder.frames(codes[None])[0] + text
-        inputs = {"embeddings": fed[None, None], "position": np.array([self._position])}
-        self._position += 1
-        self._keep(self._stream.run("decode_step", inputs))
-        return np.asarray(fed)
+        fed = self.next_input(self._embedder.frames(codes[None])[0])
+        inputs = {"embeddings": fed[None, None], "position": np.array([self.position])}
+        self.advance(self.stream.run("decode_step", inputs))
+        return fed
+
+    def next_input(self, frame: np.ndarray) -> np.ndarray:
+        """The last frame's embedding float32 [dim] and the text that belongs to it, added: float32 [dim]."""
+        index = len(self._first_codes) - 1
+        text = self._rows.trailing[index] if index < len(self._rows.trailing) else self._rows.padding
+        return np.asarray(frame + text)
+
+    def advance(self, outputs: Arrays) -> None:
+        """Takes the outputs of `decode_step` for this utterance."""
+        self.position += 1
+        self._keep(outputs)
+
+    def force(self, code: int) -> None:
+        """Takes code 0 of the next frame as given."""
+        self._first_codes.append(code)
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
         """codes int64 [T, K] of the next frames -> samples float32 [T * samples_per_frame]."""
-        most = self._stream.signatures["codec_step"].dims.get("T", (1, 1))[1]
+        most = self.stream.signatures["codec_step"].dims.get("T", (1, 1))[1]
         pieces = [np.zeros(0, np.float32)]
         for start in range(0, len(codes), most):
             part = codes[None, start : start + most]
             inputs = {"codes": part, "position": np.array([self._decoded])}
-            pieces.append(self._stream.run("codec_step", inputs)["audio"][0])
+            pieces.append(self.stream.run("codec_step", inputs)["audio"][0])
             self._decoded += part.shape[1]
         return np.concatenate(pieces)
 
-    def _keep(self, outputs: dict[str, np.ndarray]) -> None:
+    def _keep(self, outputs: Arrays) -> None:
         self.hidden, self.logits = outputs["hidden"][0, -1], outputs["logits"][0]
+
+
+def batched_frame(
+    stream: Stream, constants: Constants, decoders: dict[int, SpeechDecoder], noise: dict[int, FrameNoise]
+) -> np.ndarray:
+    """Codes int64 [slots, K]; code 0 is END where the model ends the speech. `decoders` are those of the
+    occupied slots, one at least.
+
+    A slot that is free, or ends, repeats the inputs of an occupied one; its other codes mean nothing.
+    """
+    first = {slot: decoder.first_code(noise[slot]) for slot, decoder in decoders.items()}
+    codes = np.full((stream.batch, constants.n_codebooks), END)
+    inputs = {
+        slot: decoders[slot].predictor_inputs(code, noise[slot])
+        for slot, code in first.items()
+        if code != END
+    }
+    if inputs:
+        filler = next(iter(inputs.values()))
+        rows = [inputs.get(slot, filler) for slot in range(stream.batch)]
+        batch = {name: np.concatenate([row[name] for row in rows]) for name in filler}
+        chosen = stream.run("code_predictor", batch)["chosen"]
+        for slot in inputs:
+            codes[slot] = chosen[slot]
+    return codes
+
+
+def batched_step(stream: Stream, decoders: dict[int, SpeechDecoder], codes: np.ndarray) -> None:
+    """Runs one decode step on codes int64 [slots, K].
+
+    A free slot writes to its row 0, which the next prompt overwrites.
+    """
+    embeddings = stream.run("embed_codes", {"codes": codes[:, None]})["embeddings"].copy()
+    positions = np.zeros(stream.batch, np.int64)
+    for slot, decoder in decoders.items():
+        embeddings[slot, 0] = decoder.next_input(embeddings[slot, 0])
+        positions[slot] = decoder.position
+    outputs = stream.run("decode_step", {"embeddings": embeddings, "position": positions})
+    for slot, decoder in decoders.items():
+        decoder.advance({name: array[slot : slot + 1] for name, array in outputs.items()})

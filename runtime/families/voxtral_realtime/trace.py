@@ -1,5 +1,8 @@
 """Traces: every intermediate value from samples to tokens. docs/runtime.md lists the arrays."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 
 from runtime.engines.base import Arrays, Engine
@@ -13,7 +16,9 @@ def _inputs(constants: Constants) -> dict[str, ArraySpec]:
     return {"audio": ArraySpec((None,)), "delay": ArraySpec((1,), (len(constants.delays),), is_optional=True)}
 
 
-def _run(engine: Engine, constants: Constants, inputs: Arrays, live: bool) -> Arrays:
+def _run(
+    engine: Engine, constants: Constants, inputs: Arrays, live: bool, tokenizer_files: Sequence[Path]
+) -> Arrays:
     """All values at one delay, by default the first. `live` feeds and encodes 80 ms at a time."""
     delay = int(inputs["delay"][0]) if "delay" in inputs else 0
     values: dict[str, list[np.ndarray]] = {"mel": [], "audio_embeds": [], "logits": []}

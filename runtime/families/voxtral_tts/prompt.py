@@ -22,6 +22,11 @@ MAX_TEXT = 500_000
 FRAMES_PER_CHARACTER = 0.68  # of English speech, published for Voxtral-TTS
 
 
+def usual_frames(text: str) -> float:
+    """Frames that the speech of a text usually takes."""
+    return FRAMES_PER_CHARACTER * len(text)
+
+
 class SpeechTokenizer:
     """The byte-pair tokenizer of a tekken.json and its speech markers.
 
@@ -81,7 +86,7 @@ class PromptBuilder:
         fixed = len(self._tokenizer.voice_prefix(rows)) + len(self._constants.extra_ids)
 
         def fits(text: str) -> bool:
-            frames = math.ceil(FRAMES_PER_CHARACTER * len(text))
+            frames = math.ceil(usual_frames(text))
             return fixed + len(self._tokenizer.encode(text)) + frames <= self._capacity
 
         return fits
@@ -89,6 +94,8 @@ class PromptBuilder:
     def build(self, request: SpeechRequest) -> Prompt:
         """Raises UsageError on a text, voice or length that the bundle cannot speak."""
         text = check_text(request.text)
+        if request.instruct:
+            raise UsageError("instruct: this model takes no instruction; leave it out", field="instruct")
         voice = choose_voice(self._bundle, request.voice, self._constants.dim)
         prefix, ids = self._tokenizer.voice_prefix(len(voice)), self._tokenizer.encode(text)
         highest, size = max(*prefix, *ids), self._constants.vocab_size

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from bundle.manifest import Bundle
-from runtime.batching import BatchedDecoder, Fill, SlotOutput, Status
+from runtime.batching import BatchedDecoder, Fill, SlotOutput
 from runtime.engines.base import Engine, Stream
 from runtime.families.voxtral_tts.decoder import (
     BATCHED,
@@ -18,10 +18,11 @@ from runtime.families.voxtral_tts.decoder import (
     batched_step,
 )
 from runtime.families.voxtral_tts.prefix_cache import PrefixCache
-from runtime.families.voxtral_tts.prompt import FRAMES_PER_CHARACTER, PromptBuilder, open_tokenizer
+from runtime.families.voxtral_tts.prompt import PromptBuilder, open_tokenizer, usual_frames
 from runtime.families.voxtral_tts.voices import count_rows, language_of_voice
 from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import SpeechRequest, TextToSpeech
+from runtime.utterance import SpokenFrames
 
 
 class VoxtralTextToSpeech(TextToSpeech):
@@ -41,9 +42,8 @@ class VoxtralTextToSpeech(TextToSpeech):
     def samples_per_frame(self) -> int:
         return self._constants.samples_per_frame
 
-    @property
-    def frames_per_character(self) -> float:
-        return FRAMES_PER_CHARACTER
+    def usual_frames(self, text: str) -> float:
+        return usual_frames(text)
 
     @property
     def max_slots(self) -> int:
@@ -107,15 +107,14 @@ class SpeechSlots:
 
 
 class Utterance:
-    """A request that is being spoken: its decoder, noise, waiting codes and stop rule."""
+    """A request that is being spoken: its decoder, noise and frames."""
 
     def __init__(self, decoder: SpeechDecoder, request: SpeechRequest):
         """`decoder` has read the prompt of the request."""
-        self.decoder, self._request = decoder, request
+        self.decoder = decoder
         self.decoder.may_end = request.may_be_empty
+        self._frames = SpokenFrames(decoder, request, usual_frames)
         self._generator = np.random.default_rng(request.seed)
-        self._waiting: list[np.ndarray] = []
-        self._frames = 0
 
     def noise(self) -> np.ndarray:
         """Noise of the next frame: float32 [1, K - 1]."""
@@ -123,21 +122,6 @@ class Utterance:
         return self._generator.standard_normal((1, codebooks - 1), dtype=np.float32)
 
     def push(self, codes: np.ndarray) -> SlotOutput:
-        """Takes the codes int64 [K] of a frame. Gives samples where a chunk is full or the speech ends."""
-        final: Status | None = Status.END
+        """Takes the codes int64 [K] of a frame."""
         self.decoder.may_end = True
-        if codes[0] != END_AUDIO:
-            self._waiting.append(codes)
-            self._frames += 1
-            final = self._limit_reached()
-        samples = None
-        if self._waiting and (final or len(self._waiting) == self._request.chunk_frames):
-            samples, self._waiting = self.decoder.decode(np.stack(self._waiting)), []
-        return SlotOutput(samples, final)
-
-    def _limit_reached(self) -> Status | None:
-        if not self.decoder.has_room:
-            return Status.CACHE
-        if self._frames >= self._request.budget_frames(FRAMES_PER_CHARACTER):
-            return Status.BUDGET
-        return Status.LIMIT if self._frames == self._request.max_frames else None
+        return self._frames.push(None if codes[0] == END_AUDIO else codes)

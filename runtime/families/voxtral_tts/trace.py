@@ -1,5 +1,8 @@
 """The trace of an utterance: every intermediate value from given ids, voice and noise."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 
 from bundle.errors import UsageError
@@ -28,7 +31,9 @@ def _inputs(constants: Constants) -> dict[str, ArraySpec]:
     }
 
 
-def _run(engine: Engine, constants: Constants, inputs: Arrays, live: bool) -> Arrays:
+def _run(
+    engine: Engine, constants: Constants, inputs: Arrays, live: bool, tokenizer_files: Sequence[Path]
+) -> Arrays:
     """Given `codes` replace the fed-back codes (teacher forcing).
 
     `live` has no effect: a frame is always one step.

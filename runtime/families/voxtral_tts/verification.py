@@ -2,12 +2,12 @@
 
 import numpy as np
 
+from runtime.audio.comparison import compare_audio
 from runtime.engines.base import Stream
 from runtime.families.base import ForcedRun, NearResult, VerificationWorkload
 from runtime.families.voxtral_tts.decoder import EMPTY_AUDIO, END_AUDIO, FIRST_CODE, Constants, SpeechDecoder
 
 PROMPT_IDS = 16
-MEL_BINS, MEL_WINDOW, MEL_HOP = 80, 1024, 256
 
 
 def teacher_forced_run(
@@ -50,16 +50,6 @@ def free_run(stream: Stream, constants: Constants, steps: int) -> np.ndarray:
     return decoder.decode(np.array(codes, dtype=np.int64).reshape(-1, constants.n_codebooks))
 
 
-def compare(found: np.ndarray, expected: np.ndarray, constants: Constants) -> dict[str, float]:
-    """Seconds of both, and the log-mel distance in dB of the part that both have."""
-    shared, rate = min(len(found), len(expected)), constants.sample_rate
-    seconds = {"seconds": len(found) / rate, "seconds_expected": len(expected) / rate}
-    if shared < MEL_WINDOW:
-        return seconds
-    difference = _log_mel(found[:shared], rate) - _log_mel(expected[:shared], rate)
-    return seconds | {"log_mel_distance_db": float(np.sqrt(np.square(difference).mean(axis=0)).mean())}
-
-
 def codes_are_near(found: np.ndarray, expected: np.ndarray) -> NearResult:
     """The acoustic codes of FSQ are rounded values, so a code is near where it differs by at most one
     level.
@@ -82,15 +72,9 @@ def _start(stream: Stream, constants: Constants, frames: int) -> tuple[SpeechDec
     return decoder, noise
 
 
-def _log_mel(samples: np.ndarray, rate: int) -> np.ndarray:
-    """Power spectrum under a Hann window, in decibels [mel bins, windows]."""
-    from mistral_common.audio import mel_filter_bank
-
-    filters = mel_filter_bank(MEL_WINDOW // 2 + 1, MEL_BINS, 0.0, rate / 2, rate)
-    windows = np.lib.stride_tricks.sliding_window_view(samples, MEL_WINDOW)[::MEL_HOP]
-    power = np.square(np.abs(np.fft.rfft(windows * np.hanning(MEL_WINDOW), axis=-1)))
-    decibels: np.ndarray = 10 * np.log10(np.maximum(power @ filters, 1e-10))
-    return decibels.T
-
-
-VERIFICATION = VerificationWorkload[Constants](teacher_forced_run, free_run, compare, codes_are_near)
+VERIFICATION = VerificationWorkload[Constants](
+    teacher_forced_run,
+    free_run,
+    lambda found, expected, constants: compare_audio(found, expected, constants.sample_rate),
+    codes_are_near,
+)

@@ -15,7 +15,6 @@ from runtime.text_to_speech import SpeechRequest, TextToSpeech
 class ToyTextToSpeech(TextToSpeech):
     sample_rate = 400
     max_slots = 1
-    frames_per_character = 1.0
 
     def __init__(self, engine: Engine, constants: Constants, letters: Letters):
         self._engine, self._constants, self._letters = engine, constants, letters
@@ -23,6 +22,9 @@ class ToyTextToSpeech(TextToSpeech):
     @property
     def samples_per_frame(self) -> int:
         return self._constants.dim
+
+    def usual_frames(self, text: str) -> float:
+        return len(text)
 
     def voices(self) -> dict[str, int]:
         return {}

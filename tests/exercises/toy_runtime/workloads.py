@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 from exercises.toy_runtime.decoder import Constants, LetterDecoder
 
@@ -46,7 +49,9 @@ class ToyWorkload:
         self._decoder.feed(int(self._decoder.logits.argmax()))
 
 
-def _trace(engine: Engine, constants: Constants, inputs: Arrays, live: bool) -> Arrays:
+def _trace(
+    engine: Engine, constants: Constants, inputs: Arrays, live: bool, tokenizer_files: Sequence[Path]
+) -> Arrays:
     decoder = LetterDecoder(engine.stream(), constants)
     decoder.read(inputs["ids"].tolist())
     return {"logits": decoder.logits}

@@ -1,0 +1,106 @@
+"""The hooks of Qwen3-TTS."""
+
+from torch import nn
+
+from model.config import values_of
+from model.family import ChunkedComponent, Decoder, Family, Release, VerificationPlan
+from model.qwen3_tts import modules
+from model.qwen3_tts.calls import calls
+from model.qwen3_tts.codec import CodecDecoder
+from model.qwen3_tts.components import MAX_REFERENCE_FRAMES, components, constants
+from model.qwen3_tts.config import Options, Qwen3TTSConfig, load_config, parse_config
+from model.qwen3_tts.encoder import CodecEncoder
+from model.qwen3_tts.format import FORMAT
+from model.qwen3_tts.predictor import CodePredictor
+from model.qwen3_tts.speaker import SpeakerEncoder
+from model.qwen3_tts.synthetic import SYNTHETIC
+
+SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
+TALKER, TABLES = "talker.model", "talker.code_predictor.model.codec_embedding"
+WEIGHTS_OF_GRAPH = {
+    "embed_text": (f"{TALKER}.text_embedding", "talker.text_projection"),
+    "embed_codes": (f"{TALKER}.codec_embedding", TABLES),
+    "talker": (f"{TALKER}.layers", f"{TALKER}.norm", "talker.codec_head"),
+    "code_predictor": ("talker.code_predictor", f"{TALKER}.codec_embedding"),
+    "codec": ("speech_tokenizer.decoder",),
+    "speech_encoder": ("speech_tokenizer.encoder",),
+    "speaker_encoder": ("speaker_encoder",),
+}
+
+
+def _summary(config: Qwen3TTSConfig) -> list[tuple[str, str]]:
+    talker, codec = config.talker_config, config.codec.decoder_config
+    names = ", ".join(talker.spk_id) or "none"
+    return [
+        ("kind", f"{config.tts_model_type}, size {config.tts_model_size}"),
+        ("talker", values_of(talker, *SHAPE, "vocab_size", "text_vocab_size")),
+        ("predictor", values_of(talker.code_predictor_config, *SHAPE, "vocab_size", "num_code_groups")),
+        ("codec", values_of(codec, "latent_dim", "decoder_dim", "num_hidden_layers", "sliding_window")),
+        ("languages", ", ".join(sorted(talker.codec_language_id))),
+        ("speakers", names),
+    ]
+
+
+def build(
+    graph: str, root: modules.Qwen3TTSWeights, config: Qwen3TTSConfig, options: Options, cache_length: int
+) -> nn.Module:
+    """The module of `graph`. Its weights are loaded in `root`; fusing removes some of them from there."""
+    talker, codec = config.talker_config, config.codec
+    match graph:
+        case "embed_text":
+            return modules.TextEmbedding(root.talker)
+        case "embed_codes":
+            return modules.CodeEmbedding(root.talker)
+        case "talker":
+            return modules.Talker(root.talker, talker, cache_length)
+        case "code_predictor":
+            return CodePredictor(root.talker, talker.code_predictor_config)
+        case "codec":
+            return CodecDecoder(root.speech_tokenizer.decoder, codec.decoder_config)
+        case "speech_encoder":
+            encoder = root.speech_tokenizer.encoder
+            return CodecEncoder(encoder, codec.encoder_config, MAX_REFERENCE_FRAMES)
+        case "speaker_encoder":
+            return SpeakerEncoder(root.speaker_encoder)
+    raise ValueError(f"graph {graph!r}: unknown, expected one of {', '.join(WEIGHTS_OF_GRAPH)}")
+
+
+FAMILY = Family(
+    name="qwen3_tts",
+    title="Qwen3-TTS",
+    licence="the published Qwen3-TTS weights are Apache 2.0",
+    task="text-to-speech",
+    languages=("de", "en", "es", "fr", "it", "ja", "ko", "pt", "ru", "zh"),
+    release=Release("Qwen/Qwen3-TTS-12Hz-0.6B-Base", "apache-2.0", size="0.6b"),
+    format=FORMAT,
+    parse_config=parse_config,
+    load_config=load_config,
+    options=Options,
+    constants=constants,
+    weights=modules.Qwen3TTSWeights,
+    weights_of_graph=WEIGHTS_OF_GRAPH,
+    components=components,
+    build=build,
+    longest_cache=lambda config: config.talker_config.max_position_embeddings,
+    default_cache=lambda config: 2048,  # rows; 150 s of speech after a prompt of 170
+    verification=VerificationPlan(
+        decoders=(Decoder("prefill", "decode_step", output="hidden"),),
+        chunked=(ChunkedComponent("codec", "codec_step"),),
+    ),
+    parameter_groups={
+        "talker.model.text_embedding.": "text embeddings",
+        "talker.text_projection.": "text embeddings",
+        "talker.model.codec_embedding.": "code embeddings",
+        "talker.model.": "talker",
+        "talker.codec_head.": "talker",
+        "talker.code_predictor.": "code predictor",
+        "speech_tokenizer.decoder.": "codec",
+        "speech_tokenizer.encoder.": "speech encoder",
+        "speaker_encoder.": "speaker encoder",
+    },
+    summary=_summary,
+    calls=calls,
+    synthetic=SYNTHETIC,
+    unused=modules.UNUSED,
+    high_precision=("speech_tokenizer.*", "speaker_encoder.*", "talker.text_projection.*"),
+)

@@ -1,0 +1,118 @@
+"""Synthetic Qwen3-TTS checkpoints: random weights that make a runner behave as with real ones.
+
+Codes change from frame to frame, the audio is noise of moderate loudness, and a sentence ends after some
+seconds.
+"""
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model.family import Distribution, Synthetic
+from model.qwen3_tts.config import CODEC_CONFIG, CONFIG, GENERATION_CONFIG, SPEECH_TOKENIZER, Qwen3TTSConfig
+from model.qwen3_tts.format import WEIGHTS
+from model.qwen3_tts.sizes import VARIANTS, config_of, size_names
+from model.synthetic.bpe import byte_level_bpe
+from model.synthetic.checkpoint import plain_distribution, winning_scale
+
+GENERATION = {
+    "do_sample": True,
+    "temperature": 0.9,
+    "top_k": 50,
+    "top_p": 1.0,
+    "repetition_penalty": 1.05,
+    "subtalker_dosample": True,
+    "subtalker_temperature": 0.9,
+    "subtalker_top_k": 50,
+    "subtalker_top_p": 1.0,
+    "max_new_tokens": 8192,
+}
+END_CHANCE = 0.08  # of the end per frame, if logits were independent normals and the largest one won
+AUDIO_GAIN = 0.4  # of the last convolution: audio of about 0.1 RMS
+STAGE_GAIN, RESIDUAL_GAIN = 0.6, 0.2  # keep the codec's values around 1, where sines are smooth
+USAGE = 8.0  # mean of cluster_usage, far from zero at a spread of 1
+BIAS = 0.1
+ACTIVATION_GAIN = 1.7  # gives a linear behind SiLU or GELU outputs of unit variance
+CODEC_HEAD = "talker.codec_head.weight"
+MERGES = "merges.txt"
+
+
+def _documents(size: str) -> dict[str, dict[str, Any]]:
+    content = config_of(size)
+    codec = content.pop("codec")
+    special = {"content": "<|im_start|>", "special": True}
+    return {
+        CONFIG: content,
+        CODEC_CONFIG: codec,
+        GENERATION_CONFIG: GENERATION,
+        "vocab.json": byte_level_bpe()[0],
+        "tokenizer_config.json": {"added_tokens_decoder": {str(content["im_start_token_id"]): special}},
+    }
+
+
+def _write_merges(folder: Path, size: str, seed: int) -> None:
+    (folder / MERGES).write_text(byte_level_bpe()[1], encoding="utf-8")
+
+
+def _distribution(name: str, shape: tuple[int, ...], config: Qwen3TTSConfig) -> Distribution:
+    """Convolutions and linears give outputs of unit variance."""
+    books = config.talker_config.num_code_groups
+    fixed = {  # mean and standard deviation by the end of the name
+        "scale": (0.5, 0.1),
+        "gamma": (0.5, 0.1),
+        ".alpha": (0.0, 0.1),
+        ".beta": (0.0, 0.1),
+        "bias": (0.0, BIAS),
+        "cluster_usage": (USAGE, 1.0),
+        "embedding_sum": (0.0, USAGE),
+        "embed_sum": (0.0, USAGE),
+        "text_embedding.weight": (0.0, 1.0),
+        "text_projection.linear_fc2.weight": (0.0, ACTIVATION_GAIN * shape[-1] ** -0.5),
+    }
+    mean, spread = next(
+        (values for end, values in fixed.items() if name.endswith(end)), plain_distribution(name, shape)
+    )
+    if len(shape) == 3:  # [out, in, kernel], or [in, out, 2 * stride] of a transposed convolution
+        is_transposed = ".block.1.conv." in name or (".0.conv.weight" in name and ".upsample." in name)
+        spread = STAGE_GAIN * (2 * shape[0]) ** -0.5 if is_transposed else prod(shape[1:]) ** -0.5
+    if name == _last_conv(config):
+        spread *= AUDIO_GAIN
+    elif name == _last_conv(config).replace(".weight", ".bias"):
+        spread = 0.0
+    elif name.endswith(".conv2.conv.weight"):  # nor the residual units of the codec
+        spread *= RESIDUAL_GAIN
+    elif "codec_embedding" in name:  # a frame, the sum of a row of each table, is as large as a text row
+        spread = books**-0.5
+    elif name.endswith(("o_proj.weight", "down_proj.weight")):  # deep layers do not outweigh the new frame
+        spread *= (2 * config.talker_config.num_hidden_layers) ** -0.5
+    return np.float32(mean), np.float32(spread)
+
+
+def _last_conv(config: Qwen3TTSConfig) -> str:
+    stages = len(config.codec.decoder_config.upsample_rates)
+    return f"speech_tokenizer.decoder.decoder.{stages + 2}.conv.weight"
+
+
+def _adjust(name: str, first: int, rows: np.ndarray, seed: int, config: Qwen3TTSConfig) -> None:
+    """Makes the end win with END_CHANCE, and the audio centred on zero."""
+    if name == _last_conv(config):
+        rows -= rows.mean(axis=1, keepdims=True)  # its inputs are mostly positive
+    end = config.talker_config.codec_eos_token_id - first
+    if name == CODEC_HEAD and 0 <= end < len(rows):
+        rows[end] *= winning_scale(config.talker_config.code_predictor_config.vocab_size, END_CHANCE)
+
+
+SYNTHETIC = Synthetic(
+    version=1,
+    sizes=size_names(),
+    variants=VARIANTS,
+    config=config_of,
+    documents=_documents,
+    weight_files={WEIGHTS: "", f"{SPEECH_TOKENIZER}/{WEIGHTS}": f"{SPEECH_TOKENIZER}."},
+    distribution=_distribution,
+    adjust=_adjust,
+    extra_files=lambda size: [MERGES],
+    write_extra_files=_write_merges,
+)

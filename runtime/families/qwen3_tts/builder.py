@@ -1,0 +1,110 @@
+"""From the texts of a request to a `Prompt`, and the rules of the model for what it takes."""
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+
+from bundle.errors import UsageError
+from runtime.families.qwen3_tts.constants import AUTO, Constants
+from runtime.families.qwen3_tts.prompt import Prompt, Reference
+from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
+
+MAX_TEXT = 500_000  # characters, far above any context
+IGNORES_INSTRUCTIONS = "0b6"  # the size whose CustomVoice model drops them, as in the published package
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Voice:
+    """Who speaks: `speaker` is the name of a preset speaker, a vector float32 [dim], or None. `reference` is
+    a recording that the speech continues.
+    """
+
+    speaker: str | np.ndarray | None = None
+    reference: Reference | None = None
+
+
+class PromptBuilder:
+    """Builds prompts for one model."""
+
+    def __init__(self, tokenizer: QwenTokenizer, constants: Constants):
+        self._tokenizer, self._constants = tokenizer, constants
+
+    def build(
+        self,
+        text: str,
+        voice: Voice,
+        language: str = AUTO,
+        instruct: str | None = None,
+        streaming: bool | None = None,
+    ) -> Prompt:
+        """`streaming` decides when text is added (None: as in the published package for this kind of model).
+
+        Raises UsageError on what the model does not take.
+        """
+        constants = self._constants
+        self._check_voice(voice)
+        return Prompt(
+            text=np.array(self.ids(text), np.int64),
+            newline=self._tokenizer.newline,
+            language=language,
+            speaker=voice.speaker,
+            instruct=self._instruction(instruct),
+            reference=voice.reference,
+            streaming=constants.streams_text if streaming is None else streaming,
+        )
+
+    def ids(self, text: str, what: str = "text") -> list[int]:
+        """Ids of a text that is spoken. Raises UsageError."""
+        if len(text) > MAX_TEXT:
+            raise UsageError(f"{what}: {len(text)} characters, expected at most {MAX_TEXT}; split it")
+        if text[:1] in ("\n", "\r"):
+            raise UsageError(
+                f"{what}: it begins with a line break, which the model reads as part of its template; "
+                "remove it",
+                field="text",
+            )
+        found = self._tokenizer.encode(text)
+        if not found:
+            raise UsageError(f"{what}: it is empty; give at least one word", field="text")
+        if max(found) >= self._constants.text_vocab_size:
+            raise UsageError(
+                f"{what}: the tokenizer gives id {max(found)}, the model has "
+                f"{self._constants.text_vocab_size} ids; export again with the tokenizer of its checkpoint"
+            )
+        return found
+
+    def _instruction(self, instruct: str | None) -> np.ndarray | None:
+        """Ids int64 [n] of the template of an instruction. Raises UsageError where the model has none."""
+        constants = self._constants
+        if not instruct:
+            return None
+        if constants.kind == "base":
+            raise UsageError(
+                "instruct: a Base model clones voices and takes no instruction; leave it out, or use a "
+                "CustomVoice or VoiceDesign model",
+                field="instruct",
+            )
+        if constants.kind == "custom_voice" and constants.size == IGNORES_INSTRUCTIONS:
+            log.warning("instruct: the 0.6B CustomVoice model follows no instruction; it is left out")
+            return None
+        ids = [*self._tokenizer.encode("user\n"), *self._tokenizer.encode(instruct)]
+        ends = constants.im_start_id, constants.im_end_id
+        return np.array([ends[0], *ids, ends[1], self._tokenizer.newline], np.int64)
+
+    def _check_voice(self, voice: Voice) -> None:
+        kind, speaker = self._constants.kind, voice.speaker
+        if kind == "custom_voice" and not isinstance(speaker, str):
+            names = ", ".join(sorted(self._constants.speakers)) or "none"
+            raise UsageError(f"voice: this model speaks with {names}; name one of them", field="voice")
+        if kind == "base" and not isinstance(speaker, np.ndarray):
+            raise UsageError(
+                "voice: a Base model speaks with the voice of a recording; make one with "
+                "`voxport voice add NAME RECORDING --bundle BUNDLE`",
+                field="voice",
+            )
+        if kind == "voice_design" and speaker is not None:
+            raise UsageError(
+                "voice: a VoiceDesign model has no voices; describe one with --describe", field="voice"
+            )

@@ -1,0 +1,132 @@
+"""Voices of a bundle, and voice files of the user."""
+
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from bundle.bounds import MAX_VOICE_BYTES
+from bundle.errors import IntegrityError, UsageError
+from bundle.manifest import Bundle
+from runtime.families.qwen3_tts.builder import Voice
+from runtime.families.qwen3_tts.constants import Constants
+from runtime.families.qwen3_tts.prompt import Reference
+
+EMBEDDING, CODES, TEXT_IDS = "speaker_embedding", "codes", "text_ids"
+MAX_TEXT_IDS, MAX_CODES = 4096, 4096
+LANGUAGES = {  # of the published preset speakers; the others speak English best
+    "dylan": "zh",
+    "eric": "zh",
+    "ono_anna": "ja",
+    "serena": "zh",
+    "sohee": "ko",
+    "uncle_fu": "zh",
+    "vivian": "zh",
+}
+
+
+def choose_voice(bundle: Bundle, constants: Constants, asked: str | None) -> Voice:
+    """A voice by name or file. Raises UsageError that lists the voices."""
+    if asked and asked.lower() in constants.speakers:
+        return Voice(asked.lower())
+    names = bundle.manifest.voices
+    if asked is None and constants.kind != "base":
+        speakers = sorted(constants.speakers)
+        return Voice(speakers[0] if speakers else None)
+    asked = asked or next(iter(names), None)
+    if asked is None:
+        raise UsageError(
+            f"voice: {bundle.folder} has none; make one with "
+            "`voxport voice add NAME RECORDING --bundle BUNDLE`, or give a voice file",
+            field="voice",
+        )
+    if asked in names:
+        return read_voice(bundle.folder / names[asked], constants)
+    if Path(asked).suffix == ".safetensors":
+        try:
+            return read_voice(Path(asked), constants)
+        except IntegrityError as error:
+            raise UsageError(f"voice {error}", field="voice") from None
+    listed = ", ".join([*sorted(constants.speakers), *names]) or "none in this bundle"
+    raise UsageError(f"voice {asked}: unknown voice; there are {listed}", field="voice")
+
+
+def language_of_voice(voice: str | None) -> str:
+    """ISO 639 code of the language that a preset speaker speaks best."""
+    return LANGUAGES.get((voice or "").lower(), "en")
+
+
+def count_rows(bundle: Bundle, constants: Constants) -> dict[str, int]:
+    """Prompt rows of each voice: one of the speaker, and those of its recording. Raises IntegrityError."""
+    found = dict.fromkeys(sorted(constants.speakers), 1)
+    for name, path in bundle.manifest.voices.items():
+        reference = read_voice(bundle.folder / path, constants).reference
+        found[name] = 1 + (len(reference.codes) if reference else 0)
+    return found
+
+
+def voice_content(voice: Voice) -> bytes:
+    """A voice as a safetensors file."""
+    assert isinstance(voice.speaker, np.ndarray)
+    arrays = {EMBEDDING: np.ascontiguousarray(voice.speaker, np.float32)}
+    if voice.reference:
+        arrays |= {
+            CODES: np.ascontiguousarray(voice.reference.codes, np.int64),
+            TEXT_IDS: np.ascontiguousarray(voice.reference.text, np.int64),
+        }
+    return save(arrays)
+
+
+def read_voice(path: Path, constants: Constants) -> Voice:
+    """A voice file: `speaker_embedding` float32 [dim], and `codes` int64 [T, K] with `text_ids` int64 [n] if
+    the speech continues a recording. Raises IntegrityError on any other file.
+    """
+    if not path.is_file():  # opening a pipe would wait for ever
+        raise IntegrityError(f"{path}: not a file; give a voice FILE.safetensors with key {EMBEDDING!r}")
+    if (size := path.stat().st_size) > MAX_VOICE_BYTES:
+        raise IntegrityError(f"{path}: {size} bytes, expected at most {MAX_VOICE_BYTES} for a voice")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  not a dict
+            found = {name: (part.get_dtype(), part.get_shape()) for name, part in slices.items()}
+            _check_shapes(path, found, constants)
+            arrays = {name: file.get_tensor(name) for name in found}
+    except (OSError, SafetensorError, ValueError) as error:
+        raise IntegrityError(f"{path}: not a readable safetensors file ({error})") from None
+    if not np.isfinite(arrays[EMBEDDING]).all():
+        raise IntegrityError(f"{path}: key {EMBEDDING!r} holds values that are not finite")
+    if CODES not in arrays:
+        return Voice(arrays[EMBEDDING])
+    limits = np.array([constants.first_codes, *[constants.other_codes] * (constants.n_codebooks - 1)])
+    for name, limit in ((CODES, limits), (TEXT_IDS, constants.text_vocab_size)):
+        if not ((arrays[name] >= 0) & (arrays[name] < limit)).all():
+            raise IntegrityError(f"{path}: key {name!r} holds ids that the model does not have")
+    return Voice(arrays[EMBEDDING], Reference(arrays[TEXT_IDS], arrays[CODES]))
+
+
+def _check_shapes(path: Path, found: dict[str, tuple[str, list[int]]], constants: Constants) -> None:
+    """Raises IntegrityError unless the arrays are those of a voice of this model."""
+    dim, books = constants.dim, constants.n_codebooks
+    if found.get(EMBEDDING) != ("F32", [dim]):
+        raise IntegrityError(
+            f"{path}: key {EMBEDDING!r}: {found.get(EMBEDDING, 'missing')}, expected F32 [{dim}]; make the "
+            "voice again with this model"
+        )
+    others = found.keys() - {EMBEDDING}
+    if not others:
+        return
+    codes, text = found.get(CODES, ("", [])), found.get(TEXT_IDS, ("", []))
+    fits = (
+        others == {CODES, TEXT_IDS}
+        and codes[0] == text[0] == "I64"
+        and codes[1][1:] == [books]
+        and 1 <= codes[1][0] <= MAX_CODES
+        and len(text[1]) == 1
+        and 1 <= text[1][0] <= MAX_TEXT_IDS
+    )
+    if not fits:
+        raise IntegrityError(
+            f"{path}: {', '.join(sorted(others))}: expected {CODES!r} I64 [T, {books}] and {TEXT_IDS!r} "
+            "I64 [n]; make the voice again with this model"
+        )

@@ -1,0 +1,52 @@
+"""`SpokenFrames`: the frames of a request that is being spoken, whatever the family."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from runtime.batching import SlotOutput, Status
+from runtime.text_to_speech import SpeechRequest
+
+
+class FrameDecoder(Protocol):
+    """The utterance of a family. `has_room` tells whether the cache holds another frame."""
+
+    @property
+    def has_room(self) -> bool: ...
+
+    def decode(self, codes: np.ndarray) -> np.ndarray:
+        """codes int64 [T, K] of the next frames -> samples float32 [n]."""
+
+
+class SpokenFrames:
+    """Collects frames into chunks, and applies the limits of the request."""
+
+    def __init__(self, decoder: FrameDecoder, request: SpeechRequest, usual_frames: Callable[[str], float]):
+        """`usual_frames` is that of the task."""
+        self._decoder, self._request = decoder, request
+        self._budget = request.budget_frames(usual_frames(request.text))
+        self._waiting: list[np.ndarray] = []
+        self._frames = 0
+
+    def push(self, codes: np.ndarray | None) -> SlotOutput:
+        """Takes the codes int64 [K] of a frame; None where the model ended the speech.
+
+        Gives samples where a chunk is full or the speech ends.
+        """
+        final: Status | None = Status.END
+        if codes is not None:
+            self._waiting.append(codes)
+            self._frames += 1
+            final = self._limit_reached()
+        samples = None
+        if self._waiting and (final or len(self._waiting) == self._request.chunk_frames):
+            samples, self._waiting = self._decoder.decode(np.stack(self._waiting)), []
+        return SlotOutput(samples, final)
+
+    def _limit_reached(self) -> Status | None:
+        if not self._decoder.has_room:
+            return Status.CACHE
+        if self._frames >= self._budget:
+            return Status.BUDGET
+        return Status.LIMIT if self._frames == self._request.max_frames else None
