@@ -20,7 +20,7 @@ def restricted(
     at least p.
     """
     scores = logits / temperature[:, None]
-    ordered = scores.sort(dim=-1, descending=True).values
+    ordered = scores.topk(scores.shape[-1]).values  # ExecuTorch has no kernel for sort
     least = ordered.gather(1, top_k[:, None] - 1)
     kept = torch.where(ordered < least, -torch.inf, ordered).softmax(dim=-1)
     count = (kept.cumsum(dim=-1) - kept < top_p[:, None]).sum(dim=-1, keepdim=True)
