@@ -49,8 +49,8 @@ class SpeechRequest:
     """A text to speak at once, as it is.
 
     `voice` is a name or the path of a voice file; None is the bundle's default. `language` is an ISO 639 code
-    (None: the model decides). `instruct` says in words how to speak, or describes the voice. `seed` decides the start
-    noise, which is the same on every target. Speech stops after `max_frames` frames of 80 ms, or when it is
+    (None: the model decides). `instruct` says in words how to speak, or describes the voice. `seed` decides
+    the start noise, which is the same on every target. Speech stops after `max_frames` frames of 80 ms, or when it is
     `budget` times as long as its text usually takes (None: no such limit). The model cannot end it before
     the first frame unless it `may_be_empty`. Samples come in chunks of `chunk_frames` frames.
     """

@@ -258,8 +258,7 @@ SIZES = {
 
 def size_names() -> tuple[str, ...]:
     """Every size in every variant; those of the first variant have no suffix."""
-    first, *others = VARIANTS
-    return (*SIZES, *(f"{size}-{variant}" for variant in others for size in SIZES))
+    return (*SIZES, *(f"{size}-{variant}" for variant in VARIANTS[1:] for size in SIZES))
 
 
 def config_of(name: str) -> dict[str, Any]:

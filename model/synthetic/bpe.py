@@ -8,7 +8,7 @@ from model.synthetic.tokenizer import OTHER_WORDS, WORDS
 
 
 def byte_level_bpe(words: str = f"{WORDS} {OTHER_WORDS}") -> tuple[dict[str, int], str]:
-    """Ids of tokens, and the text of merges.txt. Every prefix of a word is a token, with a blank before it."""
+    """Ids of tokens, and the text of merges.txt. Every prefix of a blank and a word is a token."""
     tokens = dict.fromkeys(sorted(ByteLevel.alphabet()))
     merges: dict[tuple[str, str], None] = {}
     encode = ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str

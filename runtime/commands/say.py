@@ -48,8 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_text_arguments(parser)
     parser.add_argument(
         "--voice",
-        help="name of a voice, or a .safetensors file with key `embedding` "
+        "--speaker",
+        help="name of a voice or of a preset speaker, or a .safetensors file of a voice "
         "(default: neutral_female, else the first voice)",
+    )
+    parser.add_argument(
+        "--instruct",
+        "--describe",
+        metavar="TEXT",
+        help="how to speak, in words; for a VoiceDesign model a description of the voice",
     )
     parser.add_argument(
         "--seed",
@@ -144,6 +151,7 @@ def run(arguments: argparse.Namespace) -> int:
     pieces = task.speak(
         text,
         voice=arguments.voice,
+        instruct=arguments.instruct,
         seed=arguments.seed,
         max_frames=arguments.max_frames,
         chunk_frames=(arguments.chunk_frames or STREAM_FRAMES) if arguments.stream else FILE_FRAMES,

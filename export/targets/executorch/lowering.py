@@ -52,7 +52,13 @@ def lower_graph(graph: Graph, folder: Path) -> None:
         target_kernels(graph.module, int8_per_token, LlamaAttention(), rms_norm),
     ):
         programs = {graph.name: trace(graph.first, graph.module), **_state_methods(graph.first)}
-    with export_errors(f"{graph.name}: ExecuTorch lowering failed"), quiet(*LOGGERS), _shared_weights():
+    with (
+        export_errors(f"{graph.name}: ExecuTorch lowering failed"),
+        quiet(*LOGGERS),
+        _shared_weights(),
+        # torch would choose a kernel of the host for the size of the example, and bound dimensions by it
+        torch.backends.mkldnn.flags(enabled=False),
+    ):
         edge = to_edge_transform_and_lower(
             programs,
             partitioner={graph.name: [_product_partitioner()]},  # the state methods have no products

@@ -52,7 +52,10 @@ class SpeechDecoder:
         self._allowed = [*range(constants.first_codes), constants.codec_eos_token_id]
 
     def start(self, rows: PromptRows) -> Arrays:
-        """Reads a prompt. Returns the outputs of `prefill`. Raises UsageError where it does not fit the cache."""
+        """Reads a prompt. Returns the outputs of `prefill`.
+
+        Raises UsageError where it does not fit the cache.
+        """
         count, capacity = len(rows.prefill), self.stream.capacity("prefill")
         if count >= capacity:
             raise UsageError(

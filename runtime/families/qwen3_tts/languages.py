@@ -1,20 +1,10 @@
-"""Languages of Qwen3-TTS: codes of ISO 639-1 for its names, and how long speech usually takes."""
+"""Languages of Qwen3-TTS: its names for codes of ISO 639, and how long speech usually takes."""
 
 from bundle.errors import UsageError
 from runtime.families.qwen3_tts.constants import Constants
+from runtime.text.language import NAMES
 
-NAMES = {
-    "de": "german",
-    "en": "english",
-    "es": "spanish",
-    "fr": "french",
-    "it": "italian",
-    "ja": "japanese",
-    "ko": "korean",
-    "pt": "portuguese",
-    "ru": "russian",
-    "zh": "chinese",
-}
+NAME_OF_CODE = {code: name for name, code in NAMES.items()}
 # Frames of 80 ms. English speech has about 15 letters a second, Chinese about 4.5 characters.
 FRAMES_PER_LETTER, FRAMES_PER_WIDE_LETTER = 0.83, 2.8
 FIRST_WIDE = "\u3000"  # from here on: Japanese, Chinese and Korean scripts
@@ -22,9 +12,9 @@ FIRST_WIDE = "\u3000"  # from here on: Japanese, Chinese and Korean scripts
 
 def language_name(code: str, constants: Constants) -> str:
     """The model's name of a language by its code. Raises UsageError that lists the codes."""
-    name = NAMES.get(code)
+    name = NAME_OF_CODE.get(code, "")
     if name not in constants.codec_language_id:
-        codes = [code for code, name in NAMES.items() if name in constants.codec_language_id]
+        codes = [code for name, code in NAMES.items() if name in constants.codec_language_id]
         raise UsageError(
             f"language {code!r}: this model does not speak it; it has {', '.join(codes)}", field="language"
         )

@@ -125,7 +125,7 @@ def _least_kept(scores: np.ndarray, top_k: int, top_p: float) -> float:
 
 
 def _check_encoded(found: Stream, expected: Stream, bar: float) -> ChoiceResult:
-    """A code may differ where its margin is within `bar` of the largest margin. Those behind it then differ."""
+    """A code may differ where its margin is within `bar` of the largest one. Codes behind it then differ."""
     size = found.signatures[SPEECH_ENCODER].inputs[0].shape[-1]
     assert isinstance(size, int)
     audio = 0.1 * np.random.default_rng(9).standard_normal((1, ENCODED_FRAMES, size), dtype=np.float32)
