@@ -1,15 +1,20 @@
-"""The user's cache folder of voxport: what may be computed again, outside of every bundle."""
+"""The user's folders of voxport, outside of every bundle: what may be computed again, and what may not."""
 
 import os
 import stat
 from pathlib import Path
 
-from platformdirs import user_cache_path
+from platformdirs import user_cache_path, user_data_path
 
 
 def user_cache() -> Path:
     """The folder, which may not exist yet: `$XDG_CACHE_HOME/voxport` on Linux."""
     return user_cache_path("voxport", appauthor=False)
+
+
+def user_data() -> Path:
+    """The folder of what the user made, which may not exist yet: `$XDG_DATA_HOME/voxport` on Linux."""
+    return user_data_path("voxport", appauthor=False)
 
 
 def private_folder(name: str) -> Path:

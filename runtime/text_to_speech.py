@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from os import PathLike
+from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -50,9 +51,9 @@ class SpeechRequest:
 
     `voice` is a name or the path of a voice file; None is the bundle's default. `language` is an ISO 639 code
     (None: the model decides). `instruct` says in words how to speak, or describes the voice. `seed` decides
-    the start noise, which is the same on every target. Speech stops after `max_frames` frames of 80 ms, or when it is
-    `budget` times as long as its text usually takes (None: no such limit). The model cannot end it before
-    the first frame unless it `may_be_empty`. Samples come in chunks of `chunk_frames` frames.
+    the start noise, which is the same on every target. Speech stops after `max_frames` frames of 80 ms, or
+    when it is `budget` times as long as its text usually takes (None: no such limit). The model cannot end it
+    before the first frame unless it `may_be_empty`. Samples come in chunks of `chunk_frames` frames.
     """
 
     text: str
@@ -195,6 +196,17 @@ class TextToSpeech(ABC):
     def language(self, voice: str | None) -> str:
         """ISO 639 code of the language of a voice by name or file (None: the bundle's default)."""
         return "en"
+
+    def voice_path(self, name: str) -> Path:
+        """Where a voice of this name is kept for the user. Raises UsageError where the model clones none."""
+        raise self._no_clones()
+
+    def make_voice(self, recording: Path, transcript: str | None = None) -> bytes:
+        """The content of a voice file, from an audio file. Raises UsageError."""
+        raise self._no_clones()
+
+    def _no_clones(self) -> UsageError:
+        return UsageError("voice: this model makes no voices from recordings; use one of `voxport voices`")
 
     def room(self, voice: str | None) -> Callable[[str], bool]:
         """A function that tells whether a text and its speech fit the cache, with the given voice.

@@ -27,6 +27,7 @@ def own_user_cache(tmp_path_factory) -> Iterator[None]:
     """Tests, and the commands that they start, use a cache folder of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(_shared_folder(tmp_path_factory) / "user_cache"))
+        patch.setenv("XDG_DATA_HOME", str(_shared_folder(tmp_path_factory) / "user_data"))
         yield
 
 

@@ -77,23 +77,24 @@ class NormedAttention(Attention):
         q, k, v = super().project(x, queries)
         return self.q_norm(q), self.k_norm(k), v
 
-    def grow(self, x: torch.Tensor, rotation: Rotation, keys: torch.Tensor, values: torch.Tensor) -> Attended:
-        """x [B, S, width] behind the rows of `keys` and `values` [B, R, H_kv, D], which may be none
-        -> attended [B, S, width], and both with the new rows.
+    def grow(self, x: torch.Tensor, rotation: Rotation, rows: tuple[torch.Tensor, ...]) -> Attended:
+        """x [B, S, width] behind `rows`, which are none, or keys and values [B, R, H_kv, D]
+        -> attended [B, S, width], keys and values with the new rows.
 
         For a sequence of few rows that begins and ends in one call: it needs neither a cache nor a mask.
         """
         q, k, v = self.project(x)
-        before = keys.shape[1]
-        keys, values = torch.cat((keys, rotation(k)), dim=1), torch.cat((values, v), dim=1)
-        q = rotation(q)
-        rows = [
-            self.kernel.uncached(
-                q[:, row : row + 1], keys[:, : before + row + 1], values[:, : before + row + 1]
-            )
-            for row in range(q.shape[1])
+        q, k = rotation(q), rotation(k)
+        if rows:
+            k, v = torch.cat((rows[0], k), dim=1), torch.cat((rows[1], v), dim=1)
+        before = k.shape[1] - q.shape[1]
+        attended = [
+            self.kernel.uncached(q[:, row : row + 1], k[:, : before + row + 1], v[:, : before + row + 1])
+            for row in range(q.shape[1] - 1)
         ]
-        return self.wo(torch.cat(rows, dim=1).flatten(-2)), keys, values
+        # without a slice of all rows, which one converter does not support
+        attended.append(self.kernel.uncached(q[:, -1:] if attended else q, k, v))
+        return self.wo(torch.cat(attended, dim=1).flatten(-2)), k, v
 
 
 class Block(nn.Module):
@@ -113,8 +114,8 @@ class Block(nn.Module):
         x = x + attended
         return x + self.mlp(self.mlp_norm(x)), k_cache, v_cache
 
-    def grow(self, x: torch.Tensor, rotation: Rotation, keys: torch.Tensor, values: torch.Tensor) -> Attended:
+    def grow(self, x: torch.Tensor, rotation: Rotation, rows: tuple[torch.Tensor, ...]) -> Attended:
         """As `NormedAttention.grow` -> x, keys, values."""
-        attended, keys, values = self.attention.grow(self.attention_norm(x), rotation, keys, values)
+        attended, keys, values = self.attention.grow(self.attention_norm(x), rotation, rows)
         x = x + attended
         return x + self.mlp(self.mlp_norm(x)), keys, values

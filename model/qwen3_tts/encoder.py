@@ -110,7 +110,7 @@ class CausalConv(nn.Module):
 
 def cut(x: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
     """x [1, C, T] with zeros from column `length` int64 [1] on, as a convolution pads a shorter input."""
-    return torch.where(torch.arange(x.shape[-1]) < length, x, 0.0)
+    return torch.where(torch.arange(x.shape[-1]) >= length, 0.0, x)
 
 
 class ResidualBlock(nn.Module):

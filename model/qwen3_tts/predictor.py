@@ -21,10 +21,10 @@ def restricted(
     """
     scores = logits / temperature[:, None]
     ordered = scores.topk(scores.shape[-1]).values  # ExecuTorch has no kernel for sort
-    least = ordered.gather(1, top_k[:, None] - 1)
-    kept = torch.where(ordered < least, -torch.inf, ordered).softmax(dim=-1)
-    count = (kept.cumsum(dim=-1) - kept < top_p[:, None]).sum(dim=-1, keepdim=True)
-    least = torch.maximum(least, ordered.gather(1, count - 1))
+    left_out = torch.arange(scores.shape[-1]) >= top_k[:, None]
+    chance = torch.where(left_out, -torch.inf, ordered).softmax(dim=-1)
+    left_out = torch.logical_or(left_out, chance.cumsum(dim=-1) - chance >= top_p[:, None])
+    least = torch.where(left_out, torch.inf, ordered).amin(dim=-1, keepdim=True)
     return torch.where(scores < least, -torch.inf, scores)
 
 
@@ -57,8 +57,7 @@ class CodePredictor(nn.Module):
         top_k: torch.Tensor,
         top_p: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        none = hidden.new_zeros(hidden.shape[0], 0, self.config.num_key_value_heads, self.config.head_dim)
-        rows = [(none, none) for _ in self.layers]
+        rows: list[tuple[torch.Tensor, ...]] = [() for _ in self.blocks]
         chosen, logits = [codes[:, 0]], []
         x = torch.cat((hidden, self.tables[0](codes[:, :1])), dim=1)
         start = 0
@@ -66,8 +65,8 @@ class CodePredictor(nn.Module):
             y, start = self.projection(x), start + x.shape[1]
             rotation = self.rotary(torch.arange(start - x.shape[1], start)[None])
             for layer, block in enumerate(self.blocks):
-                y, *grown = block.grow(y, rotation, *rows[layer])
-                rows[layer] = grown[0], grown[1]
+                y, *grown = block.grow(y, rotation, rows[layer])
+                rows[layer] = tuple(grown)
             logits.append(head(self.norm(y[:, -1])))
             drawn = (restricted(logits[-1], temperature, top_k, top_p) + noise[:, index]).argmax(dim=-1)
             given = codes[:, index + 1]

@@ -19,6 +19,12 @@ COMMANDS = (
         "runtime.commands.transcribe",
         example="talk.flac --bundle artifacts/voxtral-realtime-tiny-onnx-8da4w -o talk.srt",
     ),
+    Command(
+        "voice",
+        "make a voice from a recording",
+        "runtime.commands.voice",
+        example="add anna anna.wav --bundle artifacts/qwen3-tts-tiny-onnx-w8",
+    ),
     Command("voices", "list the voices of a bundle", "runtime.commands.voices", example=EXAMPLE_BUNDLE),
     Command(
         "info",

@@ -47,14 +47,16 @@ def budget(text: str) -> float:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_text_arguments(parser)
     parser.add_argument(
-        "--voice",
         "--speaker",
+        "--voice",
+        dest="voice",
         help="name of a voice or of a preset speaker, or a .safetensors file of a voice "
         "(default: neutral_female, else the first voice)",
     )
     parser.add_argument(
-        "--instruct",
         "--describe",
+        "--instruct",
+        dest="instruct",
         metavar="TEXT",
         help="how to speak, in words; for a VoiceDesign model a description of the voice",
     )

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from bundle.manifest import Bundle
 from runtime.batching import BatchedDecoder, Fill, SlotOutput
 from runtime.engines.base import Engine, Stream
-from runtime.families.qwen3_tts.builder import PromptBuilder
+from runtime.families.qwen3_tts.builder import PromptBuilder, Voice
+from runtime.families.qwen3_tts.cloning import encode_reference, speaker_embedding
 from runtime.families.qwen3_tts.constants import AUTO, Constants
 from runtime.families.qwen3_tts.decoder import (
     BATCHED,
@@ -20,9 +22,17 @@ from runtime.families.qwen3_tts.decoder import (
     draw_noise,
 )
 from runtime.families.qwen3_tts.languages import language_name, usual_frames
-from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder
+from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
+from runtime.families.qwen3_tts.recording import read_recording, warn_of_misfit
 from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
-from runtime.families.qwen3_tts.voices import choose_voice, count_rows, language_of_voice
+from runtime.families.qwen3_tts.voices import (
+    choose_voice,
+    count_rows,
+    language_of_voice,
+    model_digest,
+    user_voices,
+    voice_content,
+)
 from runtime.text.cleanup import check_text
 from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import SpeechRequest, TextToSpeech
@@ -57,6 +67,26 @@ class QwenTextToSpeech(TextToSpeech):
 
     def voices(self) -> dict[str, int]:
         return count_rows(self.bundle, self._constants)
+
+    def voice_path(self, name: str) -> Path:
+        if self._constants.kind != "base":
+            raise self._no_clones()
+        folder = user_voices(self.bundle)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{name}.safetensors"
+
+    def make_voice(self, recording: Path, transcript: str | None = None) -> bytes:
+        """Without a transcript the voice is a vector only. Raises UsageError."""
+        if self._constants.kind != "base":
+            raise self._no_clones()
+        samples, stream = read_recording(recording, self.sample_rate), self.engine.stream()
+        reference = None
+        if transcript is not None:
+            ids = self._builder.ids(check_text(transcript).strip(), "transcript")
+            warn_of_misfit(transcript, len(samples) / self.samples_per_frame, usual_frames(transcript))
+            reference = Reference(np.array(ids, np.int64), encode_reference(stream, samples))
+        _, vector = speaker_embedding(stream, self._constants, samples)
+        return voice_content(Voice(vector, reference), model_digest(self.bundle))
 
     def language(self, voice: str | None) -> str:
         return language_of_voice(voice)

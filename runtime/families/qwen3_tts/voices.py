@@ -1,5 +1,7 @@
 """Voices of a bundle, and voice files of the user."""
 
+import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +11,12 @@ from safetensors.numpy import save
 from bundle.bounds import MAX_VOICE_BYTES
 from bundle.errors import IntegrityError, UsageError
 from bundle.manifest import Bundle
+from bundle.user_cache import user_data
 from runtime.families.qwen3_tts.builder import Voice
 from runtime.families.qwen3_tts.constants import Constants
 from runtime.families.qwen3_tts.prompt import Reference
 
+MODEL = "model"  # key of the metadata
 EMBEDDING, CODES, TEXT_IDS = "speaker_embedding", "codes", "text_ids"
 MAX_TEXT_IDS, MAX_CODES = 4096, 4096
 LANGUAGES = {  # of the published preset speakers; the others speak English best
@@ -30,25 +34,24 @@ def choose_voice(bundle: Bundle, constants: Constants, asked: str | None) -> Voi
     """A voice by name or file. Raises UsageError that lists the voices."""
     if asked and asked.lower() in constants.speakers:
         return Voice(asked.lower())
-    names = bundle.manifest.voices
+    paths = voice_paths(bundle)
     if asked is None and constants.kind != "base":
         speakers = sorted(constants.speakers)
         return Voice(speakers[0] if speakers else None)
-    asked = asked or next(iter(names), None)
+    asked = asked or next(iter(paths), None)
     if asked is None:
         raise UsageError(
             f"voice: {bundle.folder} has none; make one with "
             "`voxport voice add NAME RECORDING --bundle BUNDLE`, or give a voice file",
             field="voice",
         )
-    if asked in names:
-        return read_voice(bundle.folder / names[asked], constants)
-    if Path(asked).suffix == ".safetensors":
+    path = Path(asked) if Path(asked).suffix == ".safetensors" else paths.get(asked)
+    if path:
         try:
-            return read_voice(Path(asked), constants)
+            return read_voice(path, constants, model_digest(bundle))
         except IntegrityError as error:
             raise UsageError(f"voice {error}", field="voice") from None
-    listed = ", ".join([*sorted(constants.speakers), *names]) or "none in this bundle"
+    listed = ", ".join([*sorted(constants.speakers), *paths]) or "none in this bundle"
     raise UsageError(f"voice {asked}: unknown voice; there are {listed}", field="voice")
 
 
@@ -60,14 +63,31 @@ def language_of_voice(voice: str | None) -> str:
 def count_rows(bundle: Bundle, constants: Constants) -> dict[str, int]:
     """Prompt rows of each voice: one of the speaker, and those of its recording. Raises IntegrityError."""
     found = dict.fromkeys(sorted(constants.speakers), 1)
-    for name, path in bundle.manifest.voices.items():
-        reference = read_voice(bundle.folder / path, constants).reference
+    for name, path in voice_paths(bundle).items():
+        reference = read_voice(path, constants, model_digest(bundle)).reference
         found[name] = 1 + (len(reference.codes) if reference else 0)
     return found
 
 
-def voice_content(voice: Voice) -> bytes:
-    """A voice as a safetensors file."""
+def model_digest(bundle: Bundle) -> str:
+    """Names the checkpoint of a bundle, whatever its target and recipe."""
+    files = {name: entry.sha256 for name, entry in bundle.job.source.files.items()}
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def user_voices(bundle: Bundle) -> Path:
+    """The folder of the user's voices for the checkpoint of a bundle."""
+    return user_data() / "voices" / model_digest(bundle)
+
+
+def voice_paths(bundle: Bundle) -> dict[str, Path]:
+    """Voice files by name: those of the bundle, and the user's."""
+    own = {path.stem: path for path in sorted(user_voices(bundle).glob("*.safetensors"))}
+    return own | {name: bundle.folder / path for name, path in bundle.manifest.voices.items()}
+
+
+def voice_content(voice: Voice, digest: str) -> bytes:
+    """A voice as a safetensors file; `digest` is that of the model."""
     assert isinstance(voice.speaker, np.ndarray)
     arrays = {EMBEDDING: np.ascontiguousarray(voice.speaker, np.float32)}
     if voice.reference:
@@ -75,12 +95,14 @@ def voice_content(voice: Voice) -> bytes:
             CODES: np.ascontiguousarray(voice.reference.codes, np.int64),
             TEXT_IDS: np.ascontiguousarray(voice.reference.text, np.int64),
         }
-    return save(arrays)
+    return save(arrays, metadata={MODEL: digest})
 
 
-def read_voice(path: Path, constants: Constants) -> Voice:
+def read_voice(path: Path, constants: Constants, digest: str) -> Voice:
     """A voice file: `speaker_embedding` float32 [dim], and `codes` int64 [T, K] with `text_ids` int64 [n] if
-    the speech continues a recording. Raises IntegrityError on any other file.
+    the speech continues a recording. Its metadata may name the model by its `digest`.
+
+    Raises IntegrityError on any other file.
     """
     if not path.is_file():  # opening a pipe would wait for ever
         raise IntegrityError(f"{path}: not a file; give a voice FILE.safetensors with key {EMBEDDING!r}")
@@ -91,9 +113,12 @@ def read_voice(path: Path, constants: Constants) -> Voice:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  not a dict
             found = {name: (part.get_dtype(), part.get_shape()) for name, part in slices.items()}
             _check_shapes(path, found, constants)
+            made_with = (file.metadata() or {}).get(MODEL, digest)
             arrays = {name: file.get_tensor(name) for name in found}
     except (OSError, SafetensorError, ValueError) as error:
         raise IntegrityError(f"{path}: not a readable safetensors file ({error})") from None
+    if made_with != digest:
+        raise IntegrityError(f"{path}: made with another checkpoint; make the voice again with this model")
     if not np.isfinite(arrays[EMBEDDING]).all():
         raise IntegrityError(f"{path}: key {EMBEDDING!r} holds values that are not finite")
     if CODES not in arrays:

@@ -1,0 +1,51 @@
+"""Recordings that voices are made from: what is read, and what is refused."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+
+from bundle.errors import UsageError
+from runtime.audio.sources import Recording
+
+LEAST_S, MOST_S, USUAL_S = 1.0, 30.0, 3.0  # published: clones need 3 s
+LEAST_PEAK = 10 ** (-50 / 20)  # below it there is no speech to hear
+FIT = 3.0  # how many times longer or shorter than usual the speech of a transcript may be
+log = logging.getLogger(__name__)
+
+
+def read_recording(path: Path, rate: int) -> np.ndarray:
+    """Samples float32 [n] at `rate` Hz. Raises UsageError on a recording that no voice can be made from."""
+    recording, blocks, count = Recording(path, rate), list[np.ndarray](), 0
+    for block in recording.blocks():
+        blocks.append(block)
+        count += len(block)
+        if count > MOST_S * rate:
+            raise UsageError(
+                f"{path}: longer than {MOST_S:g} s; cut it, 3 to 15 s are best", field="recording"
+            )
+    samples: np.ndarray = np.clip(np.concatenate(blocks), -1, 1).astype(np.float32)
+    if len(samples) < LEAST_S * rate:
+        raise UsageError(
+            f"{path}: {len(samples) / rate:.2f} s, expected at least {LEAST_S:g} s of speech",
+            field="recording",
+        )
+    if np.abs(samples).max() < LEAST_PEAK:
+        raise UsageError(f"{path}: silent; give a recording of speech", field="recording")
+    if len(samples) < USUAL_S * rate:
+        log.warning("%s: %.1f s; a voice is better from 3 s or more", path, len(samples) / rate)
+    return samples
+
+
+def warn_of_misfit(transcript: str, frames: float, usual_frames: float) -> None:
+    """Warns where the recording is much longer or shorter than its transcript explains: the model would then
+    speak the rest of one of them.
+    """
+    if not usual_frames / FIT <= frames <= usual_frames * FIT:
+        log.warning(
+            "transcript: its %d characters usually take %.1f s, the recording has %.1f s; "
+            "it must hold every word of the recording",
+            len(transcript),
+            usual_frames * 0.08,
+            frames * 0.08,
+        )

@@ -1,0 +1,172 @@
+"""What a Qwen3-TTS bundle takes: voices, instructions and languages."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from bundle.errors import UsageError
+from runtime.families.qwen3_tts.builder import PromptBuilder, Voice
+from runtime.families.qwen3_tts.constants import Constants, SamplingConstants
+from runtime.families.qwen3_tts.languages import language_name, usual_frames
+from runtime.families.qwen3_tts.prompt import Reference
+from runtime.families.qwen3_tts.voices import choose_voice, model_digest, voice_content
+from runtime.text.language import check_language
+
+DIM, BOOKS = 4, 3
+IDS = {
+    name: index
+    for index, name in enumerate(Constants.model_fields)
+    if name.endswith("_id") and name != "codec_language_id"
+}
+BASE = Constants(
+    **IDS,
+    sample_rate=24000,
+    samples_per_frame=1920,
+    dim=DIM,
+    n_codebooks=BOOKS,
+    vocab_size=90,
+    first_codes=20,
+    other_codes=10,
+    text_vocab_size=100,
+    codec_language_id={"english": 30, "chinese": 31},
+    speakers={},
+    dialects={},
+    kind="base",
+    size="0b6",
+    sampling_defaults=SamplingConstants(
+        temperature=0.9,
+        top_k=50,
+        top_p=1,
+        repetition_penalty=1.05,
+        others_temperature=0.9,
+        others_top_k=50,
+        others_top_p=1,
+    ),
+)
+CUSTOM = BASE.model_copy(update={"kind": "custom_voice", "speakers": {"ryan": 40, "eric": 41}})
+DESIGN = BASE.model_copy(update={"kind": "voice_design"})
+TOKENIZER = SimpleNamespace(newline=9, encode=lambda text: [ord(letter) % 120 for letter in text])
+VECTOR = np.linspace(-1, 1, DIM, dtype=np.float32)
+VOICE = Voice(VECTOR, Reference(np.array([1, 2]), np.arange(6).reshape(2, BOOKS)))
+
+
+def bundle(**voices: str) -> SimpleNamespace:
+    job = SimpleNamespace(source=SimpleNamespace(files={}))
+    return SimpleNamespace(manifest=SimpleNamespace(voices=voices), folder=Path("bundle"), job=job)
+
+
+def test_a_voice_file_gives_back_the_voice(tmp_path):
+    (tmp_path / "anna.safetensors").write_bytes(voice_content(VOICE, model_digest(bundle())))
+    found = choose_voice(bundle(), BASE, str(tmp_path / "anna.safetensors"))
+    np.testing.assert_array_equal(found.speaker, VECTOR)
+    np.testing.assert_array_equal(found.reference.codes, VOICE.reference.codes)
+    np.testing.assert_array_equal(found.reference.text, VOICE.reference.text)
+    (tmp_path / "bare.safetensors").write_bytes(voice_content(Voice(VECTOR), model_digest(bundle())))
+    assert choose_voice(bundle(), BASE, str(tmp_path / "bare.safetensors")).reference is None
+
+
+def test_a_voice_of_another_checkpoint_is_refused(tmp_path):
+    (tmp_path / "anna.safetensors").write_bytes(voice_content(VOICE, "0123"))
+    with pytest.raises(UsageError, match="anna.*made with another checkpoint"):
+        choose_voice(bundle(), BASE, str(tmp_path / "anna.safetensors"))
+
+
+CODES, TEXT = np.zeros((2, BOOKS), np.int64), np.zeros(2, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        (
+            {"speaker_embedding": np.zeros(5, np.float32)},
+            r"\[5\]\), expected F32 \[4\]; make the voice again",
+        ),
+        ({"speaker_embedding": np.zeros(DIM, np.float64)}, "F64"),
+        ({"speaker_embedding": np.full(DIM, np.nan, np.float32)}, "not finite"),
+        ({"codes": CODES}, "missing"),
+        ({"speaker_embedding": VECTOR, "codes": CODES}, "text_ids"),
+        ({"speaker_embedding": VECTOR, "codes": CODES[:, :2].copy(), "text_ids": TEXT}, r"I64 \[T, 3\]"),
+        ({"speaker_embedding": VECTOR, "codes": CODES[:0], "text_ids": TEXT}, r"I64 \[T, 3\]"),
+        ({"speaker_embedding": VECTOR, "codes": CODES + 15, "text_ids": TEXT}, "codes.*does not have"),
+        ({"speaker_embedding": VECTOR, "codes": CODES, "text_ids": TEXT - 1}, "text_ids.*does not have"),
+        ({"speaker_embedding": VECTOR, "other": TEXT}, "other"),
+    ],
+)
+def test_voices_of_another_model_and_damaged_ones_are_refused(tmp_path, arrays, says):
+    save_file(arrays, tmp_path / "voice.safetensors")
+    with pytest.raises(UsageError, match=says):
+        choose_voice(bundle(), BASE, str(tmp_path / "voice.safetensors"))
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "voice.safetensors")
+    with pytest.raises(UsageError, match="not a file"):
+        choose_voice(bundle(), BASE, str(tmp_path / "voice.safetensors"))
+
+
+def test_voices_by_name():
+    assert choose_voice(bundle(), CUSTOM, "Ryan").speaker == "ryan"
+    assert choose_voice(bundle(), CUSTOM, None).speaker == "eric"  # the first one
+    assert choose_voice(bundle(), DESIGN, None).speaker is None
+    with pytest.raises(UsageError, match="voice nobody: unknown voice; there are eric, ryan"):
+        choose_voice(bundle(), CUSTOM, "nobody")
+    with pytest.raises(UsageError, match="voxport voice add"):
+        choose_voice(bundle(), BASE, None)
+
+
+@pytest.mark.parametrize(
+    ("constants", "voice", "fields", "says"),
+    [
+        (BASE, VOICE, {"instruct": "Cheerful."}, "takes no instruction"),
+        (BASE, Voice(), {}, "the voice of a recording"),
+        (CUSTOM, Voice(VECTOR), {}, "speaks with eric, ryan"),
+        (DESIGN, Voice("ryan"), {}, "has no voices"),
+        (BASE, VOICE, {"text": "\nHi."}, "begins with a line break"),
+        (BASE, VOICE, {"text": ""}, "at least one word"),
+        (BASE, VOICE, {"text": "a" * 500_001}, "at most 500000"),
+        (BASE, VOICE, {"text": "w"}, "gives id 119, the model has 100 ids"),
+    ],
+)
+def test_what_a_model_does_not_take_is_refused_by_name(constants, voice, fields, says):
+    arguments = {"text": "1", "voice": voice} | fields
+    with pytest.raises(UsageError, match=says):
+        PromptBuilder(TOKENIZER, constants).build(**arguments)
+
+
+def test_the_small_model_leaves_an_instruction_out_with_a_warning(caplog):
+    large = CUSTOM.model_copy(update={"size": "1b7"})
+    assert PromptBuilder(TOKENIZER, CUSTOM).build("1", Voice("ryan"), instruct="1").instruct is None
+    assert "0.6B CustomVoice" in caplog.text
+    ids = PromptBuilder(TOKENIZER, large).build("1", Voice("ryan"), instruct="1").instruct.tolist()
+    ends = [IDS["im_start_id"], IDS["im_end_id"]]
+    assert [ids[0], *ids[-2:]] == [*ends, TOKENIZER.newline]
+
+
+@pytest.mark.parametrize(("constants", "streams"), [(BASE, True), (CUSTOM, False)])
+def test_the_layout_of_the_published_package_is_the_default(constants, streams):
+    voice = VOICE if constants is BASE else Voice("ryan")
+    assert PromptBuilder(TOKENIZER, constants).build("1", voice).streaming is streams
+    assert PromptBuilder(TOKENIZER, constants).build("1", voice, streaming=not streams).streaming != streams
+
+
+def test_languages():
+    assert language_name(check_language("English"), BASE) == "english"
+    assert language_name(check_language("zh-CN"), BASE) == "chinese"
+    with pytest.raises(UsageError, match="language 'fr': this model does not speak it; it has zh, en"):
+        language_name("fr", BASE)
+
+
+def test_a_chinese_character_takes_as_long_as_several_letters():
+    assert usual_frames("今天天气很好。") > 3 * usual_frames("weather")
+
+
+def test_sampling_follows_the_checkpoint():
+    greedy = BASE.sampling_defaults.model_copy(update={"temperature": 0.0})
+    found = BASE.model_copy(update={"sampling_defaults": greedy}).sampling
+    assert (found.first.temperature, found.others.temperature) == (0, 0.9)
+    assert replace(found.first, temperature=0.9) == BASE.sampling.first
