@@ -72,7 +72,7 @@ def test_a_voice_file_gives_back_the_voice(tmp_path):
 
 def test_a_voice_of_another_checkpoint_is_refused(tmp_path):
     (tmp_path / "anna.safetensors").write_bytes(voice_content(VOICE, "0123"))
-    with pytest.raises(UsageError, match="anna.*made with another checkpoint"):
+    with pytest.raises(UsageError, match=r"anna.*made with another checkpoint"):
         choose_voice(bundle(), BASE, str(tmp_path / "anna.safetensors"))
 
 
