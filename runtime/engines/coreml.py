@@ -96,7 +96,13 @@ class PackageStream(Stream):
         }
         states = self._graph_states(entry) if entry.signature.states else None
         outputs = self._engine.call(entry, arrays, states)
-        return {spec.name: outputs[spec.name] for spec in entry.signature.outputs}
+        # packages have no 64-bit integers
+        return {
+            spec.name: outputs[spec.name].astype(np.int64)
+            if spec.dtype == "int64" and outputs[spec.name].dtype == np.int32
+            else outputs[spec.name]
+            for spec in entry.signature.outputs
+        }
 
 
 @contextmanager
