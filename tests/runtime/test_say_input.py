@@ -52,8 +52,9 @@ def test_samples_are_not_written_to_a_terminal():
 def test_a_language_may_have_a_region():
     assert check_language("en-US") == "en"
     assert check_language("pt_BR") == "pt"
+    assert check_language("German") == "de"
     with pytest.raises(UsageError, match="ISO 639"):
-        check_language("German")
+        check_language("Klingonese language")
 
 
 @pytest.mark.parametrize("pieces", [b"hi", [b"hi"], [1], [None]])
