@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from bundle.errors import IntegrityError
+from bundle.errors import IntegrityError, first_line
 from bundle.manifest import ComponentEntry
 from bundle.spec import READ_METHOD, WRITE_METHOD, Bounds, StateSpec, TensorSpec
 
@@ -45,8 +45,11 @@ def check_method(path: Path, metadata: Any, entries: Collection[ComponentEntry])
     `entries` are the components of the program.
     """
     name = metadata.name()
-    inputs = _types(metadata.num_inputs(), metadata.input_tensor_meta)
-    outputs = _types(metadata.num_outputs(), metadata.output_tensor_meta)
+    try:
+        inputs = _types(metadata.num_inputs(), metadata.input_tensor_meta)
+        outputs = _types(metadata.num_outputs(), metadata.output_tensor_meta)
+    except (IndexError, RuntimeError, ValueError) as error:  # a damaged program
+        raise IntegrityError(f"{path}: method {name}: {first_line(error)}; export the bundle again") from None
     for entry in entries:
         signature, states = entry.signature, [_block(entry, state) for state in entry.signature.states]
         if name == entry.entry_point:

@@ -2,13 +2,14 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
 from bundle.errors import IntegrityError
 from bundle.manifest import MANIFEST, Bundle
 from runtime.engines import open_engine
-from runtime.engines.executorch_program import HEADER, check_file
+from runtime.engines.executorch_program import HEADER, check_file, check_method
 
 FIELDS = ("root", "identifier", "magic", "header", "program", "start", "segments")
 PROGRAM = dict(zip(FIELDS, (64, b"ET12", b"eh00", 32, 128, 192, 64), strict=True))
@@ -86,3 +87,14 @@ def test_a_manifest_that_does_not_describe_the_program_is_refused(bundles, tmp_p
     bundle = Bundle(folder)
     with pytest.raises(IntegrityError, match=f"method {method} has .* the manifest says"):
         open_engine(bundle).execute(bundle.component(component).file, method, [])
+
+
+def test_a_program_whose_description_is_damaged_is_refused(tmp_path):
+    """Found by the fuzzing: ExecuTorch raises IndexError for an input that is no tensor."""
+
+    def no_tensor(index: int):
+        raise IndexError(f"Cannot get input tensor meta at {index}")
+
+    metadata = SimpleNamespace(name=lambda: "codec", num_inputs=lambda: 2, input_tensor_meta=no_tensor)
+    with pytest.raises(IntegrityError, match=r"codec.pte: method codec: Cannot get input tensor meta at 0"):
+        check_method(tmp_path / "codec.pte", metadata, [])

@@ -228,7 +228,7 @@ def test_a_final_mark_is_not_doubled(mark):
 
 
 def test_a_change_is_logged(caplog):
-    with caplog.at_level(logging.DEBUG):
+    with caplog.at_level(logging.DEBUG, "runtime.text.preparation"):
         list(prepare("Fine.", "en", bool))
         assert not caplog.text
         check_speakable(["Fine 😀."], "en", verbatim=False)  # before the work, and in another language
