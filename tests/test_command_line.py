@@ -237,6 +237,7 @@ def test_voxport_has_every_command():
         "list",
         "say",
         "transcribe",
+        "voice",
         "voices",
         "info",
         "bench",
