@@ -22,3 +22,4 @@ MAX_VOICE_ROWS = 2**13  # 11 minutes at 12.5 rows per second; published voices h
 MAX_VOICE_BYTES = 2**28  # of a voice file: more than MAX_VOICE_ROWS rows of the published width in float32
 MAX_SPECIAL_TOKENS = 2**16  # tokenizers of the published models have 1,000
 MAX_TOKENIZER_BYTES = 2**28  # published: 15 MB
+MAX_TRACE_BYTES = 2**26  # of the inputs of a trace: 17 minutes of sound at 16 kHz in float32

@@ -46,10 +46,10 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     bundle = Bundle(arguments.bundle)
     bundle.check_hashes()
-    try_first(bundle)
     constants, trace = read_constants(bundle.job), open_family(bundle.job.family).trace
     inputs = read_inputs(arguments.inputs, trace.inputs(constants))
     check_writable(arguments.output)
+    try_first(bundle)
     outputs = trace.run(open_engine(bundle, engine_options(arguments)), constants, inputs, arguments.live)
     write_outputs(arguments.output, outputs)
     shapes = {name: array.shape for name, array in outputs.items()}
