@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-MIN_RATE, MAX_RATE = 1000, 384_000  # Hz; resampling to 1 Hz needs a filter of hours
+MIN_RATE, MAX_RATE = 1000, 384_000  # Hz; a filter that resamples to 1 Hz takes hours to make
 SampleRate = Annotated[int, Field(ge=MIN_RATE, le=MAX_RATE)]
 MelBins = Annotated[int, Field(ge=1, le=1024)]
 WindowSize = Annotated[int, Field(ge=2, le=2**14)]  # samples; the table of filters has a row for half of them

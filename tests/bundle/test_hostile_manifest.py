@@ -1,4 +1,4 @@
-"""Manifests that two readers would read in two ways, or that a terminal would obey, are refused; so are links
+"""Ambiguous manifests and manifests with control characters are refused; so are links
 and files that a manifest does not list.
 """
 

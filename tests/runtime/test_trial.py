@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from bundle_options import vouch_for
+from bundle_options import write_hashes
 
 from bundle.errors import IntegrityError
 from bundle.manifest import MANIFEST, Bundle
@@ -96,7 +96,7 @@ def abort_on_call(bundle: Path, name: str) -> None:
     call = next(call for call in calls if isinstance(call, KernelCall))
     call.args[0] = next(index for index, value in enumerate(plan.values) if not isinstance(value.val, Tensor))
     (bundle / name).write_bytes(bytes(serialize_pte_binary(file)))
-    vouch_for(bundle, name)
+    write_hashes(bundle, name)
 
 
 @pytest.mark.slow
