@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-MIN_RATE, MAX_RATE = 1000, 384_000  # Hz; resampling to 1 Hz needs a filter of hours
+MIN_RATE, MAX_RATE = 1000, 384_000  # Hz; a filter that resamples to 1 Hz takes hours to make
 SampleRate = Annotated[int, Field(ge=MIN_RATE, le=MAX_RATE)]
 MelBins = Annotated[int, Field(ge=1, le=1024)]
 WindowSize = Annotated[int, Field(ge=2, le=2**14)]  # samples; the table of filters has a row for half of them
@@ -22,3 +22,4 @@ MAX_VOICE_ROWS = 2**13  # 11 minutes at 12.5 rows per second; published voices h
 MAX_VOICE_BYTES = 2**28  # of a voice file: more than MAX_VOICE_ROWS rows of the published width in float32
 MAX_SPECIAL_TOKENS = 2**16  # tokenizers of the published models have 1,000
 MAX_TOKENIZER_BYTES = 2**28  # published: 15 MB
+MAX_TRACE_BYTES = 2**28  # of the inputs of a trace; the noise of a Qwen3-TTS frame takes 0.14 MB

@@ -73,7 +73,8 @@ def run_command_line(
     set_up_logging()
     interruption = _Interruption()
     signal.signal(signal.SIGTERM, interruption)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as by a background job
+    handled = (signal.default_int_handler, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) in handled:  # not ignored, as by a background job
         signal.signal(signal.SIGINT, interruption)
     try:
         parser, command, rest = _choose(

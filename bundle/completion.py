@@ -13,6 +13,7 @@ from bundle.command import Command, add_verbosity
 
 BUNDLE = "bundle"  # the name of every argument that is the folder of a bundle
 VOICE = "voice"  # the name of every argument that is a voice of that bundle
+MAX_BYTES = 2**20  # that are read of a manifest; those of the published models have 0.1 MB
 
 
 def answer_shell(prog: str, commands: Sequence[Command]) -> None:
@@ -62,9 +63,12 @@ def bundle_folders(prefix: str, **given: object) -> list[str]:
 
 def voices_of_bundle(prefix: str, parsed_args: argparse.Namespace, **given: object) -> list[str]:
     """Names of the voices of the bundle that the line names before; none where it names no bundle."""
-    with suppress(OSError, ValueError, TypeError, AttributeError):
-        manifest = Path(getattr(parsed_args, BUNDLE), "manifest.json").read_text("utf-8")
-        return [name for name in json.loads(manifest).get("voices", {}) if name.isprintable()]
+    with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
+        path = Path(getattr(parsed_args, BUNDLE), "manifest.json")
+        if path.is_file():  # opening a pipe would wait for ever
+            with path.open("rb") as file:
+                manifest = json.loads(file.read(MAX_BYTES))
+            return [name for name in manifest.get("voices", {}) if name.isprintable()]
     return []
 
 

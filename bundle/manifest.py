@@ -294,9 +294,9 @@ def read_manifest(folder: Path) -> Manifest:
         )
     try:
         content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates)
-        _check_printable(content)
     except (OSError, ValueError, RecursionError) as error:  # ValueError also: a number of 5,000 digits
         raise IntegrityError(f"{path}: not JSON ({error}); export the bundle again") from None
+    _check_printable(path, content)
     version = content.get("schema_version") if isinstance(content, dict) else None
     if isinstance(version, bool | float):  # True equals 1 in Python, and 2.0 equals 2
         raise IntegrityError(f"{path}: schema_version is {version}, expected {SCHEMA_VERSION}")
@@ -320,8 +320,8 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _check_printable(content: Any) -> None:
-    """Raises ValueError on a text that a terminal would obey."""
+def _check_printable(path: Path, content: Any) -> None:
+    """Raises IntegrityError on a text with control characters: messages print texts of a manifest."""
     todo = [content]
     while todo:
         value = todo.pop()
@@ -330,7 +330,9 @@ def _check_printable(content: Any) -> None:
         elif isinstance(value, list):
             todo += value
         elif isinstance(value, str) and not value.isprintable():
-            raise ValueError(f"the text {value[:50]!r} has control characters")
+            raise IntegrityError(
+                f"{path}: the text {value[:50]!r} has control characters; export the bundle again"
+            )
 
 
 def file_entry(path: Path) -> FileEntry:

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from bundle.errors import ExportError, UsageError, VerificationError
 from bundle.files import files_below, write_whole
+from bundle.interruption import uninterrupted
 from bundle.manifest import FileEntry, Record, WeightError, file_entry
 
 RECORD, REPORT = "resume.json", "verify.json"
@@ -41,15 +42,9 @@ def staging(out: Path) -> Iterator[Path]:
         with _locked(folder, out):
             try:
                 yield folder
-            except KeyboardInterrupt:
-                if not remove_unrecorded(folder):
-                    folder.rmdir()
-                raise
-            except VerificationError:
-                remove_unrecorded(folder, REPORT)
-                raise
-            except BaseException:
-                shutil.rmtree(folder, ignore_errors=True)
+            except BaseException as error:
+                with uninterrupted():
+                    _clean_up(folder, error)
                 raise
             _replace(folder, out)
     except OSError as error:
@@ -59,9 +54,20 @@ def staging(out: Path) -> Iterator[Path]:
             ) from None
         raise ExportError(f"{error.filename or out}: {error.strerror or error}") from None
     finally:
-        for parent in new_parents:  # the deepest first; full ones stay
-            with suppress(OSError):
-                parent.rmdir()
+        with uninterrupted():
+            for parent in new_parents:  # the deepest first; full ones stay
+                with suppress(OSError):
+                    parent.rmdir()
+
+
+def _clean_up(folder: Path, error: BaseException) -> None:
+    if isinstance(error, KeyboardInterrupt):
+        if not remove_unrecorded(folder):
+            folder.rmdir()
+    elif isinstance(error, VerificationError):
+        remove_unrecorded(folder, REPORT)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

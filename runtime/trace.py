@@ -5,19 +5,24 @@ A trace helps to write or debug a runner. docs/runtime.md lists the arrays of ea
 
 import io
 import logging
+import math
+import os
 import zipfile
-import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.lib import format as npy
 
+from bundle.bounds import MAX_TRACE_BYTES
 from bundle.errors import UsageError, first_line
 from bundle.files import write_whole
 from runtime.engines.base import Arrays
 
+KINDS = {"integer": "iu", "floating": "f", "pcm": "i", "text": "U"}  # kinds of NumPy's types
 log = logging.getLogger(__name__)
 
 
@@ -39,37 +44,97 @@ class ArraySpec:
 def read_inputs(path: Path, specs: Mapping[str, ArraySpec]) -> Arrays:
     """Reads the arrays of an `.npz`: floats as float32, integers as int64, samples and texts as they are.
 
-    Raises UsageError that names the array.
+    Names, types, shapes and sizes are checked before an array is read. Raises UsageError.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UsageError(f"{path}: not a readable .npz of arrays ({first_line(error)})") from None
-    except (TypeError, AttributeError) as error:  # np.load of an .npy returns an array
-        raise UsageError(f"{path}: not an .npz of arrays ({first_line(error)})") from None
+    if not os.path.isfile(path):  # opening a pipe would wait for ever
+        raise UsageError(f"{path}: is missing or is not a file; expected an .npz of arrays")
+    if os.path.getsize(path) > MAX_TRACE_BYTES:
+        raise UsageError(f"{path}: {os.path.getsize(path)} bytes, expected at most {MAX_TRACE_BYTES}")
+    with _readable(path):
+        archive = zipfile.ZipFile(path)
+    with archive:
+        found = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+        _check_names(path, found.keys(), specs)
+        entries = {name: entry for name, entry in found.items() if name in specs}
+        with _readable(path):
+            headers = {name: _read_header(archive, entry) for name, entry in entries.items()}
+        _check_headers(path, headers, specs)
+        with _readable(path):
+            arrays = {name: _read_array(archive, entry) for name, entry in entries.items()}
+    return {
+        name: _checked_values(f"{path}: array {name}", array, specs[name]) for name, array in arrays.items()
+    }
+
+
+def _check_names(path: Path, names: Set[str], specs: Mapping[str, ArraySpec]) -> None:
     optional = [name for name, spec in specs.items() if spec.is_optional]
     required = [name for name in specs if name not in optional]
     listed = ", ".join(required) + (f", optionally {', '.join(optional)}" if optional else "")
     for name in required:
-        if name not in arrays:
+        if name not in names:
             raise UsageError(f"{path}: array {name} is missing; expected {listed}")
-    if unknown := sorted(arrays.keys() - specs.keys()):
-        log.warning("%s: not used: %s; expected %s", path, ", ".join(unknown), listed)
-    checked, sizes = {}, dict[str, tuple[int, str]]()
+    if unknown := sorted(names - specs.keys()):
+        log.warning("%s: not read: %s; expected %s", path, ", ".join(unknown)[:200], listed)
+
+
+class Header(NamedTuple):
+    """Shape and type of an array in a file."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turns an error in a damaged file into a UsageError. Only code of libraries runs below it."""
+    try:
+        yield
+    except Exception as error:  # zipfile, zlib and NumPy raise a dozen types
+        raise UsageError(f"{path}: not a readable .npz of arrays ({first_line(error)})") from None
+
+
+def _read_header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Header:
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others unpack without a bound
+        raise zipfile.BadZipFile(f"compression {entry.compress_type} of {entry.filename[:50]!r}")
+    with archive.open(entry) as file:
+        if npy.read_magic(file) == (1, 0):
+            shape, _, dtype = npy.read_array_header_1_0(file)
+        else:
+            shape, _, dtype = npy.read_array_header_2_0(file)
+    return Header(shape, dtype)
+
+
+def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(entry) as file:
+        array: np.ndarray = npy.read_array(file, allow_pickle=False)
+    return array
+
+
+def _check_headers(path: Path, headers: Mapping[str, Header], specs: Mapping[str, ArraySpec]) -> None:
+    sizes = dict[str, tuple[int, str]]()
     for name, spec in specs.items():
-        if name in arrays:
-            _check_shape(f"{path}: array {name}", arrays[name], spec, sizes)
-            checked[name] = _checked_values(f"{path}: array {name}", arrays[name], spec)
-    return checked
+        if name in headers:
+            found, kind = headers[name], str(spec.kind)
+            if kind == "numbers":
+                kind = "integer" if spec.limits else "floating"
+            if found.dtype.kind not in KINDS[kind] or (kind == "pcm" and found.dtype.itemsize != 2):
+                raise UsageError(f"{path}: array {name} is {found.dtype}, expected {kind}")
+            _check_shape(f"{path}: array {name}", found.shape, spec, sizes)
+    total = sum(math.prod(found.shape) * found.dtype.itemsize for found in headers.values())
+    if total > MAX_TRACE_BYTES:
+        raise UsageError(f"{path}: its arrays have {total} bytes, expected at most {MAX_TRACE_BYTES}")
 
 
-def _check_shape(what: str, array: np.ndarray, spec: ArraySpec, sizes: dict[str, tuple[int, str]]) -> None:
+def _check_shape(
+    what: str, shape: tuple[int, ...], spec: ArraySpec, sizes: dict[str, tuple[int, str]]
+) -> None:
     """`sizes` collects the shared sizes, and the array in which each was found first."""
-    sized = list(zip(array.shape, spec.shape, strict=False))
-    if array.ndim != len(spec.shape) or any(isinstance(size, int) and size != found for found, size in sized):
+    sized = list(zip(shape, spec.shape, strict=False))
+    if len(shape) != len(spec.shape) or any(
+        found < 0 or (isinstance(size, int) and size != found) for found, size in sized
+    ):
         expected = ["any" if size is None else size for size in spec.shape]
-        raise UsageError(f"{what} has shape {list(array.shape)}, expected {expected}")
+        raise UsageError(f"{what} has shape {list(shape)}, expected {expected}")
     for found, size in sized:
         if isinstance(size, str):
             before, where = sizes.setdefault(size, (found, what.rpartition(" ")[2]))
@@ -82,14 +147,14 @@ def _check_shape(what: str, array: np.ndarray, spec: ArraySpec, sizes: dict[str,
 
 
 def _checked_values(what: str, array: np.ndarray, spec: ArraySpec) -> np.ndarray:
-    kinds = {"numbers": np.integer if spec.limits else np.floating, "pcm": np.int16, "text": np.str_}
-    kind = kinds[spec.kind]
-    if not np.issubdtype(array.dtype, kind):
-        raise UsageError(f"{what} is {array.dtype}, expected {kind.__name__}")
     if spec.kind != "numbers":
         return array
-    if not np.isfinite(array).all():
-        raise UsageError(f"{what} holds values that are not finite")
+    if not spec.limits:
+        with np.errstate(over="ignore"):  # to infinity, which is refused
+            array = array.astype(np.float32)
+        if not np.isfinite(array).all():
+            raise UsageError(f"{what} holds values that are not finite in float32")
+        return array
     for column, limit in enumerate(spec.limits):
         values = array if len(spec.limits) == 1 else array[..., column]
         place = "" if len(spec.limits) == 1 else f"[..., {column}]"
@@ -97,7 +162,7 @@ def _checked_values(what: str, array: np.ndarray, spec: ArraySpec) -> np.ndarray
             raise UsageError(
                 f"{what}{place} has values from {values.min()} to {values.max()}, expected 0 to {limit - 1}"
             )
-    return array.astype(np.int64 if spec.limits else np.float32)
+    return array.astype(np.int64)
 
 
 def write_outputs(path: Path, outputs: Arrays) -> None:

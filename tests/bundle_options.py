@@ -27,7 +27,7 @@ def edit_manifest(bundle: Path, change) -> None:
     path.write_text(json.dumps(content))
 
 
-def vouch_for(bundle: Path, *names: str) -> None:
+def write_hashes(bundle: Path, *names: str) -> None:
     """Writes the hashes of damaged files into the manifest, which hides the damage."""
     edit_manifest(
         bundle,

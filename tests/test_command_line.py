@@ -25,8 +25,8 @@ from export.__main__ import main as export
 from export.commands.request import add_family_options, given_options
 from model.__main__ import main as model
 from runtime.__main__ import main as runtime
-from voxport.__main__ import COMMANDS
 from voxport.__main__ import main as voxport
+from voxport.commands import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 
@@ -160,6 +160,37 @@ def test_a_second_interruption_does_not_stop_the_clean_up(second):
     assert process.stderr.readline() == "voxport: interrupted\n"
     process.send_signal(second)  # while the interpreter ends
     assert process.wait(60) in (130, -second)
+    assert not process.stderr.read()
+
+
+SLOW_IMPORT = """
+import time
+print("importing", flush=True)
+time.sleep(60)
+"""
+SCRIPT = "import sys\nfrom voxport.__main__ import main\nsys.exit(main())"  # as pip installs it
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("-m", "voxport"), ("-c", SCRIPT), ("-m", "runtime"), ("-m", "export"), ("-m", "model")],
+    ids=["voxport", "script", "runtime", "export", "model"],
+)
+def test_an_interruption_while_modules_are_imported_prints_no_traceback(tmp_path, command):
+    (tmp_path / "argparse.py").write_text(SLOW_IMPORT)
+    path = os.pathsep.join((str(tmp_path), str(ROOT)))
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout and process.stderr
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == -signal.SIGINT
     assert not process.stderr.read()
 
 

@@ -49,11 +49,15 @@ def completions(line: str, folder: Path, modules: Path | None = None) -> list[st
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """Two bundles, one of them in the default place, and other folders."""
+    """Two bundles, one of them in the default place, two damaged ones, and another folder."""
     for name in ("artifacts/one", "two", "two.other"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("artifacts/one", "two"):
         (tmp_path / name / "manifest.json").write_text("{}")
+    (tmp_path / "two.other" / "deep").mkdir(parents=True)
+    (tmp_path / "two.other" / "deep" / "manifest.json").write_text("[" * 100_000)
+    (tmp_path / "two.other" / "pipe").mkdir()
+    os.mkfifo(tmp_path / "two.other" / "pipe" / "manifest.json")
     (tmp_path / "two" / "manifest.json").write_text('{"voices": {"cheerful": {}, "casual": {}}}')
     return tmp_path
 
@@ -74,6 +78,9 @@ def folder(tmp_path) -> Path:
         ("voxport say Hello --bundle two --voice c", ["cheerful", "casual"]),
         ("voxport say Hello --bundle artifacts/one --voice ", []),
         ("voxport say Hello --bundle missing --voice ", []),
+        ("voxport say Hello --bundle two.other/deep --voice ", []),
+        ("voxport say Hello --bundle two.other/pipe --voice ", []),
+        ("voxport info two.other/", ["two.other/deep", "two.other/pipe/"]),
         ("voxport transcribe a.wav --late ", ["wait", "drop"]),
         ("voxport completion f", ["fish"]),
     ],

@@ -15,8 +15,8 @@ from bundle.versions import version_text
 from export.__main__ import main as export
 from runtime.__main__ import main as runtime
 from runtime.commands import COMMANDS as RUNTIME
-from voxport.__main__ import COMMANDS
 from voxport.__main__ import main as voxport
+from voxport.commands import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 

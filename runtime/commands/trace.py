@@ -47,10 +47,10 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     bundle = Bundle(arguments.bundle)
     bundle.check_hashes()
-    try_first(bundle)
     constants, trace = read_constants(bundle.job), open_family(bundle.job.family).trace
     inputs = read_inputs(arguments.inputs, trace.inputs(constants))
     check_writable(arguments.output)
+    try_first(bundle)
     engine, files = open_engine(bundle, engine_options(arguments)), tokenizer_files(bundle)
     outputs = trace.run(engine, constants, inputs, arguments.live, files)
     write_outputs(arguments.output, outputs)

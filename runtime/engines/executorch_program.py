@@ -18,7 +18,7 @@ from bundle.spec import READ_METHOD, WRITE_METHOD, Bounds, StateSpec, TensorSpec
 HEADER = struct.Struct("<I4s4sIQQQ")
 FILE_IDENTIFIER, MAGIC = b"ET12", b"eh00"
 DTYPES = {"int32": 3, "int64": 4, "float16": 5, "float32": 6}  # ScalarType of ExecuTorch
-Type = tuple[tuple[int, ...], int]  # sizes and ScalarType
+TensorType = tuple[tuple[int, ...], int]  # sizes and ScalarType
 
 
 def check_file(path: Path) -> None:
@@ -64,24 +64,24 @@ def check_method(path: Path, metadata: Any, entries: Collection[ComponentEntry])
         else:
             continue
         for what, found, expected in pairs:
-            if not _fit(expected, found, exactly=what == "states"):
+            if not _types_match(expected, found, exactly=what == "states"):
                 raise IntegrityError(
                     f"{path}: method {name} has {what} {_text(found)}, the manifest says {_text(expected)} "
                     f"for {entry.name}; export the bundle again"
                 )
 
 
-def _types(count: int, metadata: Callable[[int], Any]) -> list[Type]:
+def _types(count: int, metadata: Callable[[int], Any]) -> list[TensorType]:
     return [(tuple(metadata(index).sizes()), metadata(index).dtype()) for index in range(count)]
 
 
-def _largest(spec: TensorSpec, dims: dict[str, Bounds]) -> Type:
+def _largest(spec: TensorSpec, dims: dict[str, Bounds]) -> TensorType:
     """The largest sizes. A multiple of a named dimension, as outputs have it, counts as 1."""
     sizes = [dims.get(size, (1, 1))[1] if isinstance(size, str) else size for size in spec.shape]
     return tuple(sizes), DTYPES[spec.dtype]
 
 
-def _block(entry: ComponentEntry, state: StateSpec) -> Type:
+def _block(entry: ComponentEntry, state: StateSpec) -> TensorType:
     """What one call reads or writes of a state: some rows of a cache, the whole of any other."""
     sizes = list(state.shape)
     if state.cache:
@@ -89,7 +89,7 @@ def _block(entry: ComponentEntry, state: StateSpec) -> Type:
     return tuple(sizes), DTYPES[state.dtype]
 
 
-def _fit(expected: list[Type], found: list[Type], exactly: bool) -> bool:
+def _types_match(expected: list[TensorType], found: list[TensorType], exactly: bool) -> bool:
     if exactly or len(expected) != len(found):
         return expected == found
     return all(
@@ -100,6 +100,6 @@ def _fit(expected: list[Type], found: list[Type], exactly: bool) -> bool:
     )
 
 
-def _text(types: list[Type]) -> str:
+def _text(types: list[TensorType]) -> str:
     names = {number: name for name, number in DTYPES.items()}
     return ", ".join(f"{names.get(dtype, dtype)} {list(sizes)}" for sizes, dtype in types)[:500] or "none"

@@ -35,7 +35,7 @@ def check_graph(path: Path, listed: Collection[str]) -> None:
             raise ValueError(f"it has {size} bytes, at most {MAX_GRAPH_BYTES} without its weights")
         for number, value in _fields(path.read_bytes()):
             if number == MODEL_FUNCTIONS:
-                raise ValueError("it has functions, which an export has not")
+                raise ValueError("it has functions; exports have none")
             if number == MODEL_GRAPH:
                 _check_nodes(value, listed)
     except (OSError, ValueError) as error:
@@ -47,7 +47,7 @@ def _check_nodes(graph: bytes, listed: Collection[str]) -> None:
         if number == GRAPH_NODE:
             _check_node(value)
         if number == GRAPH_SPARSE_INITIALIZER:
-            raise ValueError("it has sparse weights, which an export has not")
+            raise ValueError("it has sparse weights; exports have none")
         for location in _external_files(value) if number == GRAPH_INITIALIZER else ():
             if location not in listed:
                 raise ValueError(f"the manifest does not list {location[:100]!r}, where its weights are")
@@ -56,14 +56,14 @@ def _check_nodes(graph: bytes, listed: Collection[str]) -> None:
 def _check_node(node: bytes) -> None:
     for number, value in _fields(node):
         if number == NODE_OP_TYPE and value in CONTROL_FLOW:
-            raise ValueError("it has control flow, which an export has not")
+            raise ValueError("it has control flow; exports have none")
         for part, content in _fields(value) if number == NODE_ATTRIBUTE else ():
             if part in (ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS):
-                raise ValueError("it has control flow, which an export has not")
+                raise ValueError("it has control flow; exports have none")
             if part in (ATTRIBUTE_SPARSE_TENSOR, ATTRIBUTE_SPARSE_TENSORS):
-                raise ValueError("it has sparse weights, which an export has not")
+                raise ValueError("it has sparse weights; exports have none")
             if part in (ATTRIBUTE_TENSOR, ATTRIBUTE_TENSORS) and list(_external_files(content)):
-                raise ValueError("an attribute of a node is in another file, which an export has not")
+                raise ValueError("an attribute of a node is in another file; exports have no such attributes")
 
 
 def _external_files(tensor: bytes) -> Iterator[str]:
@@ -129,7 +129,7 @@ def check_session(session: Any, path: Path, entries: Collection[ComponentEntry])
 def _compare(what: str, expected: Shape, values: Collection[Any], component: str) -> None:
     found = {value.name: value.shape for value in values}
     for name in sorted({*expected, *found}):
-        if not _agree(expected.get(name), found.get(name)):
+        if not _shapes_match(expected.get(name), found.get(name)):
             raise IntegrityError(
                 f"{what} {name} is {found.get(name, 'missing')}, the manifest says "
                 f"{list(expected[name]) if name in expected else 'nothing of it'} for {component}; "
@@ -137,7 +137,7 @@ def _compare(what: str, expected: Shape, values: Collection[Any], component: str
             )
 
 
-def _agree(expected: tuple[Dimension, ...] | None, found: list[Any] | None) -> bool:
+def _shapes_match(expected: tuple[Dimension, ...] | None, found: list[Any] | None) -> bool:
     if expected is None or found is None or len(expected) != len(found):
         return False
     pairs = list(zip(expected, found, strict=True))[1:]

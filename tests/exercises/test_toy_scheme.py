@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bundle_options import vouch_for
+from bundle_options import write_hashes
 from exercises.toy_scheme import Int6Scheme
 
 import runtime
@@ -69,7 +69,7 @@ def test_a_changed_weight_fails(toy_bundles, toy_checkpoint, tmp_path, capsys):
     path = bundle / "decoder.onnx.data"
     content = path.read_bytes()
     path.write_bytes(bytes([content[0] ^ 16]) + content[1:])
-    vouch_for(bundle, path.name)
+    write_hashes(bundle, path.name)
     assert export(["verify", str(bundle), "--checkpoint", str(toy_checkpoint), "--steps", "20"]) == 4
     assert "prefill" in capsys.readouterr().err
 

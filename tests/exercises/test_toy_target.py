@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bundle_options import vouch_for
+from bundle_options import write_hashes
 
 import runtime
 from bundle.manifest import Bundle
@@ -47,7 +47,7 @@ def test_a_changed_weight_fails(bundle, toy_checkpoint, tmp_path, capsys):
     np.savez(path, **arrays)
     verify = ["verify", str(damaged), "--checkpoint", str(toy_checkpoint), "--steps", "20"]
     assert export(verify) == 5  # the hash
-    vouch_for(damaged, path.name)
+    write_hashes(damaged, path.name)
     capsys.readouterr()
     assert export(verify) == 4  # the numbers
     assert "y" in capsys.readouterr().err

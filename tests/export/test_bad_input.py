@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from bundle_options import QUANT, edit_manifest, vouch_for
+from bundle_options import QUANT, edit_manifest, write_hashes
 from safetensors.numpy import load_file, save_file
 
 from export.__main__ import main as export
@@ -181,11 +181,11 @@ def test_verify_refuses_another_voice_and_another_tokenizer(onnx_copy, capsys):
     path = onnx_copy / "voices" / "fr_male.safetensors"
     rows = load_file(path)["embedding"]
     save_file({"embedding": -rows}, path)
-    vouch_for(onnx_copy, "voices/fr_male.safetensors")
+    write_hashes(onnx_copy, "voices/fr_male.safetensors")
     assert export(["verify", str(onnx_copy), "--steps", "1"]) == 5
     assert "fr_male" in one_line(capsys)
     (onnx_copy / "tekken.json").write_text((onnx_copy / "tekken.json").read_text() + "\n")
-    vouch_for(onnx_copy, "tekken.json")
+    write_hashes(onnx_copy, "tekken.json")
     assert export(["verify", str(onnx_copy), "--steps", "1"]) == 5
     assert "tokenizer" in one_line(capsys)
 

@@ -6,7 +6,7 @@ from math import comb
 import numpy as np
 import onnx
 import pytest
-from bundle_options import vouch_for
+from bundle_options import write_hashes
 
 from export.__main__ import main as export
 from export.verify.comparison import FLOAT_BAR, Comparison, measure, most_by_chance
@@ -34,7 +34,7 @@ def edit_graph(bundle, name, change) -> None:
     model = onnx.load(path, load_external_data=False)
     change(model.graph)
     onnx.save(model, path)
-    vouch_for(bundle, name)
+    write_hashes(bundle, name)
 
 
 def rename_output(graph, old: str, new: str) -> None:
@@ -127,7 +127,7 @@ def test_a_changed_weight_fails(onnx_copy, capsys):
     content[start : start + length] = bytes(byte ^ 1 for byte in content[start : start + length])
     (onnx_copy / "backbone.onnx.data").write_bytes(content)
     assert verify(onnx_copy) == 5  # the hash
-    vouch_for(onnx_copy, "backbone.onnx.data")
+    write_hashes(onnx_copy, "backbone.onnx.data")
     assert verify(onnx_copy) == 4  # the numbers
     assert "hidden" in capsys.readouterr().err
 
@@ -151,7 +151,7 @@ def test_what_is_too_small_for_any_output_is_read_back(onnx_copy):
     content = np.fromfile(weights, np.float32)
     content[int(place["offset"]) // 4] *= 1.02
     content.tofile(weights)
-    vouch_for(onnx_copy, weights.name)
+    write_hashes(onnx_copy, weights.name)
     edit_graph(onnx_copy, "acoustic_step.onnx", float_activations)
     assert verify(onnx_copy) == 4
     failed = [row for row in report(onnx_copy) if not row["passed"]]

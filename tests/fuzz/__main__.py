@@ -102,7 +102,7 @@ def _preload() -> None:
 
 
 def _run_cases(arguments: argparse.Namespace, sources: Sources, work: Path) -> dict:
-    counts, codes, spent, failures = Counter(), Counter(), Counter(), []
+    counts, codes, failures = Counter(), Counter(), []
     started = time.monotonic()
     for index in range(arguments.first, arguments.first + arguments.cases):
         for area in arguments.areas:
@@ -111,7 +111,6 @@ def _run_cases(arguments: argparse.Namespace, sources: Sources, work: Path) -> d
             folder = work / "case"
             command, outcome, fault = _run_case(area, arguments.seed, index, folder, sources)
             counts[area] += 1
-            spent[area] += round(outcome.seconds, 1)
             codes[f"{area} {outcome.code}"] += 1
             if fault:
                 failures.append(_failure(area, arguments.seed, index, command, outcome, fault))

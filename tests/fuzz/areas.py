@@ -75,7 +75,7 @@ def voice(rng: random.Random, folder: Path, sources: Sources) -> Command:
     content = mutate_safetensors(rng, own.read_bytes())
     if rng.random() < 0.5:
         own.write_bytes(content)
-        _vouch(rng, bundle, own)
+        _write_hash(rng, bundle, own)
         return _say(rng, bundle, "--voice", own.stem)
     (folder / "voice.safetensors").write_bytes(content)
     return _say(rng, bundle, "--voice", "voice.safetensors")
@@ -101,7 +101,7 @@ def tokenizer(rng: random.Random, folder: Path, sources: Sources) -> Command:
     else:
         document = mutate_json(rng, document)
     path.write_bytes(write_json(rng, document))
-    _vouch(rng, bundle, path)
+    _write_hash(rng, bundle, path)
     return _use(rng, bundle)
 
 
@@ -116,7 +116,7 @@ def onnx(rng: random.Random, folder: Path, sources: Sources) -> Command:
         path.write_bytes(model.SerializeToString())
     else:
         path.write_bytes(mutate_bytes(rng, path.read_bytes()))
-    _vouch(rng, bundle, path)
+    _write_hash(rng, bundle, path)
     return _use(rng, bundle)
 
 
@@ -128,7 +128,7 @@ def executorch(rng: random.Random, folder: Path, sources: Sources) -> Command:
     program = int.from_bytes(content[16:24], "little")  # of the extended header: size of the flatbuffer
     start, end = rng.choice([(0, 64), (32, program), (32, program), (program, len(content))])
     path.write_bytes(mutate_bytes(rng, content, start, end))
-    _vouch(rng, bundle, path)
+    _write_hash(rng, bundle, path)
     return _say(rng, bundle)
 
 
@@ -145,7 +145,7 @@ def coreml(rng: random.Random, folder: Path, sources: Sources) -> Command:
         path.write_bytes(write_json(rng, mutate_json(rng, json.loads(path.read_text()))))
     else:
         path.write_bytes(mutate_bytes(rng, path.read_bytes()))
-    _vouch(rng, bundle, path)
+    _write_hash(rng, bundle, path)
     package = next(part for part in path.parents if part.suffix == ".mlpackage")
     if rng.random() < 0.3:
         return Command(("mil", str(package.relative_to(folder))))
@@ -197,6 +197,22 @@ def audio(rng: random.Random, folder: Path, sources: Sources) -> Command:
         return Command(("transcribe", "-", "--live", *options), stdin=content)
     (folder / "sound.wav").write_bytes(content)
     return Command(("transcribe", "sound.wav", "-o", "out.txt", *options), output="out.txt")
+
+
+def trace(rng: random.Random, folder: Path, sources: Sources) -> Command:
+    """Arrays of wrong names, types and shapes, and damaged files."""
+    bundle = _copy(sources.recognition, folder)
+    sound = np.ones((rng.choice([0, 1, 1280, 4000]), *rng.choice([(), (), (1,)])))
+    arrays = {"audio": (sound * rng.choice([0, 0.1, 1e30, np.nan])).astype(rng.choice(["<f4", ">f8", "U9"]))}
+    if rng.random() < 0.5:
+        arrays[rng.choice(["delay", "codes", "\x1b"])] = np.array(
+            rng.choice([[6], [10**6], [-1], [], [1e30]])
+        )
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    content = file.getvalue()
+    (folder / "in.npz").write_bytes(mutate_bytes(rng, content) if rng.random() < 0.6 else content)
+    return Command(("trace", bundle.name, "--inputs", "in.npz", "-o", "out.npz"), output="out.npz")
 
 
 def text(rng: random.Random, folder: Path, sources: Sources) -> Command:
@@ -259,6 +275,7 @@ AREAS: dict[str, Callable[[random.Random, Path, Sources], Command]] = {
         coreml,
         checkpoint,
         audio,
+        trace,
         text,
         options,
     )
@@ -278,8 +295,8 @@ def _copy(source: Path, folder: Path) -> Path:
     return Path(shutil.copytree(source, folder / "input"))
 
 
-def _vouch(rng: random.Random, bundle: Path, path: Path) -> None:
-    """Mostly writes the hash of the damaged file into the manifest, as who made the bundle would."""
+def _write_hash(rng: random.Random, bundle: Path, path: Path) -> None:
+    """Usually writes the hash of the damaged file into the manifest, as the author of a bundle could."""
     if rng.random() < 0.85:
         document = json.loads((bundle / MANIFEST).read_text())
         document["files"][path.relative_to(bundle).as_posix()] = file_entry(path).model_dump()

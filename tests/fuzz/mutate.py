@@ -185,8 +185,8 @@ def mutate_safetensors(rng: random.Random, content: bytes) -> bytes:
     header = json.dumps(mutate_json(rng, json.loads(content[8 : 8 + size]))).encode()
     if rng.random() < 0.7:
         header += b" " * (-len(header) % 8)
-    claimed = rng.choice(NUMBERS) % 2**64 if rng.random() < 0.1 else len(header)
-    return struct.pack("<Q", claimed) + header + content[8 + size :]
+    header_length = rng.choice(NUMBERS) % 2**64 if rng.random() < 0.1 else len(header)
+    return struct.pack("<Q", header_length) + header + content[8 + size :]
 
 
 def mutate_message(rng: random.Random, message: Any) -> None:

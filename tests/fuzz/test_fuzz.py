@@ -20,6 +20,7 @@ AREAS = (
     "coreml",
     "checkpoint",
     "audio",
+    "trace",
     "text",
     "options",
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bundle_options import QUANT, edit_manifest, vouch_for
+from bundle_options import QUANT, edit_manifest, write_hashes
 from support.rounding import float16_bar, float32_bar
 
 from bundle.errors import UsageError
@@ -129,7 +129,7 @@ def edit(bundle: Path, package: str, change) -> None:
     spec = ct.utils.load_spec(str(path))
     change(spec)
     path.write_bytes(spec.SerializeToString())
-    vouch_for(bundle, f"{package}/{MODEL}")
+    write_hashes(bundle, f"{package}/{MODEL}")
 
 
 def operations(spec, function: str, kind: str) -> list:

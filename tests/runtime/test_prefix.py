@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bundle_options import vouch_for
+from bundle_options import write_hashes
 from safetensors.numpy import load_file, save_file
 
 from bundle.errors import UsageError
@@ -85,7 +85,7 @@ def test_voices_of_equal_length_do_not_share_rows(copy):
     one, two = sorted((copy / "voices").glob("*.safetensors"))[:2]
     rows = load_file(one)["embedding"]
     save_file({"embedding": rows[::-1].copy()}, two)
-    vouch_for(copy, two.relative_to(copy).as_posix())
+    write_hashes(copy, two.relative_to(copy).as_posix())
     expected = {}
     for voice in (one.stem, two.stem):
         expected[voice] = spoken(copy, voice=voice)

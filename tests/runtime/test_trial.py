@@ -5,9 +5,11 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from bundle_options import write_hashes
 
 from bundle.errors import IntegrityError
 from bundle.manifest import MANIFEST, Bundle
@@ -81,3 +83,29 @@ def test_the_programs_are_called_in_another_process(bundles, tmp_path, monkeypat
     copy = shutil.copytree(bundles / "executorch", tmp_path / "bundle")
     trial.try_once(Bundle(copy))
     assert len(list((tmp_path / "cache" / "voxport" / "tried").iterdir())) == 1
+
+
+def abort_on_call(bundle: Path, name: str) -> None:
+    """Changes the first operator of a program: its first argument is a value that is no tensor."""
+    from executorch.exir._serialize._program import deserialize_pte_binary, serialize_pte_binary
+    from executorch.exir.schema import KernelCall, Tensor
+
+    file = deserialize_pte_binary((bundle / name).read_bytes())
+    plan = file.program.execution_plan[0]
+    calls = (instruction.instr_args for instruction in plan.chains[0].instructions)
+    call = next(call for call in calls if isinstance(call, KernelCall))
+    call.args[0] = next(index for index, value in enumerate(plan.values) if not isinstance(value.val, Tensor))
+    (bundle / name).write_bytes(bytes(serialize_pte_binary(file)))
+    write_hashes(bundle, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["verify", "bench"])
+def test_a_program_that_aborts_does_not_end_the_command(bundles, tmp_path, command):
+    copy = shutil.copytree(bundles / "executorch", tmp_path / "bundle")
+    abort_on_call(copy, "acoustic_step.pte")
+    done = subprocess.run(
+        [sys.executable, "-m", "export", command, str(copy)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 5, done.stderr
+    assert f"the engine ended with signal {signal.SIGABRT:d}; fetch" in done.stderr.splitlines()[-1]
