@@ -22,4 +22,5 @@ MAX_VOICE_ROWS = 2**13  # 11 minutes at 12.5 rows per second; published voices h
 MAX_VOICE_BYTES = 2**28  # of a voice file: more than MAX_VOICE_ROWS rows of the published width in float32
 MAX_SPECIAL_TOKENS = 2**16  # tokenizers of the published models have 1,000
 MAX_TOKENIZER_BYTES = 2**28  # published: 15 MB
+MAX_CODE_FRAMES = 45_000  # that are decoded at once: an hour at 12.5 per second, 0.35 GB of samples
 MAX_TRACE_BYTES = 2**28  # of the inputs of a trace; the noise of a Qwen3-TTS frame takes 0.14 MB

@@ -4,6 +4,7 @@ The constants are measured with exports of the published size and of the smalles
 AVX-512. `speed` scales the times to the current machine.
 """
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -33,8 +34,8 @@ class GraphWeights:
     """Weights of one graph.
 
     Without folded constants: their `count`, and bytes. `stored` is the size in the recipe's types. `read` is
-    what one call reads from memory; the few rows of a table count as none. `loaded` and `packed` are the size
-    in memory before and after packing.
+    what one call reads from memory, some of it several times; the few rows of a table count as none. `loaded`
+    and `packed` are the size in memory before and after packing.
 
     With folded constants: `largest` is the number of values of the largest tensor, and `products` the number
     of matrices and kernels of convolutions.
@@ -56,6 +57,7 @@ def graph_weights(resolved: Resolved, float_bytes: int) -> dict[str, GraphWeight
 
 def _graph_weights(resolved: Resolved, graph: str, float_bytes: int) -> GraphWeights:
     source, recipe, found = resolved.source, resolved.recipes[graph], GraphWeights()
+    reads = source.family.reads(source.config, graph)
     # a tied weight is in both graphs
     for name, parameter in source.root().named_parameters(remove_duplicate=False):
         path, count = name.removesuffix(".weight"), parameter.numel()
@@ -72,7 +74,10 @@ def _graph_weights(resolved: Resolved, graph: str, float_bytes: int) -> GraphWei
         storage = scheme.storage(parameter.shape) if scheme else floats
         found.count += count
         found.stored += storage.artifact
-        found.read += 0 if is_table else storage.artifact
+        if not is_table:
+            found.read += storage.artifact * math.prod(
+                n for part, n in reads.items() if is_below(name, (part,))
+            )
         found.loaded += storage.loaded
         found.packed += storage.packed
     return found

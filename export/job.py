@@ -45,7 +45,7 @@ def make_job(resolved: Resolved, target: Target, name: str) -> ExportJob:
             for component in resolved.components(target.layout)
         ),
         licence=source.licence,
-        tools=versions | {"voxport": _code_hash()},
+        tools=versions | {"voxport": code_hash()},
     )
 
 
@@ -94,7 +94,7 @@ def graph_key(job: ExportJob, graph: str) -> str:
 
 
 @cache
-def _code_hash() -> str:
+def code_hash() -> str:
     """The version of voxport, because its code decides the bytes of an artifact."""
     root = Path(__file__).parent.parent
     paths = (path for package in PACKAGES for path in sorted((root / package).rglob("*.py")))

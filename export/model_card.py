@@ -17,7 +17,7 @@ def model_card(manifest: Manifest, source: Source) -> str:
     Weights that are random, or not of the published shapes, have no `license` and no `base_model`.
     """
     job, family = manifest.job, source.family
-    release = family.release_of(source.checkpoint)
+    release = family.release_of(source.checkpoint, source.config)
     content: dict[str, Any] = {}
     if release:
         content = {"license": release.licence, "base_model": release.name, "base_model_relation": "quantized"}

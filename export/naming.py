@@ -7,7 +7,7 @@ from typing import Any
 
 from bundle.manifest import ExportJob
 from export.job import first_difference
-from export.resolve import Resolved
+from export.resolve import Resolved, default_recipe
 from export.targets.base import Target
 
 MAX_NAME = 150  # bytes; a file system takes 255, and the hidden folder of an export has a longer name
@@ -23,11 +23,15 @@ def bundle_name(resolved: Resolved, checkpoint: str, target: Target) -> str:
     request, family = resolved.request, resolved.source.family
     parts = [checkpoint, target.name, request.quant]
     overrides = sorted(set(request.quant_for))
-    parts += [f"{component}-{recipe}" for component, recipe in overrides if recipe != request.quant]
+    parts += [
+        f"{component}-{recipe}"
+        for component, recipe in overrides
+        if recipe != default_recipe(family, request.quant, resolved.graph_of.get(component, component))
+    ]
     if request.rules:
         parts.append(f"rules-{_digest(request.rules)}")
     parts += _changed_options(resolved)
-    if resolved.cache_length != family.default_cache(resolved.source.config):
+    if resolved.cache_length != family.default_cache(resolved.source.config, resolved.options):
         parts.append(f"cache-{resolved.cache_length}")
     if target.compute_precision != target.compute_precisions[0]:
         parts.append(target.compute_precision)

@@ -11,13 +11,16 @@ import torch
 from pydantic import BaseModel, ValidationError
 from torch import nn
 
-from bundle.errors import RecipeError, UsageError
+from bundle.errors import CheckpointError, RecipeError, UsageError
 from bundle.manifest import ExportRequest, FileEntry, file_entry, first_fault
 from bundle.spec import LayoutName
 from model.checkpoint import is_below
 from model.component import Component
 from model.families import family_of, open_family
-from quantize.recipe import Recipe, Rule, find_recipe, parse_rule
+from model.family import Family
+from model.mlx import MLX_WEIGHTS
+from model.stored_weights import is_for_mlx
+from quantize.recipe import Recipe, Rule, at_least_8_bits, find_recipe, parse_rule
 
 MAX_REFERENCE_BYTES = 2e9  # of float32 weights that a reference may hold beside the model that is verified
 MIN_CACHE_LENGTH = 64  # rows that verification writes: twice its longest call, and one teacher-forced run
@@ -35,7 +38,15 @@ class Source:
         self.config = self.family.load_config(folder)
         self.checkpoint = self.family.open_checkpoint(folder)
         self.family.format.check_tokenizer(folder)
-        self._root = self.family.open_root(self.config, self.checkpoint)
+        self._root = self._open_root()
+
+    def _open_root(self) -> nn.Module:
+        try:
+            return self.family.open_root(self.config, self.checkpoint)
+        except CheckpointError:
+            if is_for_mlx(self.folder, self.family, self.config):
+                raise CheckpointError(f"{self.folder}: {MLX_WEIGHTS}") from None
+            raise
 
     def root(self) -> nn.Module:
         """A new root module on the meta device."""
@@ -49,7 +60,7 @@ class Source:
     @property
     def licence(self) -> str:
         """Licence of the weights, for people."""
-        return self.family.licence_of(self.checkpoint)
+        return self.family.licence_of(self.checkpoint, self.config)
 
     @property
     def tokenizer_files(self) -> tuple[str, ...]:
@@ -117,7 +128,7 @@ def resolve(source: Source, request: ExportRequest) -> Resolved:
     except ValidationError as error:
         raise UsageError(first_fault(error), field=str(error.errors()[0]["loc"][0])) from None
     longest = source.family.longest_cache(source.config)
-    length = request.cache_length or source.family.default_cache(source.config)
+    length = request.cache_length or source.family.default_cache(source.config, options)
     if request.cache_length and not MIN_CACHE_LENGTH <= length <= longest:
         raise RecipeError(
             f"cache_length {length}: expected {MIN_CACHE_LENGTH} to {longest} rows", field="cache_length"
@@ -142,11 +153,18 @@ def _resolve_recipes(source: Source, request: ExportRequest, graphs: dict[str, s
     chosen = _overrides(request, graphs)
     protected = tuple(Rule(path, None, None) for path in source.family.high_precision)
     recipes = {
-        graph: find_recipe(chosen.get(graph, request.quant)).with_rules(rules + protected)
+        graph: find_recipe(chosen.get(graph, default_recipe(source.family, request.quant, graph))).with_rules(
+            rules + protected
+        )
         for graph in dict.fromkeys(graphs.values())
     }
     _check_shapes(source, recipes)
     return recipes
+
+
+def default_recipe(family: Family, quant: str, graph: str) -> str:
+    """Name of the recipe of `graph` where the recipe of all is `quant`. Raises RecipeError."""
+    return at_least_8_bits(quant) if graph in family.eight_bits else quant
 
 
 def _overrides(request: ExportRequest, graphs: dict[str, str]) -> dict[str, str]:

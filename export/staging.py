@@ -1,7 +1,7 @@
 """A hidden folder that gets its name when it is complete, and is removed when anything fails.
 
 A run that is interrupted or killed leaves it with the finished graphs, which the next run may reuse. So does
-a run whose artifacts do not match eager.
+a run whose artifacts do not match eager, and one that fills the disk.
 """
 
 import errno
@@ -21,6 +21,7 @@ from bundle.interruption import uninterrupted
 from bundle.manifest import FileEntry, Record, WeightError, file_entry
 
 RECORD, REPORT = "resume.json", "verify.json"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
@@ -48,7 +49,7 @@ def staging(out: Path) -> Iterator[Path]:
                 raise
             _replace(folder, out)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno in FULL:
             raise ExportError(
                 f"{out.parent}: no space left on the disk; free some or use another output folder"
             ) from None
@@ -61,7 +62,7 @@ def staging(out: Path) -> Iterator[Path]:
 
 
 def _clean_up(folder: Path, error: BaseException) -> None:
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt) or (isinstance(error, OSError) and error.errno in FULL):
         if not remove_unrecorded(folder):
             folder.rmdir()
     elif isinstance(error, VerificationError):
@@ -142,9 +143,7 @@ class ResumeCache:
         temporary.mkdir()
         weight_error = lower(temporary)
         files = {file: file_entry(temporary / file) for file in files_below(temporary)}
-        for path in list(temporary.iterdir()):
-            os.replace(path, self._folder / path.name)
-        temporary.rmdir()
+        _move(temporary, self._folder)
         self._graphs[name] = FinishedGraph(key=key, files=files, weight_error=weight_error)
         self._record()
         return self._graphs[name]
@@ -152,6 +151,16 @@ class ResumeCache:
     def _record(self) -> None:
         content = json.dumps({name: graph.model_dump() for name, graph in self._graphs.items()}, indent=1)
         write_whole(self._folder / RECORD, content.encode())
+
+
+def _move(source: Path, target: Path) -> None:
+    """Moves what is in `source` into `target`, where folders of the same name may be."""
+    for path in list(source.iterdir()):
+        if path.is_dir() and (target / path.name).is_dir():
+            _move(path, target / path.name)
+        else:
+            os.replace(path, target / path.name)
+    source.rmdir()
 
 
 def remove_unrecorded(folder: Path, *others: str) -> bool:

@@ -56,6 +56,17 @@ class Checkpoint:
     def dtype(self, name: str) -> str:
         return self._entries[name].dtype
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._entries[name].shape
+
+    def path(self, name: str) -> Path:
+        """The file of a tensor."""
+        return self._entries[name].path
+
+    def metadata(self, name: str) -> dict[str, str]:
+        """The metadata of the file of a tensor."""
+        return _metadata(self._entries[name].path)
+
     def tensor(self, name: str) -> torch.Tensor:
         """The tensor as stored (bfloat16 stays bfloat16). Raises CheckpointError where a value is not finite.
 
@@ -66,7 +77,7 @@ class Checkpoint:
         with safe_open(entry.path, framework="pt") as file:
             tensor: torch.Tensor = file.get_tensor(entry.stored_name)
         # minimum and maximum propagate NaN, and cost a fiftieth of isfinite over all values
-        if not all(map(torch.isfinite, tensor.aminmax())):
+        if tensor.is_floating_point() and not all(map(torch.isfinite, tensor.aminmax())):
             raise CheckpointError(
                 f"{entry.path}: tensor {name}: holds values that are not finite; fetch it again"
             )
@@ -92,6 +103,12 @@ class Checkpoint:
             name for name in self.names - expected.keys() if not unused or not name.startswith(unused)
         )
         faults = []
+        ends = {name.rpartition(".")[2] for name in extra}
+        if {"scales", "biases"} <= ends:
+            raise CheckpointError(
+                f"{self._entries[extra[0]].path}: tensor {extra[0]}: the weights were quantised for MLX; "
+                "give the published checkpoint, or first run: voxport convert FOLDER OUT --to published"
+            )
         if absent:
             faults.append(
                 f"{self._expected_file(absent[0])}: tensor {_first_of(absent)} missing; "

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PARAMS = "params.json"
 WEIGHTS = "consolidated.safetensors"
-INDEX = f"{WEIGHTS}.index.json"  # names the shards of weights that are split
+INDEX_SUFFIX = ".index.json"  # behind the name of a weight file that is split; names its shards
 RANDOM_WEIGHTS = "random_weights"  # key of the metadata in weight files that voxport wrote
 TOKENIZER = "tekken.json"
 
@@ -56,15 +56,22 @@ class CheckpointFormat(ABC):
         """Paths of the configuration files, below `folder`."""
 
     @abstractmethod
+    def single_files(self, folder: Path) -> list[WeightFile]:
+        """The files of weights that are not split, in a fixed order, whether they exist or not."""
+
     def weight_files(self, folder: Path) -> list[WeightFile]:
-        """The files of the weights, in a fixed order, whether they exist or not."""
+        """The files of the weights, in a fixed order, whether they exist or not. An index may name shards of
+        one. Raises CheckpointError.
+        """
+        files = self.single_files(folder)
+        return [WeightFile(path, file.prefix) for file in files for path in weight_paths(file.path)]
 
     def tokenizer_files(self, folder: Path) -> list[str]:
         """Paths of the tokenizer files that exist, below `folder`."""
         return []
 
     def voice_files(self, folder: Path) -> list[str]:
-        """Paths of the voice files that exist, below `folder`."""
+        """Paths of the voice files that exist, below `folder`. Raises CheckpointError on two of one voice."""
         return []
 
     def voices(self, folder: Path, config: Any) -> dict[str, torch.Tensor]:
@@ -120,11 +127,8 @@ class MistralFormat(CheckpointFormat):
     def config_files(self, folder: Path) -> list[str]:
         return [PARAMS]
 
-    def weight_files(self, folder: Path) -> list[WeightFile]:
-        index = folder / INDEX
-        if (folder / WEIGHTS).exists() or not index.is_file():
-            return [WeightFile(folder / WEIGHTS)]
-        return [WeightFile(folder / name) for name in _shards(index)]
+    def single_files(self, folder: Path) -> list[WeightFile]:
+        return [WeightFile(folder / WEIGHTS)]
 
     def tokenizer_files(self, folder: Path) -> list[str]:
         return [TOKENIZER] if (folder / TOKENIZER).is_file() else []
@@ -139,6 +143,14 @@ def not_json(path: Path) -> str | None:
     return None
 
 
+def weight_paths(path: Path) -> list[Path]:
+    """A weight file, or the shards that an index beside it names. Raises CheckpointError."""
+    index = path.with_name(path.name + INDEX_SUFFIX)
+    if path.exists() or not index.is_file():
+        return [path]
+    return [path.with_name(name) for name in _shards(index)]
+
+
 def _shards(index: Path) -> list[str]:
     """Names of the files that an index of weights lists. Raises CheckpointError."""
     reason = unfinished(index) or not_json(index)
@@ -147,7 +159,7 @@ def _shards(index: Path) -> list[str]:
     content = json.loads(index.read_text(encoding="utf-8"))
     table = content.get("weight_map") if isinstance(content, dict) else None
     names = list(table.values()) if isinstance(table, dict) else []
-    if not names or not all(isinstance(name, str) and name == Path(name).name for name in names):
+    if not names or not all(isinstance(name, str) and name and name == Path(name).name for name in names):
         raise CheckpointError(
             f"{index}: expected `weight_map` from tensors to files beside it; fetch it again"
         )

@@ -5,13 +5,15 @@ The table, `family_of`, `format_of` and `options_of` import no torch.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bundle.errors import CheckpointError, CheckpointNotFound, ConfigError, UnknownFamily, VoxportError
-from model.download import partial_downloads, snapshots
+from model.download import partial_downloads, snapshots, unfinished
+from model.mlx import CONFIG as MLX_CONFIG
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -57,12 +59,26 @@ def family_of(checkpoint: Path) -> str:
     for key, found in formats.items():
         if found.detect(checkpoint):
             return key
+    if (key := _mlx_family(checkpoint)) in FAMILIES:
+        return key
     known = ", ".join(f"{formats[key].marker} ({row.title})" for key, row in FAMILIES.items())
     names = dict.fromkeys(name for found in formats.values() for name in found.config_files(checkpoint))
     present = [name for name in names if (checkpoint / name).is_file()]
+    for name in present:
+        if reason := unfinished(checkpoint / name):
+            raise ConfigError(f"{checkpoint / name}: {reason}")
     if present:
         raise ConfigError(f"{checkpoint / present[0]}: describes no known model; expected one of {known}")
     raise _not_a_checkpoint(checkpoint, f"it has no {' and no '.join(names)}")
+
+
+def _mlx_family(folder: Path) -> str:
+    """`model_type` of a folder of mlx-audio, which is the key of the family there too; empty without one."""
+    try:
+        content = json.loads((folder / MLX_CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return ""
+    return str(content.get("model_type", "")) if isinstance(content, dict) else ""
 
 
 def _not_a_checkpoint(folder: Path, reason: str) -> VoxportError:

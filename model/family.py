@@ -1,22 +1,24 @@
 """`Family`: the hooks of a model family."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from pydantic import BaseModel
 from torch import nn
 
-from bundle.errors import CheckpointNotFound
+from bundle.errors import CheckpointError, CheckpointNotFound
 from bundle.manifest import NO_LICENCE_NEEDED
 from bundle.spec import LayoutName
-from model.checkpoint import Checkpoint, expected_tensors
+from model.checkpoint import Checkpoint, Shapes, expected_tensors
 from model.checkpoint_format import CheckpointFormat
 from model.component import Component
+from model.mlx import CONFIG as MLX_CONFIG
+from model.mlx import MLX_WEIGHTS, NO_MLX, MlxModel, read_mlx_config
 
 # Any: each family has its own class of configuration, of options and of checkpoint holder, which callers only
 # pass on.
@@ -71,10 +73,18 @@ class VerificationPlan:
     chunked: tuple[ChunkedComponent, ...] = ()
     approximations: tuple[Approximation, ...] = ()
 
+    def among(self, components: Collection[str]) -> "VerificationPlan":
+        """Without the sequences of components that the options of an export leave out."""
+        return replace(
+            self,
+            decoders=tuple(each for each in self.decoders if {each.prefill, each.step} <= set(components)),
+            chunked=tuple(each for each in self.chunked if each.whole in components),
+        )
+
 
 @dataclass(frozen=True)
 class Release:
-    """The published checkpoint of a family, in the terms of model hubs.
+    """A published checkpoint of a family, in the terms of model hubs.
 
     name: `owner/name` on the hub.
     licence: the hub's id of the licence of weights and voices.
@@ -84,6 +94,14 @@ class Release:
     name: str
     licence: str
     size: str = "full"
+
+
+class Tensors(Protocol):
+    """What tells a release: whether the weights are random, and which tensors there are."""
+
+    is_random: bool
+
+    def has(self, expected: Shapes) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -126,9 +144,11 @@ class Family:
         licence: of the published weights, for people.
         task: the hub's name of what the model does, as in `text-to-speech`.
         languages: codes of ISO 639-1.
-        release: the published checkpoint; None if there is none.
+        releases: the published checkpoints.
+        variant(config): tells apart releases of equal shapes.
     Configuration and files:
         format: the files of a checkpoint.
+        mlx: the files, names and layouts of mlx-audio; without a `model_type` where it lacks the family.
         parse_config(content, source), load_config(folder): the checked configuration.
         options: class of the options.
         option_defaults(config): defaults that depend on the configuration, by option.
@@ -139,14 +159,18 @@ class Family:
         unused: prefixes of tensor names that a checkpoint may have and no graph needs, with what would use
             them.
         high_precision: patterns of module paths that are kept as floats unless a rule says otherwise.
+        eight_bits: graphs whose weights have at least 8 bits unless `quant_for` says otherwise.
+        exceeds_half: graphs with values that half precision may not hold. Targets compute them in float32.
         constant: patterns of module paths that are folded into constants at export.
+        reads(config, graph): how often one call of a graph reads the weights below a module path, where it
+            is not once.
         parameter_groups: title of the parameters whose names begin with a prefix.
     Graphs:
         components(config, options, cache_length, layout): the components, without touching a module.
         build(graph, root, config, options, cache_length): the module of a graph from its loaded weights.
             Fusing removes weights from `root`, so a graph is built once from a root.
-        longest_cache(config), default_cache(config): bound and default of `cache_length`, in rows; at least
-            64, also without a cache.
+        longest_cache(config), default_cache(config, options): bound and default of `cache_length`, in rows;
+            at least 64, also without a cache.
         verification: the components that verification calls in sequence.
     Texts:
         summary(config): rows of a configuration, for `inspect`.
@@ -168,17 +192,22 @@ class Family:
     components: Callable[[Config, Options, int, LayoutName], tuple[Component, ...]]
     build: Callable[[str, Root, Config, Options, int], nn.Module]
     longest_cache: Callable[[Config], int]
-    default_cache: Callable[[Config], int]
+    default_cache: Callable[[Config, Options], int]
     verification: VerificationPlan
     parameter_groups: dict[str, str]
     summary: Callable[[Config], list[tuple[str, str]]]
     calls: Callable[[dict[str, Any], dict[str, Any]], str]
     synthetic: Synthetic
+    mlx: MlxModel = NO_MLX
     option_defaults: Callable[[Config], dict[str, Any]] = lambda config: {}
-    release: Release | None = None
+    releases: tuple[Release, ...] = ()
+    variant: Callable[[Config], str] = lambda config: ""
     unused: dict[str, str] = field(default_factory=dict)
     high_precision: tuple[str, ...] = ()
+    eight_bits: tuple[str, ...] = ()
+    exceeds_half: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
+    reads: Callable[[Config, str], dict[str, int]] = lambda config, graph: {}
 
     def build_root(self, config: Config) -> nn.Module:
         """The holder of all tensors on the meta device: shapes without storage."""
@@ -190,6 +219,13 @@ class Family:
         root = self.build_root(config)
         checkpoint.check(expected_tensors(root), tuple(self.unused))
         return root
+
+    def config_of(self, folder: Path) -> Config:
+        """The configuration of a published folder, or of a folder of mlx-audio. Raises CheckpointError."""
+        name = self.mlx.published_config
+        if name and not (folder / name).is_file() and (content := read_mlx_config(folder)):
+            return self.parse_config(self.mlx.restored(content), str(folder / MLX_CONFIG))
+        return self.load_config(folder)
 
     def unused_tensors(self, checkpoint: Checkpoint, config: Config) -> dict[str, tuple[str, ...]]:
         """Names of the tensors in `checkpoint` that no graph needs, by what would use them."""
@@ -204,21 +240,26 @@ class Family:
         """The tensors of a checkpoint. Raises CheckpointNotFound or CheckpointError."""
         if not folder.is_dir():
             raise CheckpointNotFound(f"{folder}: no such folder; give the folder of a published checkpoint")
-        return Checkpoint(self.format.weight_files(folder))
+        files = self.format.weight_files(folder)
+        there = any((folder / name).exists() for _, name in self.mlx.weights)
+        if there and not any(file.path.exists() for file in files):
+            raise CheckpointError(f"{folder}: {MLX_WEIGHTS}")
+        return Checkpoint(files)
 
-    def release_of(self, checkpoint: Checkpoint) -> Release | None:
+    def release_of(self, checkpoint: Tensors, config: Config) -> Release | None:
         """The release that `checkpoint` is or was tuned from; None for random weights and other shapes."""
-        if self.release is None or checkpoint.is_random:
-            return None
-        content = self.synthetic.config(self.release.size)
-        published = self.build_root(self.parse_config(content, self.release.name))
-        return self.release if checkpoint.has(expected_tensors(published)) else None
+        for release in () if checkpoint.is_random else self.releases:
+            published = self.parse_config(self.synthetic.config(release.size), release.name)
+            is_same = self.variant(published) == self.variant(config)
+            if is_same and checkpoint.has(expected_tensors(self.build_root(published))):
+                return release
+        return None
 
-    def licence_of(self, checkpoint: Checkpoint) -> str:
+    def licence_of(self, checkpoint: Tensors, config: Config) -> str:
         """Licence of the weights of `checkpoint`, for people."""
         if checkpoint.is_random:
             return NO_LICENCE_NEEDED
-        suffix = f"; {self.licence}" if self.release_of(checkpoint) else ""
+        suffix = f"; {self.licence}" if self.release_of(checkpoint, config) else ""
         return f"that of the checkpoint{suffix}"
 
     def is_constant(self, path: str) -> bool:

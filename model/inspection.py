@@ -1,5 +1,6 @@
 """Inspects a checkpoint: whether it is loadable, every problem with what to do, and what it holds."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
@@ -11,7 +12,10 @@ from model.checkpoint import Checkpoint, Shapes, expected_tensors
 from model.download import partial_downloads
 from model.families import family_of, open_family
 from model.family import Config, Family
+from model.mlx import QUANTIZATION, read_mlx_config
+from model.stored_weights import BIASES, BYTES, SCALES, WEIGHT, StoredWeights, is_mlx_folder
 
+PUBLISHED = "published"
 MAX_NAMED = 3  # tensors of a kind that a note names
 
 
@@ -19,6 +23,8 @@ def inspect_checkpoint(folder: Path) -> dict[str, Any]:
     """Contents of a checkpoint as JSON values, after the checks of an export. Loads no weights.
 
     `loadable`, `problems` and `notes` are always there. The other keys are there as far as the files allow.
+    `loadable` is for an export; a folder of mlx-audio is converted first. `layout` is that of the weights,
+    `layouts` that of every tensor.
     Raises UsageError if `folder` is not a checkpoint.
     """
     problems: list[str] = []
@@ -30,7 +36,8 @@ def inspect_checkpoint(folder: Path) -> dict[str, Any]:
         found |= _contents(family, folder, problems, notes)
     if problems:
         notes += [f"{path}: a download that has not ended" for path in partial_downloads(folder)]
-    return {"loadable": not problems, "problems": problems, "notes": notes, **found}
+    is_loadable = not problems and found.get("layout", PUBLISHED) == PUBLISHED
+    return {"loadable": is_loadable, "problems": problems, "notes": notes, **found}
 
 
 def _contents(family: Family, folder: Path, problems: list[str], notes: list[str]) -> dict[str, Any]:
@@ -42,19 +49,81 @@ def _contents(family: Family, folder: Path, problems: list[str], notes: list[str
         if family.format.has_tokenizer and not found["tokenizer"]:
             notes.append("no tokenizer: a bundle can neither read nor write text; fetch its file")
     with _collected(problems):
-        config = family.load_config(folder)
+        config = family.config_of(folder)
         found |= {"config": config.model_dump(mode="json"), "summary": dict(family.summary(config))}
-    with _collected(problems):
-        checkpoint = _open(family, folder, problems)
+    stored = _stored(family, folder, config, problems) if config else None
+    if stored:
+        found |= _described(stored)
+        if stored.computed:
+            notes.append(f"not needed: {_named(stored.computed)}; a model computes them")
+    if stored and found["layout"] != PUBLISHED:
+        found["licence"] = family.licence_of(stored, config)
+    elif not is_mlx_folder(folder, family):
+        with _collected(problems):
+            checkpoint = _open(family, folder, problems)
     if checkpoint:
-        found |= {"bytes": checkpoint.size, "licence": family.licence_of(checkpoint)}
+        found["bytes"] = checkpoint.size
     if config and checkpoint:
+        found["licence"] = family.licence_of(checkpoint, config)
         for use, names in family.unused_tensors(checkpoint, config).items():
             notes.append(f"unused: {_named(names)}; for {use}")
         found |= _weights(family, config, checkpoint, problems)
     if config and family.format.has_voices:
         found["voices"] = _voices(family, folder, config, problems, notes)
     return found
+
+
+def _stored(family: Family, folder: Path, config: Config, problems: list[str]) -> StoredWeights | None:
+    """The weights in any layout. None where they have a fault, which is added to `problems` if they are those
+    of mlx-audio; the others are checked as a published checkpoint.
+    """
+    faults: list[str] = []
+    with _collected(faults):
+        return StoredWeights(folder, family, config)
+    has_one_config = family.mlx.published_config is None
+    if is_mlx_folder(folder, family) or (has_one_config and read_mlx_config(folder).get(QUANTIZATION)):
+        problems += faults
+    return None
+
+
+def _described(stored: StoredWeights) -> dict[str, Any]:
+    """The layout of the folder and of every tensor, and what each dtype takes."""
+    rows = [row for name in sorted(stored.tensors) for row in _tensor_rows(stored, name)]
+    kinds = sorted({row["dtype"] for row in rows})
+    totals = {kind: [row["bytes"] for row in rows if row["dtype"] == kind] for kind in kinds}
+    tensors = stored.tensors.values()
+    convolutions = Counter(found.layout for found in tensors if found.stored.order)
+    details = [f"{count} convolutions of {layout}" for layout, count in sorted(convolutions.items())]
+    if packed := sum(found.bits is not None for found in tensors):
+        details.append(f"{packed} layers of integers")
+    return {
+        "layout": "mlx-audio" if stored.is_for_mlx else PUBLISHED,
+        "layout_details": details,
+        "tensors": len(rows),
+        "bytes": sum(file.path.stat().st_size for file in stored.files),
+        "dtypes": kinds,
+        "dtype_totals": {
+            kind: {"tensors": len(sizes), "bytes": sum(sizes)} for kind, sizes in totals.items()
+        },
+        "layouts": rows,
+    }
+
+
+def _tensor_rows(stored: StoredWeights, name: str) -> list[dict[str, Any]]:
+    """The tensor in the file that has the published name, and its scales and biases. `layout` is `same` where
+    PyTorch and MLX store it alike.
+    """
+    found = stored.tensors[name]
+    row: dict[str, Any] = {"name": found.name, "published": name}
+    rows = [row | {"layout": "same" if found.stored.has_one_form else found.layout}]
+    if found.bits:
+        rows[0] |= {"bits": found.bits, "group": found.group}
+        path = found.name.removesuffix(WEIGHT)
+        rows += [row | {"name": path + end, "layout": "same"} for end in (SCALES, BIASES)]
+    for each in rows:
+        dtype, shape = stored.entry(each["name"])
+        each |= {"dtype": dtype, "shape": list(shape), "bytes": BYTES[dtype] * prod(shape)}
+    return rows
 
 
 def _open(family: Family, folder: Path, problems: list[str]) -> Checkpoint | None:
@@ -96,7 +165,9 @@ def _voices(
 ) -> dict[str, int]:
     """Rows of each voice that is readable."""
     rows: dict[str, int] = {}
-    names = family.format.voice_files(folder)
+    names: list[str] = []
+    with _collected(problems):
+        names = family.format.voice_files(folder)
     for name in names:
         with _collected(problems):
             rows[Path(name).stem] = family.format.voice(folder / name, config).shape[0]

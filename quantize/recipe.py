@@ -79,6 +79,7 @@ RECIPES = {
     for recipe in (
         Recipe("none", linears=None, tables=None),
         Recipe("w8", linears=_INT8, tables=_INT8),
+        Recipe("w8g128", linears=IntegerScheme(bits=8, group=WIDE_GROUP), tables=_INT8),
         Recipe("w4", linears=_INT4, tables=_INT8),
         Recipe("w4g128", linears=IntegerScheme(bits=4, group=WIDE_GROUP), tables=_INT8),
         Recipe("lut4", linears=PaletteScheme(bits=4, channels=PALETTE_CHANNELS), tables=_INT8),
@@ -92,6 +93,12 @@ def find_recipe(name: str) -> Recipe:
     if name not in RECIPES:
         raise RecipeError(f"recipe {name!r} is unknown; known recipes: {', '.join(RECIPES)}")
     return RECIPES[name]
+
+
+def at_least_8_bits(name: str) -> str:
+    """The recipe `name`, or `w8` where its linears have fewer bits. Raises RecipeError."""
+    linears = find_recipe(name).linears
+    return "w8" if linears and linears.bits < _INT8.bits else name
 
 
 def parse_rule(text: str) -> Rule:

@@ -1,10 +1,14 @@
 """`BatchedDecoder`: serves requests from a queue in the slots of one batched stream.
 
-A slot can be filled and freed at any step. A step computes one frame for all occupied slots.
+A step reads a piece of one new prompt and computes one frame for all active slots. The active slots are the
+first ones, so a call has a batch of as many slots as are active. The slot behind them holds the prompt that
+is being read.
 """
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from threading import Condition
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -13,20 +17,28 @@ import numpy as np
 
 Request = TypeVar("Request")
 RequestIn = TypeVar("RequestIn", contravariant=True)
-Fill = Callable[[int], None]  # starts a prepared request in a slot; leaves the slot free where it raises
+RowLimit = Callable[[], int]  # the most rows of a prompt that may be read now
+
+# Reads the prompt of a prepared request into a slot. Asks for the limit before each piece of rows, and yields
+# between pieces. A family may read every prompt whole, as one piece.
+Fill = Callable[[int, RowLimit], Iterator[None]]
+
+PIECE_ROWS = 16  # of a prompt, in one step, while other requests wait for their next frame
 
 
 class Status(StrEnum):
-    """State of a request. The last six are final.
+    """State of a request. All but the first two are final.
 
-    END: the model ended the speech. BUDGET: it is longer than its text explains. CACHE: the cache is full.
-    LIMIT: it has as many frames as were asked for.
+    END: the model ended the speech. BUDGET: it is longer than its text explains. REPETITION, SILENCE: see
+    `runtime.runaway`. CACHE: the cache is full. LIMIT: it has as many frames as were asked for.
     """
 
     QUEUED = "queued"
     RUNNING = "running"
     END = "end"
     BUDGET = "budget"
+    REPETITION = "repetition"
+    SILENCE = "silence"
     CACHE = "cache"
     LIMIT = "limit"
     CANCELLED = "cancelled"
@@ -43,32 +55,36 @@ class SlotOutput(NamedTuple):
 
 
 class SlotDecoder(Protocol[RequestIn]):
-    """The operations of a family on the slots of one batched stream. A step calls feed, fills a slot, then
-    decode and take.
+    """The operations of a family on the slots of one batched stream. A step calls feed, reads a piece of a
+    prompt, then calls decode and take.
 
-    `feed` and `decode` serve all occupied slots in one call; the others concern one slot.
+    `feed` and `decode` serve the first `count` slots in one call and change no other; the others concern one
+    slot.
     """
 
     @property
     def slots(self) -> int: ...
 
     def prepare(self, request: RequestIn) -> Fill:
-        """Checks a request and returns the function that starts it in a free slot.
+        """Checks a request and returns the function that reads its prompt into a free slot.
 
         Thread-safe. Raises UsageError.
         """
 
-    def feed(self) -> None:
-        """Feeds the last frame of each occupied slot back to the model."""
+    def feed(self, count: int) -> None:
+        """Feeds the last frame of each of the first `count` slots back to the model."""
 
-    def decode(self) -> None:
-        """Computes the codes of the next frame of each occupied slot. At least one slot is occupied."""
+    def decode(self, count: int) -> None:
+        """Computes the codes of the next frame of each of the first `count` slots."""
 
     def take(self, slot: int) -> SlotOutput:
         """The samples that are complete after this frame."""
 
     def free(self, slot: int) -> None:
-        """Makes an occupied slot free."""
+        """Makes a slot free. Its prompt may be incomplete, or nothing of it read."""
+
+    def move(self, source: int, target: int) -> None:
+        """Moves a request, whose prompt may be incomplete, to a free slot. Not called where `slots` is 1."""
 
 
 class Ticket:
@@ -98,27 +114,45 @@ class StepEvent(NamedTuple):
     samples: np.ndarray | None
 
 
+@dataclass
+class _Reading:
+    """A request whose prompt is being read in a slot."""
+
+    ticket: Ticket
+    slot: int
+    pieces: Iterator[None]
+
+
 class BatchedDecoder(Generic[Request]):
     """Fills slots from a queue and steps them together.
 
-    Any thread may call `submit`, `unfinished` and `Ticket.cancel` at any time; one thread calls `wait`,
-    `step` or `run`. An error of one request ends that request only; an error of a call for all slots ends all
-    running requests, and the queue goes on.
+    Any thread may call `prepare`, `enqueue`, `submit`, `unfinished` and `Ticket.cancel` at any time; one
+    thread calls `wait`, `step` or `run`. An error of one request ends that request only; an error of a call
+    for all slots ends all running requests, and the queue goes on.
     """
 
     def __init__(self, slots: SlotDecoder[Request]):
         self._slots = slots
         self._changed = Condition()  # its lock guards every change of the two collections
         self._queue: deque[Ticket] = deque()  # a request stays here until its prompt has been read
-        self._running: dict[int, Ticket] = {}  # by slot
+        self._running: dict[int, Ticket] = {}  # by slot: the first ones, while the model is called
+        self._reading: _Reading | None = None  # the first request of the queue, behind the running ones
         self._events: list[StepEvent] = []  # of the step in progress
 
-    def submit(self, request: Request) -> Ticket:
-        """Adds a request to the queue. Raises UsageError where it cannot be served."""
-        ticket = Ticket(self._slots.prepare(request))
+    def prepare(self, request: Request) -> Ticket:
+        """Checks a request, which is not queued yet. Raises UsageError where it cannot be served."""
+        return Ticket(self._slots.prepare(request))
+
+    def enqueue(self, ticket: Ticket) -> None:
+        """Adds a prepared request to the queue."""
         with self._changed:
             self._queue.append(ticket)
             self._changed.notify_all()
+
+    def submit(self, request: Request) -> Ticket:
+        """Prepares a request and adds it to the queue. Raises UsageError."""
+        ticket = self.prepare(request)
+        self.enqueue(ticket)
         return ticket
 
     def unfinished(self) -> list[Ticket]:
@@ -135,16 +169,19 @@ class BatchedDecoder(Generic[Request]):
             return self._changed.wait_for(lambda: bool(self._running or self._queue), timeout)
 
     def step(self) -> list[StepEvent]:
-        """Starts at most one queued request and runs one frame for all occupied slots.
+        """Reads a piece of at most one prompt and runs one frame for all active slots.
 
-        Returns an event for each request that has new samples or has ended.
+        A request is active from the step that reads the last piece. Returns an event for each request that
+        has new samples or has ended.
         """
         for ticket in list(self._running.values()):
             if ticket.is_cancelled:
                 self._end(ticket, Status.CANCELLED)
+        self._close_gaps()
         self._call_for_all(self._slots.feed)
         self._drop_cancelled()
-        self._fill_slot()
+        self._close_gaps()
+        self._read_prompt()
         self._call_for_all(self._slots.decode)
         for slot in sorted(self._running):
             self._take(slot)
@@ -164,34 +201,56 @@ class BatchedDecoder(Generic[Request]):
                     raise ticket.error
 
     def _drop_cancelled(self) -> None:
-        """Ends cancelled requests of the queue. Precedes a prompt, which takes longer than any other call."""
+        """Ends cancelled requests of the queue. Precedes a prompt, which may take longer than other calls."""
         with self._changed:
             for ticket in [ticket for ticket in self._queue if ticket.is_cancelled]:
-                self._queue.remove(ticket)
                 self._end(ticket, Status.CANCELLED)
 
-    def _fill_slot(self) -> None:
-        """Starts the next request in a free slot. Only one, because running requests wait for its prompt."""
-        slot = next((slot for slot in range(self._slots.slots) if slot not in self._running), None)
-        if slot is None or not self._queue:
+    def _read_prompt(self) -> None:
+        """Reads a piece of the prompt of the first request in the queue. Running requests wait for it."""
+        slot = len(self._running)
+        if not self._queue or slot == self._slots.slots:
             return
-        ticket, error = self._queue[0], None
+        ticket = self._queue[0]
         try:
-            ticket.fill(slot)
-        except Exception as raised:  # belongs to this request, whatever it is
-            error = raised
-        with self._changed:
-            self._queue.popleft()
-            if error:
-                self._end(ticket, Status.FAILED, error)
-            else:
+            if not self._reading:
+                self._reading = _Reading(ticket, slot, ticket.fill(slot, self._row_limit))
+            is_read = next(self._reading.pieces, True)  # each piece but the last yields None
+        except Exception as error:  # belongs to this request, whatever it is
+            self._end(ticket, Status.FAILED, error)
+            return
+        if is_read:
+            with self._changed:
+                self._queue.popleft()
+                self._reading = None
                 ticket.status, self._running[slot] = Status.RUNNING, ticket
 
-    def _call_for_all(self, call: Callable[[], None]) -> None:
+    def _row_limit(self) -> int:
+        return PIECE_ROWS if self._running else sys.maxsize
+
+    def _close_gaps(self) -> None:
+        """Moves requests until the running ones are in the first slots and the next slot is being read."""
+        while self._running and (last := max(self._running)) >= (count := len(self._running)):
+            gap = next(slot for slot in range(count) if slot not in self._running)
+            with self._changed:
+                ticket = self._running[gap] = self._running.pop(last)
+            self._move(ticket, last, gap)
+        slot = len(self._running)
+        if self._reading and self._reading.slot != slot:
+            source, self._reading.slot = self._reading.slot, slot
+            self._move(self._reading.ticket, source, slot)
+
+    def _move(self, ticket: Ticket, source: int, target: int) -> None:
+        try:
+            self._slots.move(source, target)
+        except Exception as error:  # the state of this request is unknown now
+            self._end(ticket, Status.FAILED, error)
+
+    def _call_for_all(self, call: Callable[[int], None]) -> None:
         if not self._running:
             return
         try:
-            call()
+            call(len(self._running))
         except Exception as error:  # the state of every running request is unknown now
             for ticket in list(self._running.values()):
                 self._end(ticket, Status.FAILED, error)
@@ -217,11 +276,22 @@ class BatchedDecoder(Generic[Request]):
     ) -> None:
         """Ends a queued or running request and frees its slot. An error of `free` is one of this request."""
         with self._changed:
-            for slot in [slot for slot, running in self._running.items() if running is ticket]:
-                del self._running[slot]
+            for slot in self._remove(ticket):
                 try:
                     self._slots.free(slot)
                 except Exception as raised:  # belongs to this request, whatever it is
                     status, error = Status.FAILED, error or raised
             ticket.error, ticket.status = error, status  # in this order: other threads read both
             self._events.append(StepEvent(ticket, samples))
+
+    def _remove(self, ticket: Ticket) -> list[int]:
+        """Removes a request from the queue and from its slot. Returns the slot, if it has one."""
+        if ticket in self._queue:
+            self._queue.remove(ticket)
+        slots = [slot for slot, running in self._running.items() if running is ticket]
+        for slot in slots:
+            del self._running[slot]
+        if self._reading and self._reading.ticket is ticket:
+            slots.append(self._reading.slot)
+            self._reading = None
+        return slots

@@ -3,6 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
+from typing import Protocol
 
 import numpy as np
 
@@ -15,6 +17,19 @@ class TranscriptDelta:
 
     text: str
     words: list[Word]
+
+
+class Transcription(Protocol):
+    """One recording or one live stream. One thread at a time may use it."""
+
+    def feed(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
+        """Takes samples float32 [n] of any length. Yields the text that they complete.
+
+        Raises UsageError on any other array and on a sample that is not finite.
+        """
+
+    def finish(self) -> Iterator[TranscriptDelta]:
+        """The rest of the text, after the end of the audio. Nothing can be fed after it."""
 
 
 class SpeechToText(ABC):
@@ -33,23 +48,53 @@ class SpeechToText(ABC):
         The default is the first for live audio and the last for recordings.
         """
 
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """ISO 639 codes of the languages that the model transcribes, at least one."""
+        return ("en",)
+
+    @property
+    @abstractmethod
+    def max_chunk_tokens(self) -> int:
+        """Tokens of 80 ms of audio that one call of the encoder takes, at most."""
+
     @abstractmethod
     def check_live(self) -> None:
         """Raises UsageError if the bundle is for recordings only."""
 
     @abstractmethod
+    def begin(
+        self,
+        delay_ms: int | None = None,
+        live: bool = False,
+        chunk_tokens: int | None = None,
+        blank_penalty: bool = False,
+    ) -> Transcription:
+        """A transcription that has heard nothing yet.
+
+        The encoder takes `chunk_tokens` * 80 ms per call. The default is 1 with `live`, else as much as a
+        call takes. `blank_penalty` makes text likelier after a long run of tokens without text. Raises
+        UsageError on a delay or a number of tokens that the bundle does not support.
+        """
+
     def transcribe(
         self,
         blocks: Iterable[np.ndarray],
         delay_ms: int | None = None,
         live: bool = False,
-        chunk_tokens: int = 1,
+        chunk_tokens: int | None = None,
         blank_penalty: bool = False,
     ) -> Iterator[TranscriptDelta]:
         """Transcribes blocks of samples float32 [n] of any length, at `sample_rate`.
 
-        A delta is returned as soon as its text is complete. With `live`, the encoder takes `chunk_tokens` *
-        80 ms per call; without, as much as a call takes. `blank_penalty` makes text likelier after a long run
-        of tokens without text. Raises UsageError at once on a delay or a number of
-        tokens that the bundle does not support, and later on a block that is not such an array.
+        A delta is returned as soon as its text is complete. See `begin` for the other arguments. Raises
+        UsageError at once where `begin` does, and later on a block that is not such an array.
         """
+        return _deltas(self.begin(delay_ms, live, chunk_tokens, blank_penalty), blocks)
+
+
+def _deltas(transcription: Transcription, blocks: Iterable[np.ndarray]) -> Iterator[TranscriptDelta]:
+    # the first block encodes the silence in front of the audio before the first sample is taken
+    for block in chain([np.zeros(0, np.float32)], blocks):
+        yield from transcription.feed(block)
+    yield from transcription.finish()

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -14,6 +14,7 @@ import numpy as np
 
 from bundle.errors import UsageError
 from runtime.batching import BatchedDecoder, Status, Ticket
+from runtime.sampling import SAMPLING
 from runtime.text.language import check_language
 from runtime.text.preparation import prepare
 
@@ -27,10 +28,10 @@ MOST_CHARACTERS = 300  # of a part of a text: about 16 s of speech
 class SpeechOptions(TypedDict, total=False):
     """Keyword arguments of `TextToSpeech.speak`.
 
-    voice: a name or the path of a voice file (default: the bundle's). language: an ISO 639 code, for the
-    clean-up and the ends of sentences (default: that of the voice). verbatim: no clean-up. pause: seconds of
-    silence between two parts of the text. max_frames: frames of 80 ms of the whole speech (None: no limit).
-    The others are fields of the `SpeechRequest` of each part.
+    voice: a name or the path of a voice file (default: the bundle's). language: see `SpeechRequest`; also for
+    the clean-up and the ends of sentences (default: that of the voice). verbatim: no clean-up. pause:
+    seconds of silence between two parts of the text. max_frames: frames of 80 ms of the whole speech (None:
+    no limit). The others are fields of the `SpeechRequest` of each part.
     """
 
     voice: str | None
@@ -39,6 +40,7 @@ class SpeechOptions(TypedDict, total=False):
     pause: float
     max_frames: int | None
     instruct: str | None
+    sampling: Mapping[str, float] | None
     seed: int
     budget: float | None
     may_be_empty: bool
@@ -49,17 +51,20 @@ class SpeechOptions(TypedDict, total=False):
 class SpeechRequest:
     """A text to speak at once, as it is.
 
-    `voice` is a name or the path of a voice file; None is the bundle's default. `language` is an ISO 639 code
-    (None: the model decides). `instruct` says in words how to speak, or describes the voice. `seed` decides
-    the start noise, which is the same on every target. Speech stops after `max_frames` frames of 80 ms, or
-    when it is `budget` times as long as its text usually takes (None: no such limit). The model cannot end it
-    before the first frame unless it `may_be_empty`. Samples come in chunks of `chunk_frames` frames.
+    `voice` is a name or the path of a voice file; None is the bundle's default. `language` is an ISO 639
+    code, an English name, the model's own name of a language, or `auto` (None, `auto`: the model decides).
+    `instruct` says in words how to speak, or describes the voice. `sampling` changes settings of the model's
+    sampling by name (see `SAMPLING`). `seed` decides the start noise, which is the same on every target.
+    Speech stops after `max_frames` frames of 80 ms, or when it is `budget` times as long as its text usually
+    takes, repeats itself or is silent for 4 s (None: none of these limits). The model cannot end it before
+    the first frame unless it `may_be_empty`. Samples come in chunks of `chunk_frames` frames.
     """
 
     text: str
     voice: str | None = None
     language: str | None = None
     instruct: str | None = None
+    sampling: Mapping[str, float] | None = None
     seed: int = 0
     max_frames: int = 2048
     budget: float | None = DEFAULT_BUDGET
@@ -68,8 +73,9 @@ class SpeechRequest:
 
     def __post_init__(self) -> None:
         """Raises UsageError that names the wrong field."""
-        if not isinstance(self.text, str):
-            raise UsageError(f"text {self.text!r}: expected a str", field="text")
+        for name, text, kinds in (("text", self.text, str), ("instruct", self.instruct, (str, type(None)))):
+            if not isinstance(text, kinds):
+                raise UsageError(f"{name} {text!r}: expected a str", field=name)
         for name, value, least in (
             ("max_frames", self.max_frames, 1),
             ("chunk_frames", self.chunk_frames, 1),
@@ -79,6 +85,15 @@ class SpeechRequest:
                 raise UsageError(f"{name} {value!r}: expected an int of at least {least}", field=name)
         if self.voice is not None and not isinstance(self.voice, str | PathLike):
             raise UsageError(f"voice {self.voice!r}: expected a name or the path of a file", field="voice")
+        if self.sampling is not None and not isinstance(self.sampling, Mapping):
+            raise UsageError(
+                f"sampling {self.sampling!r}: expected a mapping of names to numbers", field="sampling"
+            )
+        for name, number in (self.sampling or {}).items():
+            if name not in SAMPLING or not is_number(number):
+                raise UsageError(
+                    f"sampling {name}={number!r}: expected numbers of {', '.join(SAMPLING)}", field="sampling"
+                )
         if self.budget is not None and not (is_number(self.budget) and 0 < self.budget < math.inf):
             raise UsageError(f"budget {self.budget!r}: expected a positive number or None", field="budget")
 
@@ -112,17 +127,17 @@ class Speech:
         """Raises UsageError that names the wrong option."""
         if not isinstance(text, Iterable) or isinstance(text, bytes):
             raise UsageError(f"text {text!r}: expected a str or pieces of text", field="text")
-        if language is not None:
-            language = check_language(language)
+        code = None if language is None else task.check_language(language)
         if not is_number(pause) or not 0 <= pause <= LONGEST_PAUSE_S:
             raise UsageError(f"pause {pause!r}: expected 0 to {LONGEST_PAUSE_S:g} seconds", field="pause")
         self._request = SpeechRequest("", language=language, **options)
+        if self._request.sampling:
+            task.check_sampling(self._request.sampling)
         if max_frames is not None:
             replace(self._request, max_frames=max_frames)  # is checked
-        language = language or task.language(self._request.voice)
-        room = task.room(self._request.voice)
+        room = task.room(self._request.voice, self._request.instruct)
         fits: Callable[[str], bool] = lambda part: len(part) <= MOST_CHARACTERS and room(part)
-        self._parts = prepare(text, language, fits, verbatim)
+        self._parts = prepare(text, code or task.language(self._request.voice), fits, verbatim)
         self._left = math.inf if max_frames is None else max_frames
         self._samples_per_frame = task.samples_per_frame
         self._pause = np.zeros(round(pause * task.sample_rate), np.float32)
@@ -154,6 +169,14 @@ def _naming(index: int) -> Iterator[None]:
         yield
     except UsageError as error:
         raise UsageError(f"text {index}: {error}", field=error.field) from None
+
+
+def _check_options(options: object) -> None:
+    """Raises UsageError unless they are a dict with names of `SpeechOptions`."""
+    known = SpeechOptions.__annotations__
+    wrong = map(str, options.keys() - known.keys()) if isinstance(options, dict) else [repr(options)]
+    if names := ", ".join(sorted(wrong)):
+        raise UsageError(f"options {names}: expected a dict with some of {', '.join(known)}")
 
 
 class TextToSpeech(ABC):
@@ -193,9 +216,39 @@ class TextToSpeech(ABC):
         """About as long as the speech of `text` is."""
         return self.usual_frames(text) * self.samples_per_frame / self.sample_rate
 
+    def check_sampling(self, sampling: Mapping[str, float]) -> None:
+        """Raises UsageError that names a setting of `SAMPLING` that the model does not take.
+
+        `sampling` has one at least.
+        """
+        name = next(iter(sampling))
+        raise UsageError(f"{name}: this model draws no codes; leave out the setting", field=name)
+
+    def code_sizes(self) -> tuple[int, ...]:
+        """Number of values of each code of a frame."""
+        raise UsageError("codec: this model has no codes that samples can be made from")
+
+    def encode(self, recording: Path) -> np.ndarray:
+        """An audio file -> codes int64 [T, K]. Raises UsageError, also where the model has no encoder."""
+        raise UsageError("codec: this model has no encoder of recordings; it can only decode")
+
+    def decode(self, codes: np.ndarray) -> np.ndarray:
+        """codes int64 [T, K] -> samples float32 [T * samples_per_frame].
+
+        Raises UsageError on codes that are not those of the model, and above an hour.
+        """
+        raise UsageError("codec: this model has no codes that samples can be made from")
+
     def language(self, voice: str | None) -> str:
         """ISO 639 code of the language of a voice by name or file (None: the bundle's default)."""
         return "en"
+
+    def check_language(self, language: str) -> str | None:
+        """ISO 639 code of the language of a request; None where the clean-up takes that of the voice.
+
+        Raises UsageError, which lists the languages, on one that the model does not speak.
+        """
+        return check_language(language)
 
     def voice_path(self, name: str) -> Path:
         """Where a voice of this name is kept for the user. Raises UsageError where the model clones none."""
@@ -205,13 +258,22 @@ class TextToSpeech(ABC):
         """The content of a voice file, from an audio file. Raises UsageError."""
         raise self._no_clones()
 
+    def import_voice(self, path: Path) -> bytes:
+        """The content of a voice file, from a voice that another program wrote. Raises UsageError."""
+        raise self._no_clones()
+
+    def blend_voices(self, weights: Mapping[str, float]) -> bytes:
+        """The content of a voice file: the weighted mean of voices by name or file. Raises UsageError."""
+        raise self._no_clones()
+
     def _no_clones(self) -> UsageError:
         return UsageError("voice: this model makes no voices from recordings; use one of `voxport voices`")
 
-    def room(self, voice: str | None) -> Callable[[str], bool]:
-        """A function that tells whether a text and its speech fit the cache, with the given voice.
+    def room(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
+        """A function that tells whether a text and its speech fit the cache, with the given voice and
+        instruction.
 
-        Raises UsageError on an unknown voice.
+        Raises UsageError on an unknown voice, or where the two leave no room.
         """
         return lambda text: True
 
@@ -229,10 +291,16 @@ class TextToSpeech(ABC):
         return speech.status
 
     def speak_all(
-        self, texts: Sequence[str], slots: int = DEFAULT_SLOTS, **options: Unpack[SpeechOptions]
+        self,
+        texts: Sequence[str],
+        slots: int = DEFAULT_SLOTS,
+        options_of_each: Sequence[SpeechOptions] = (),
+        **options: Unpack[SpeechOptions],
     ) -> Generator[tuple[int, np.ndarray], None, list[Status]]:
         """Yields (index of a text, float32 samples [n]); the samples of one text come in order. Returns why
         each speech ended.
+
+        `options` are those of all texts. `options_of_each`, one dict per text, replace some of them.
 
         Up to `slots` texts share each pass over the weights where the engine batches (ONNX); else texts are
         spoken one after another. The samples equal those of `speak` up to the order of float additions.
@@ -242,10 +310,14 @@ class TextToSpeech(ABC):
             raise UsageError(f"speak_all: {'one str' if texts else 'no text'}; expected a list of texts")
         if slots < 1:
             raise UsageError(f"speak_all: slots {slots}: expected at least 1")
+        own = options_of_each or [SpeechOptions()] * len(texts)
+        if len(own) != len(texts):
+            raise UsageError(f"speak_all: {len(texts)} texts, but options_of_each has {len(own)}")
         speeches = []
-        for index, text in enumerate(texts):
+        for index, (text, changes) in enumerate(zip(texts, own, strict=True)):
             with _naming(index):
-                speeches.append(Speech(self, text, **options))
+                _check_options(changes)
+                speeches.append(Speech(self, text, **(options | changes)))
         yield from self._run(speeches, min(slots, len(texts)))
         return [speech.status for speech in speeches]
 

@@ -1,6 +1,7 @@
 """Reads the inputs and writes the outputs of a trace: every intermediate value of one run, as `.npz`.
 
-A trace helps to write or debug a runner. docs/runtime.md lists the arrays of each family.
+A trace helps to write or debug a runner. docs/runtime.md lists the arrays of each family. `runtime.codes`
+reads its files with the same checks.
 """
 
 import io
@@ -114,15 +115,19 @@ def _check_headers(path: Path, headers: Mapping[str, Header], specs: Mapping[str
     sizes = dict[str, tuple[int, str]]()
     for name, spec in specs.items():
         if name in headers:
-            found, kind = headers[name], str(spec.kind)
-            if kind == "numbers":
-                kind = "integer" if spec.limits else "floating"
-            if found.dtype.kind not in KINDS[kind] or (kind == "pcm" and found.dtype.itemsize != 2):
-                raise UsageError(f"{path}: array {name} is {found.dtype}, expected {kind}")
-            _check_shape(f"{path}: array {name}", found.shape, spec, sizes)
+            _check_header(f"{path}: array {name}", headers[name], spec, sizes)
     total = sum(math.prod(found.shape) * found.dtype.itemsize for found in headers.values())
     if total > MAX_TRACE_BYTES:
         raise UsageError(f"{path}: its arrays have {total} bytes, expected at most {MAX_TRACE_BYTES}")
+
+
+def _check_header(what: str, found: Header, spec: ArraySpec, sizes: dict[str, tuple[int, str]]) -> None:
+    kind = str(spec.kind)
+    if kind == "numbers":
+        kind = "integer" if spec.limits else "floating"
+    if found.dtype.kind not in KINDS[kind] or (kind == "pcm" and found.dtype.itemsize != 2):
+        raise UsageError(f"{what} is {found.dtype}, expected {kind}")
+    _check_shape(what, found.shape, spec, sizes)
 
 
 def _check_shape(
@@ -163,6 +168,15 @@ def _checked_values(what: str, array: np.ndarray, spec: ArraySpec) -> np.ndarray
                 f"{what}{place} has values from {values.min()} to {values.max()}, expected 0 to {limit - 1}"
             )
     return array.astype(np.int64)
+
+
+def check_array(what: str, array: np.ndarray, spec: ArraySpec) -> np.ndarray:
+    """An array in memory, with the checks and in the type of `read_inputs`.
+
+    Raises UsageError that begins with `what`.
+    """
+    _check_header(what, Header(array.shape, array.dtype), spec, {})
+    return _checked_values(what, array, spec)
 
 
 def write_outputs(path: Path, outputs: Arrays) -> None:

@@ -1,12 +1,22 @@
-"""`SpokenFrames`: the frames of a request that is being spoken, whatever the family."""
+"""What utterances of every family have: a prompt that is read in pieces, and frames that are spoken."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
 
-from runtime.batching import SlotOutput, Status
+from runtime.batching import RowLimit, SlotOutput, Status
+from runtime.runaway import RunawayGuard
 from runtime.text_to_speech import SpeechRequest
+
+
+def read_pieces(rows: np.ndarray, limit: RowLimit, read: Callable[[np.ndarray], object]) -> Iterator[None]:
+    """Calls `read` with all rows of a prompt, a piece at a time, and yields between the calls."""
+    while len(rows) > (count := limit()):
+        read(rows[:count])
+        yield
+        rows = rows[count:]
+    read(rows)
 
 
 class FrameDecoder(Protocol):
@@ -20,12 +30,16 @@ class FrameDecoder(Protocol):
 
 
 class SpokenFrames:
-    """Collects frames into chunks, and applies the limits of the request."""
+    """Collects frames into chunks, and applies the limits of the request.
+
+    A request without a budget is not guarded.
+    """
 
     def __init__(self, decoder: FrameDecoder, request: SpeechRequest, usual_frames: Callable[[str], float]):
         """`usual_frames` is that of the task."""
         self._decoder, self._request = decoder, request
         self._budget = request.budget_frames(usual_frames(request.text))
+        self._guard = RunawayGuard() if request.budget is not None else None
         self._waiting: list[np.ndarray] = []
         self._frames = 0
 
@@ -38,10 +52,13 @@ class SpokenFrames:
         if codes is not None:
             self._waiting.append(codes)
             self._frames += 1
-            final = self._limit_reached()
+            final = self._limit_reached() or (self._guard.see_codes(codes) if self._guard else None)
         samples = None
         if self._waiting and (final or len(self._waiting) == self._request.chunk_frames):
-            samples, self._waiting = self._decoder.decode(np.stack(self._waiting)), []
+            samples, frames = self._decoder.decode(np.stack(self._waiting)), len(self._waiting)
+            self._waiting = []
+            if self._guard and not final:
+                final = self._guard.see_samples(samples, frames)
         return SlotOutput(samples, final)
 
     def _limit_reached(self) -> Status | None:

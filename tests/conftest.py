@@ -77,6 +77,13 @@ def realtime_bundles(tmp_path_factory) -> Path:
     return exported_once(tmp_path_factory, "realtime_bundles", arguments)
 
 
+@pytest.fixture(scope="session")
+def qwen_bundles(tmp_path_factory) -> Path:
+    """Bundles of the embedded Qwen3-TTS Base model. The short cache keeps the long checks short."""
+    arguments = ["--model", "qwen3-tts", "--quant", "w4", "--cache-length", "96"]
+    return exported_once(tmp_path_factory, "qwen_bundles", arguments)
+
+
 @pytest.fixture
 def onnx_copy(bundles, tmp_path) -> Path:
     """A bundle that a test may damage."""

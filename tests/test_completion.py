@@ -83,6 +83,10 @@ def folder(tmp_path) -> Path:
         ("voxport info two.other/", ["two.other/deep", "two.other/pipe/"]),
         ("voxport transcribe a.wav --late ", ["wait", "drop"]),
         ("voxport completion f", ["fish"]),
+        ("voxport cod", ["codec"]),
+        ("voxport codec e", ["encode"]),
+        ("voxport codec decode codes.npz out.wav --bundle tw", ["two", "two.other/"]),
+        ("voxport say Hello --sub-", ["--sub-temperature", "--sub-top-k", "--sub-top-p"]),
     ],
 )
 def test_a_shell_is_offered(folder, line, offered):

@@ -1,5 +1,6 @@
 """A speech engine in NumPy with random weights. Slots are computed separately, so batching changes no bit."""
 
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -66,13 +67,16 @@ SIGNATURES = {
 
 
 class ToyEngine(Engine):
-    """`fault(component, inputs)` may raise or change the inputs of a call. `calls` counts per component."""
+    """`fault(component, inputs)` may raise or change the inputs of a call. `calls` counts per component, and
+    `batches` per component and batch.
+    """
 
     identity = "toy"
 
     def __init__(self, fault: Fault = lambda component, inputs: None):
         super().__init__()
         self.fault, self.calls = fault, dict.fromkeys(SIGNATURES, 0)
+        self.batches: Counter[tuple[str, int]] = Counter()
         generator = np.random.default_rng(7)
         shapes = {
             "text": (VOCAB, DIM),
@@ -101,7 +105,18 @@ class ToyStream(Stream):
         self.engine, self.states, self.batch = engine, states, len(states["tail"])
 
     def slot(self, index: int) -> "ToyStream":
-        return ToyStream(self.engine, {name: array[index : index + 1] for name, array in self.states.items()})
+        return self._part(slice(index, index + 1))
+
+    def first(self, count: int) -> "ToyStream":
+        return self._part(slice(count))
+
+    def _part(self, slots: slice) -> "ToyStream":
+        return ToyStream(self.engine, {name: array[slots] for name, array in self.states.items()})
+
+    def move(self, source: int, target: int, positions: int) -> None:
+        cache, tail = self.states["cache"], self.states["tail"]
+        cache[target, :positions] = cache[source, :positions]
+        tail[target] = tail[source]
 
     def reset(self) -> None:
         for array in self.states.values():
@@ -116,6 +131,7 @@ class ToyStream(Stream):
 
     def _run(self, component: str, inputs: Arrays) -> Arrays:
         self.engine.calls[component] += 1
+        self.engine.batches[component, self.batch] += 1
         self.engine.fault(component, inputs)
         compute = getattr(self, f"_{component}")
         rows = [

@@ -60,6 +60,19 @@ LAYOUTS = {
         batches=("utterances per batch", "streams", lambda row: row["frames_per_s"], "{:.1f} frames/s"),
         setting="; {prompt_tokens} text ids after a voice of {voice_rows} rows whose prefix is cached",
     ),
+    "qwen3_tts": Layout(
+        task="text to speech",
+        frame="frame",
+        parts={
+            "talker": "decode_step",
+            "code predictor": "code_predictor",
+            "codec": "codec_step",
+            "code embedding": "embed_codes",
+        },
+        first=("first sound", "first_sound_s"),
+        batches=("utterances per batch", "streams", lambda row: row["frames_per_s"], "{:.1f} frames/s"),
+        setting="; {prompt_tokens} text ids behind a cached prefix",
+    ),
     "voxtral_realtime": Layout(
         task="speech to text",
         frame="live step of 80 ms",
@@ -108,16 +121,24 @@ def parts_of(run: Run) -> dict[str, float]:
 
 
 def table(groups: Groups) -> str:
-    """Markdown: a row for each target and recipe, then the conditions."""
+    """Markdown: a row for each target and recipe, then the conditions. A part has its time and its MBU."""
     layout = layout_of(groups)
-    head = ["", layout.frame, "RTF", *layout.columns, "MBU", layout.first[0], "resident / bundle"]
+    head = [
+        "",
+        layout.frame,
+        "RTF",
+        *(f"{label}, MBU" for label in layout.columns),
+        "MBU",
+        layout.first[0],
+        "resident / bundle",
+    ]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for name, runs in groups.items():
         cells = [
             name,
             _spread([run["frame"]["median_ms"] for run in runs], "{:.0f} ms"),
             _spread([run["rtf"] for run in runs], "{:.2f}"),
-            *(_spread([parts_of(run)[label] for run in runs], "{:.0f} ms") for label in layout.columns),
+            *(_part(runs, label) for label in layout.columns),
             _spread([100 * run["frame"]["mbu"] for run in runs], "{:.0f} %"),
             _spread([run[layout.first[1]] for run in runs], "{:.2f} s"),
             _spread([run["resident_bytes"] / run["bundle"]["bytes"] for run in runs], "{:.2f}"),
@@ -126,6 +147,12 @@ def table(groups: Groups) -> str:
     runs = _all_runs(groups)
     name, setting = runs[0]["bundle"]["name"], layout.setting.format_map(runs[0])
     return "\n".join([*lines, *batch_table(groups), "", f"{name}; {conditions(runs)}{setting}."])
+
+
+def _part(runs: list[Run], label: str) -> str:
+    name = layout_of({"": runs}).parts[label]
+    mbu = statistics.median(run["components"][name]["gb_s"] / run["bandwidth_gb_s"] for run in runs)
+    return f"{_spread([parts_of(run)[label] for run in runs], '{:.0f} ms')}, {100 * mbu:.0f} %"
 
 
 def batch_table(groups: Groups) -> list[str]:

@@ -17,6 +17,13 @@ COMMANDS = (
         example=EXAMPLE_BUNDLE,
     ),
     Command(
+        "convert",
+        "convert weights to and from mlx-audio, or to another precision",
+        "export.commands.convert",
+        "run the same command again to continue after the finished files",
+        example="Qwen3-TTS-12Hz-0.6B-Base qwen-mlx --to mlx --quant w4",
+    ),
+    Command(
         "list",
         "list models, targets, recipes, components and module paths",
         "export.commands.list",

@@ -126,7 +126,7 @@ def _estimate_text(result: dict[str, Any]) -> str:
     exists = "exists: would be checked, and replaced with --force"
     disk, memory = f"{result['disk_bytes'] / 1e9:.3f} GB", f"{result['memory_bytes'] / 1e9:.1f} GB"
     rows = [
-        f"  {graph:<14} {row['weights'] / 1e6:>9.1f} M weights, {row['bytes'] / 1e6:>9.1f} MB, "
+        f"  {graph:<18} {row['weights'] / 1e6:>9.1f} M weights, {row['bytes'] / 1e6:>9.1f} MB, "
         f"recipe {row['recipe']}"
         for graph, row in result["graphs"].items()
     ]

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from export.resolve import Resolved
 from export.targets.base import Target
+from export.verify.context import LONG_CODES
 from runtime.engines.base import EngineOptions
 
 DEFAULT_STEPS, OTHER_STEPS = 1000, 200  # of the long run: in the first precision, and in the others
@@ -31,12 +32,14 @@ DEFAULTS = VerifyOptions()
 class Mode:
     """A way in which the artifact runs.
 
+    `steps` are those of the long run, `frames` those of the long codes.
     With `float_activations`, neither the artifact nor eager rounds activations. This is not how the runtime
     runs it, but no tie hides an error. `float_first` says that another mode does so before this one.
     """
 
     engine: EngineOptions
     steps: int
+    frames: int = 0
     float_activations: bool = False
     float_first: bool = False
 
@@ -47,7 +50,8 @@ class Mode:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        return ("replay", "free run") if self.float_activations else ()
+        found = () if self.frames else (LONG_CODES,)
+        return (*found, "replay", "free run") if self.float_activations else found
 
 
 def modes(resolved: Resolved, target: Target, options: VerifyOptions) -> list[Mode]:
@@ -61,5 +65,7 @@ def modes(resolved: Resolved, target: Target, options: VerifyOptions) -> list[Mo
         engine = EngineOptions(compute_precision=precision, compute_units=units, device=options.device)
         for as_floats in (True, False) if float_first else (False,):
             steps = min(options.steps, OTHER_STEPS) if found else options.steps
-            found.append(Mode(engine, steps, as_floats, float_first and not as_floats))
+            first_of_runtime = not as_floats and not any(mode.frames for mode in found)
+            frames = options.steps if first_of_runtime else 0
+            found.append(Mode(engine, steps, frames, as_floats, float_first and not as_floats))
     return found

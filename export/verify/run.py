@@ -27,8 +27,19 @@ from export.verify.component_checks import (
     check_last_positions,
     check_streaming,
 )
-from export.verify.context import SAMPLE, SMOKE, WHOLE, Bars, ComparedEngines, Context, Extent
+from export.verify.context import (
+    LONG_CODES,
+    MAX_ROWS,
+    SAMPLE,
+    SMOKE,
+    WHOLE,
+    Bars,
+    ComparedEngines,
+    Context,
+    Extent,
+)
 from export.verify.eager import EagerEngine, perturbed
+from export.verify.long_codes import check_long_codes
 from export.verify.modes import DEFAULTS, Mode, VerifyOptions, modes
 from export.verify.report import VerificationResult
 from export.verify.run_checks import check_codes, check_free_run, check_long_runs, check_replay
@@ -37,7 +48,7 @@ from runtime.engines import open_engine
 from runtime.families import open_family, read_constants
 
 COMPONENTS = "components"  # the check of single calls
-CHECKS = 8  # of a mode
+CHECKS = 9  # of a mode
 
 
 log = logging.getLogger(__name__)
@@ -145,7 +156,7 @@ def open_context(
     return Context(
         checked,
         engines,
-        resolved.source.family.verification,
+        resolved.source.family.verification.among(names),
         bars,
         replace(extent, left_out=(*extent.left_out, *mode.left_out)),
         {entry.name: entry.max_batch for entry in bundle.components},
@@ -199,6 +210,9 @@ def checks_of(context: Context, bundle: Bundle, mode: Mode) -> dict[str, Iterabl
         "streaming": check_streaming(context),
         "codes": check_codes(context, workload, constants),
         "free run": check_free_run(context, workload, constants),
+        LONG_CODES: check_long_codes(
+            context, workload, constants, min(mode.frames, bundle.job.cache_length - MAX_ROWS)
+        ),
     }
 
 

@@ -1,7 +1,7 @@
 """Checks of many calls in sequence: long runs, replay, codes under teacher forcing, and free runs."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -88,7 +88,8 @@ def _check_long_run(context: Context, decoder: Decoder, steps: int) -> Iterable[
         detail = f"{'unchanged' if unchanged else 'changed'} over {steps} steps, to the bit"
         yield Check(f"written rows{suffix}", unchanged, detail)
     if outputs.has_typical_error:
-        yield _check_drift(f"no drift{suffix}", outputs, steps)
+        errors = [call.largest for call in outputs.calls]
+        yield check_drift(f"no drift{suffix}", errors, outputs.float_bar)
 
 
 def _run_steps(step: Component, indices: range, streams: list[Stream], compared: Comparison) -> None:
@@ -98,11 +99,14 @@ def _run_steps(step: Component, indices: range, streams: list[Stream], compared:
         compared.add(*(result[compared.output] for result in results))
 
 
-def _check_drift(name: str, compared: Comparison, steps: int) -> Check:
-    errors = [call.largest for call in compared.calls]
+def check_drift(name: str, errors: Sequence[float], bar: float) -> Check:
+    """The median error of the last quarter is at most `GROWTH` times that of the first. `bar` is that of
+    one error.
+    """
+    steps = len(errors)
     quarter = max(len(errors) // 4, 1)
     first, last = (float(np.median(part)) for part in (errors[:quarter], errors[-quarter:]))
-    limit = max(GROWTH * first, compared.float_bar / 10)  # below a tenth of the bar it may be rounding
+    limit = max(GROWTH * first, bar / 10)  # below a tenth of the bar it may be rounding
     detail = (
         f"median error {first:.1e} in the first quarter of {steps} steps, {last:.1e} in the last, "
         f"limit {limit:.1e}"

@@ -1,20 +1,22 @@
 """Say whether a checkpoint is loadable, what to do about each problem, and what it holds.
 
-Loads no weights.
+Loads no weights. With -v also the layout of every tensor.
 """
 
 import argparse
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
 from bundle.errors import IntegrityError
+from model.mlx import MLX_WEIGHTS
 
 MAX_PROBLEMS = 20  # in the text; --json has all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    checkpoint = "folder of a checkpoint as published"
+    checkpoint = "folder of a checkpoint as published, or of mlx-audio"
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=checkpoint)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
 
@@ -23,8 +25,13 @@ def run(arguments: argparse.Namespace) -> int:
     from model.inspection import inspect_checkpoint
 
     found = inspect_checkpoint(arguments.checkpoint)
-    print(json.dumps(found, indent=1) if arguments.json else "\n".join(_lines(found)))
-    if not found["loadable"]:
+    layouts = found.pop("layouts", [])
+    if arguments.json:
+        details = {"layouts": layouts} if arguments.verbosity == logging.DEBUG else {}
+        print(json.dumps(found | details, indent=1))
+    else:
+        print("\n".join(_lines(found) + (_table(layouts) if arguments.verbosity == logging.DEBUG else [])))
+    if found["problems"]:
         first, more = found["problems"][0], len(found["problems"]) - 1
         raise IntegrityError(f"{first}{f' (and {more} more)' if more else ''}")
     return 0
@@ -33,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _lines(found: dict[str, Any]) -> list[str]:
     """Text of a result: the verdict, problems, notes, and a table of the contents."""
     problems = found["problems"]
-    lines = ["loadable" if found["loadable"] else f"NOT LOADABLE, problems: {len(problems)}"]
+    lines = [_verdict(found)]
     lines += [f"  {number}. {problem}" for number, problem in enumerate(problems[:MAX_PROBLEMS], 1)]
     if len(problems) > MAX_PROBLEMS:
         lines.append(f"  and {len(problems) - MAX_PROBLEMS} more, which --json lists")
@@ -43,10 +50,29 @@ def _lines(found: dict[str, Any]) -> list[str]:
     return lines + [f"{label:<{width}}{value}" for label, value in rows]
 
 
+def _table(layouts: list[dict[str, Any]]) -> list[str]:
+    """A line for each tensor: name, dtype, shape, layout, integers, and the published name if it differs."""
+    width = max((len(row["name"]) for row in layouts), default=0)
+    lines = []
+    for row in layouts:
+        line = f"{row['name']:<{width}} {row['dtype']:<4} {row['shape']} {row['layout']}"
+        line += f", {row['bits']} bits in groups of {row['group']}" if "bits" in row else ""
+        lines.append(line + (f" ({row['published']})" if row["name"] != row["published"] else ""))
+    return lines
+
+
+def _verdict(found: dict[str, Any]) -> str:
+    if found["problems"]:
+        return f"NOT LOADABLE, problems: {len(found['problems'])}"
+    return "loadable" if found["loadable"] else f"complete; {MLX_WEIGHTS}"
+
+
 def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     """Labels and texts of what is known."""
     rows = [("family", found["family"])] if "family" in found else []
     rows += found.get("summary", {}).items()
+    if "layout" in found:
+        rows.append(("layout", ", ".join([found["layout"], *found["layout_details"]])))
     if "bytes" in found:
         counts = (
             (f"{found['tensors']} tensors, ", f", {', '.join(found['dtypes'])}")
@@ -54,6 +80,8 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
             else ("", "")
         )
         rows.append(("weights", f"{counts[0]}{found['bytes']:,} bytes{counts[1]}"))
+    for dtype, total in found.get("dtype_totals", {}).items():
+        rows.append((f"  {dtype}", f"{total['tensors']} tensors, {total['bytes']:,} bytes"))
     if "parameters" in found:
         rows.append(("parameters", f"{sum(found['parameters'].values()):,}"))
         rows += [(f"  {part}", f"{count:,}") for part, count in found["parameters"].items()]

@@ -67,6 +67,12 @@ class AttentionKernel(Protocol):
     ) -> Attended:
         """As `cached`, with a sliding-window cache; `update` is the result of `cache_update`."""
 
+    def rotated(
+        self, q: torch.Tensor, k: torch.Tensor, rotation: Rotation
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """q [B, S, H, D] and k [B, S, H_kv, D] -> both rotated, for `uncached`."""
+        return rotation(q), rotation(k)
+
     def uncached(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """q [B, Q, H, D], k and v [B, S, H_kv, D] -> attended [B, Q, H, D]; every query sees every key."""
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))

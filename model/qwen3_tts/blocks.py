@@ -84,7 +84,7 @@ class NormedAttention(Attention):
         For a sequence of few rows that begins and ends in one call: it needs neither a cache nor a mask.
         """
         q, k, v = self.project(x)
-        q, k = rotation(q), rotation(k)
+        q, k = self.kernel.rotated(q, k, rotation)
         if rows:
             k, v = torch.cat((rows[0], k), dim=1), torch.cat((rows[1], v), dim=1)
         before = k.shape[1] - q.shape[1]

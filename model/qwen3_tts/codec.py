@@ -18,7 +18,7 @@ from model.layers.basic import Layer, RMSNorm
 from model.layers.block import parts_of, run_blocks
 from model.layers.rope import Rotation, UnboundedRotaryTable
 from model.qwen3_tts.blocks import AttentionWeights, GatedMLP, MLPWeights
-from model.qwen3_tts.components import DILATIONS, INPUT_KERNEL, KERNEL
+from model.qwen3_tts.components import DILATIONS, INPUT_KERNEL, KERNEL, codec_contexts
 from model.qwen3_tts.config import CodecDecoderConfig
 
 USAGE_FLOOR = 1e-5  # of cluster_usage, in the published code
@@ -206,7 +206,8 @@ class SnakeBeta(nn.Module):
         self.amplitude = nn.Buffer(1 / (weights.beta.exp() + SNAKE_FLOOR)[:, None], persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.amplitude * (x * self.frequency).sin().square()
+        wave = (x * self.frequency).sin()
+        return x + self.amplitude * (wave * wave)  # ONNX Runtime computes a power in 4 times the time
 
 
 class ResidualUnit(nn.Module):
@@ -257,8 +258,13 @@ class CodecBlock(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """x [1, T, width], two caches and the cache update of the call -> x, both caches."""
         attended, k_cache, v_cache = self.attention(self.attention_norm(x), rotation, k_cache, v_cache, where)
+        return self.add(x, attended), k_cache, v_cache
+
+    def add(self, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """x and the result of attention [1, T, width] -> the output of the block."""
         x = x + self.attention_scale * attended
-        return x + self.mlp_scale * self.mlp(self.mlp_norm(x)), k_cache, v_cache
+        y: torch.Tensor = x + self.mlp_scale * self.mlp(self.mlp_norm(x))
+        return y
 
 
 class CodecDecoder(nn.Module):
@@ -271,7 +277,7 @@ class CodecDecoder(nn.Module):
 
     def __init__(self, weights: CodecDecoderWeights, config: CodecDecoderConfig):
         super().__init__()
-        self.size = config.codebook_size
+        self.size, self.contexts = config.codebook_size, len(codec_contexts(config))
         quantizers = parts_of(weights.quantizer.children(), CodebookWeights)
         books = torch.cat([each.folded() for each in quantizers])  # [K, size, codebook_dim]
         self.offsets = nn.Buffer(torch.arange(len(books)) * self.size, persistent=False)
@@ -307,16 +313,11 @@ class CodecDecoder(nn.Module):
         rows = self.books[codes.clamp(0, self.size - 1) + self.offsets]  # [1, T, K, dim]
         x = rows.sum(dim=2).transpose(1, 2)
         yield x
-        count = 2 * len(self.layers)
+        count = len(states) - self.contexts
         left = States(states[count:], position == 0)
         x = self.pre_conv(x, left)
         yield x
-        frames = x.shape[-1]
-        rotation = self.rotary(position[:, None] + torch.arange(frames))
-        update = cache_update(self.layers, position, frames, states[0])
-        y, caches = run_blocks(
-            self.layers, self.input_proj(x.transpose(1, 2)), rotation, states[:count], update
-        )
+        y, caches = self.transform(self.input_proj(x.transpose(1, 2)), position, states[:count])
         x = self.output_proj(self.norm(y)).transpose(1, 2)
         yield x
         for part in self.upsample:
@@ -326,6 +327,14 @@ class CodecDecoder(nn.Module):
             x = part(x) if isinstance(part, SnakeBeta) else part(x, left)
         yield x.clamp(-1, 1)
         yield from (*caches, *left.written)
+
+    def transform(
+        self, x: torch.Tensor, position: torch.Tensor, caches: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """x [1, T, width] through the transformer blocks -> x, caches."""
+        rotation = self.rotary(position[:, None] + torch.arange(x.shape[1]))
+        update = cache_update(self.layers, position, x.shape[1], caches[0])
+        return run_blocks(self.layers, x, rotation, caches, update)
 
     def forward(
         self, codes: torch.Tensor, position: torch.Tensor, *states: torch.Tensor

@@ -8,6 +8,7 @@ import numpy as np
 from bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
 from model.component import Component
 from model.qwen3_tts.config import CodecDecoderConfig, Options, Qwen3TTSConfig
+from model.qwen3_tts.six_components import six_components
 
 MAX_CODEC_FRAMES = 64  # of one call; a ring of window + 63 rows holds them
 MAX_REFERENCE_FRAMES = 375  # 30 s of a recording
@@ -19,7 +20,9 @@ Inputs = dict[str, np.ndarray]
 
 
 def constants(config: Qwen3TTSConfig, options: Options) -> dict[str, Any]:
-    """Everything that a runner needs besides names and shapes."""
+    """Everything that a runner needs besides names and shapes. Speakers and languages are in lower case, as
+    the published package compares them.
+    """
     talker = config.talker_config
     ids = {name: getattr(talker, name) for name in type(talker).model_fields if name.startswith("codec_")}
     return ids | {
@@ -39,8 +42,9 @@ def constants(config: Qwen3TTSConfig, options: Options) -> dict[str, Any]:
         "tts_eos_id": config.tts_eos_token_id,
         "kind": config.tts_model_type,
         "size": config.tts_model_size,
-        "speakers": {name: talker.speaker_id(name) for name in talker.spk_id},
-        "dialects": {name: key for name, key in talker.spk_is_dialect.items() if key},
+        "codec_language_id": {name.lower(): each for name, each in talker.codec_language_id.items()},
+        "speakers": {name.lower(): talker.speaker_id(name) for name in talker.spk_id},
+        "dialects": {name.lower(): key.lower() for name, key in talker.spk_is_dialect.items() if key},
         "sampling_defaults": config.generation.sampling(),
     }
 
@@ -49,6 +53,9 @@ def components(
     config: Qwen3TTSConfig, options: Options, cache_length: int, layout: LayoutName = "BSHD"
 ) -> tuple[Component, ...]:
     """All components. The caches of the talker have `cache_length` rows in `layout`."""
+    encoders = _encoders(config) if config.has_encoders else ()
+    if options.is_six:
+        return (*six_components(config, cache_length), *encoders)
     width = config.talker_config.hidden_size
     books = config.talker_config.num_code_groups
     talker = partial(_talker_signature, config, cache_length, layout)
@@ -93,7 +100,7 @@ def components(
         ),
         _code_predictor(config),
         *_codec(config, layout),
-        *(_encoders(config) if config.has_encoders else ()),
+        *encoders,
     )
 
 

@@ -90,6 +90,29 @@ class TalkerConfig(BlockConfig):
         return self
 
     @model_validator(mode="after")
+    def _names_differ_by_more_than_case(self) -> Self:
+        for section in ("codec_language_id", "spk_id", "spk_is_dialect"):
+            found: dict[str, str] = {}
+            for name in getattr(self, section):
+                other = found.setdefault(name.lower(), name)
+                require(
+                    other == name, f"{section}: {other} and {name} differ only by case; rename one of them"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _dialects_are_languages(self) -> Self:
+        languages = {name.lower() for name in self.codec_language_id}
+        dialects = {name.lower(): dialect for name, dialect in self.spk_is_dialect.items()}
+        for name in self.spk_id:
+            dialect = dialects.get(name.lower())
+            require(
+                not dialect or dialect.lower() in languages,
+                f"spk_is_dialect.{name} {dialect!r} is not in codec_language_id",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _the_predictor_continues(self) -> Self:
         groups, others = self.num_code_groups, self.code_predictor_config.num_code_groups
         require(groups == others, f"num_code_groups {groups}, but {others} in code_predictor_config")
@@ -208,6 +231,16 @@ class GenerationConfig(Section):
         }
 
 
+TEXT_IDS = (
+    "im_start_token_id",
+    "im_end_token_id",
+    "assistant_token_id",
+    "tts_pad_token_id",
+    "tts_bos_token_id",
+    "tts_eos_token_id",
+)
+
+
 class Qwen3TTSConfig(Section):
     """A whole checkpoint. `codec` and `generation` are the other configuration files."""
 
@@ -237,6 +270,12 @@ class Qwen3TTSConfig(Section):
                 found == talker.num_code_groups,
                 f"{name} {found} of the codec, but num_code_groups {talker.num_code_groups} of the talker",
             )
+        for name in TEXT_IDS:
+            found = getattr(self, name)
+            require(
+                0 <= found < talker.text_vocab_size,
+                f"{name} {found} is not below text_vocab_size {talker.text_vocab_size}",
+            )
         if self.has_encoders and self.speaker_encoder_config is None:
             raise ValueError("speaker_encoder_config: a Base model needs it")
         return self
@@ -256,6 +295,16 @@ class Qwen3TTSConfig(Section):
 
 class Options(Record):
     """Options of the export."""
+
+    split: Literal["standard", "six"] = Field(
+        "standard",
+        description="six: six graphs in the layout of speech-swift's Core ML models, one position at a call, "
+        "with caches of 256 rows",
+    )
+
+    @property
+    def is_six(self) -> bool:
+        return self.split == "six"
 
 
 def parse_config(content: Any, source: str = CONFIG) -> Qwen3TTSConfig:

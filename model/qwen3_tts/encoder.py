@@ -141,14 +141,14 @@ class EncoderBlock(nn.Module):
         self.attention_scale = weights.self_attn_layer_scale.scale
         self.mlp_scale = weights.mlp_layer_scale.scale
 
-    def forward(self, x: torch.Tensor, rotation: Rotation, mask: torch.Tensor) -> torch.Tensor:
-        """x [1, T, width], mask float [T, T] -> x."""
+    def forward(self, x: torch.Tensor, rotation: Rotation, visible: torch.Tensor) -> torch.Tensor:
+        """x [1, T, width], visible bool [T, T] (keys that each query sees) -> x."""
         y = self.attention_norm(x)
         q, k, v = (
             part(y).unflatten(-1, (-1, self.head_dim)) for part in (self.queries, self.keys, self.values)
         )
         q, k, v = (part.transpose(1, 2) for part in (rotation(q), rotation(k), v))
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(-2)
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible).transpose(1, 2).flatten(-2)
         x = x + self.attention_scale * self.output(attended)
         return x + self.mlp_scale * self.down(F.gelu(self.up(self.mlp_norm(x))))
 
@@ -160,7 +160,7 @@ def nearest(x: torch.Tensor, entries: torch.Tensor) -> tuple[torch.Tensor, torch
     squares = x.square().sum(dim=-1, keepdim=True) - 2 * x @ entries.T + entries.square().sum(dim=1)
     index = squares.argmin(dim=-1)
     others = torch.where(torch.arange(len(entries)) == index[..., None], torch.inf, squares)
-    first, second = (each.amin(dim=-1).clamp_min(0).sqrt() for each in (squares, others))
+    first, second = (each.amin(dim=-1).clamp_min(0.0).sqrt() for each in (squares, others))
     return index, second - first
 
 
@@ -205,9 +205,9 @@ class CodecEncoder(nn.Module):
         y = seanet.transpose(1, 2)
         steps = torch.arange(y.shape[1])
         rotation = self.rotary(steps[None])
-        mask = torch.where(steps[:, None] >= steps[None], 0.0, -torch.inf)
+        visible = steps[:, None] >= steps[None]
         for layer in self.layers:
-            y = layer(y, rotation, mask)
+            y = layer(y, rotation, visible)
         down = self.downsample(self._extended(y, length).transpose(1, 2))
         return seanet, y, down, *self.quantize(down)
 
@@ -215,7 +215,7 @@ class CodecEncoder(nn.Module):
         """x [1, T, D] with its first row repeated before it, and row `length` - 1 behind it."""
         context = self.downsample.kernel_size[0] - self.downsample.stride[0]
         rows = torch.arange(x.shape[1] + context) - context
-        return x[:, torch.minimum(rows, length - 1).clamp_min(0)]
+        return x[:, torch.minimum(rows, length - 1).maximum(torch.zeros_like(rows))]
 
     def quantize(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """x [1, D, T] -> codes, margins [1, T, K]. The acoustic quantiser does not subtract the semantic

@@ -4,27 +4,38 @@ from torch import nn
 
 from model.config import values_of
 from model.family import ChunkedComponent, Decoder, Family, Release, VerificationPlan
-from model.qwen3_tts import modules
+from model.qwen3_tts import modules, six
 from model.qwen3_tts.calls import calls
 from model.qwen3_tts.codec import CodecDecoder
 from model.qwen3_tts.components import MAX_REFERENCE_FRAMES, components, constants
 from model.qwen3_tts.config import Options, Qwen3TTSConfig, load_config, parse_config
 from model.qwen3_tts.encoder import CodecEncoder
 from model.qwen3_tts.format import FORMAT
+from model.qwen3_tts.mlx import MLX
 from model.qwen3_tts.predictor import CodePredictor
+from model.qwen3_tts.six_components import CACHE_ROWS
 from model.qwen3_tts.speaker import SpeakerEncoder
 from model.qwen3_tts.synthetic import SYNTHETIC
 
 SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
-TALKER, TABLES = "talker.model", "talker.code_predictor.model.codec_embedding"
+TALKER, PREDICTOR = "talker.model", "talker.code_predictor"
+TABLES = f"{PREDICTOR}.model.codec_embedding"
 WEIGHTS_OF_GRAPH = {
     "embed_text": (f"{TALKER}.text_embedding", "talker.text_projection"),
     "embed_codes": (f"{TALKER}.codec_embedding", TABLES),
     "talker": (f"{TALKER}.layers", f"{TALKER}.norm", "talker.codec_head"),
-    "code_predictor": ("talker.code_predictor", f"{TALKER}.codec_embedding"),
+    "code_predictor": (PREDICTOR, f"{TALKER}.codec_embedding"),
     "codec": ("speech_tokenizer.decoder",),
     "speech_encoder": ("speech_tokenizer.encoder",),
     "speaker_encoder": ("speaker_encoder",),
+    "TextProjector": (f"{TALKER}.text_embedding", "talker.text_projection"),
+    "CodeEmbedder": (f"{TALKER}.codec_embedding",),
+    "MultiCodeEmbedder": (TABLES,),
+    "CodeDecoder": (f"{TALKER}.layers", f"{TALKER}.norm", "talker.codec_head"),
+    "MultiCodeDecoder": tuple(
+        f"{PREDICTOR}.{name}" for name in ("model.layers", "model.norm", "lm_head", "small_to_mtp_projection")
+    ),
+    "SpeechDecoder": ("speech_tokenizer.decoder",),
 }
 
 
@@ -39,6 +50,16 @@ def _summary(config: Qwen3TTSConfig) -> list[tuple[str, str]]:
         ("languages", ", ".join(sorted(talker.codec_language_id))),
         ("speakers", names),
     ]
+
+
+def _reads(config: Qwen3TTSConfig, graph: str) -> dict[str, int]:
+    """The code predictor has a step for every code but the first."""
+    if graph != "code_predictor":
+        return {}
+    steps = config.talker_config.num_code_groups - 1
+    return {
+        f"{PREDICTOR}.{name}": steps for name in ("model.layers", "model.norm", "small_to_mtp_projection")
+    }
 
 
 def build(
@@ -62,6 +83,18 @@ def build(
             return CodecEncoder(encoder, codec.encoder_config, MAX_REFERENCE_FRAMES)
         case "speaker_encoder":
             return SpeakerEncoder(root.speaker_encoder)
+        case "TextProjector":
+            return six.TextProjector(root.talker)
+        case "CodeEmbedder":
+            return six.CodeEmbedder(root.talker)
+        case "MultiCodeEmbedder":
+            return six.MultiCodeEmbedder(root.talker, talker.code_predictor_config.vocab_size)
+        case "CodeDecoder":
+            return six.CodeDecoder(root.talker, talker, cache_length)
+        case "MultiCodeDecoder":
+            return six.MultiCodeDecoder(root.talker, talker.code_predictor_config)
+        case "SpeechDecoder":
+            return six.SpeechDecoder(root.speech_tokenizer.decoder, codec.decoder_config)
     raise ValueError(f"graph {graph!r}: unknown, expected one of {', '.join(WEIGHTS_OF_GRAPH)}")
 
 
@@ -71,7 +104,14 @@ FAMILY = Family(
     licence="the published Qwen3-TTS weights are Apache 2.0",
     task="text-to-speech",
     languages=("de", "en", "es", "fr", "it", "ja", "ko", "pt", "ru", "zh"),
-    release=Release("Qwen/Qwen3-TTS-12Hz-0.6B-Base", "apache-2.0", size="0.6b"),
+    releases=(
+        Release("Qwen/Qwen3-TTS-12Hz-0.6B-Base", "apache-2.0", size="0.6b"),
+        Release("Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice", "apache-2.0", size="0.6b-custom-voice"),
+        Release("Qwen/Qwen3-TTS-12Hz-1.7B-Base", "apache-2.0", size="1.7b"),
+        Release("Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice", "apache-2.0", size="1.7b-custom-voice"),
+        Release("Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign", "apache-2.0", size="1.7b-voice-design"),
+    ),
+    variant=lambda config: config.tts_model_type,
     format=FORMAT,
     parse_config=parse_config,
     load_config=load_config,
@@ -82,7 +122,8 @@ FAMILY = Family(
     components=components,
     build=build,
     longest_cache=lambda config: config.talker_config.max_position_embeddings,
-    default_cache=lambda config: 2048,  # rows; 150 s of speech after a prompt of 170
+    # rows; 2048: 150 s of speech after a prompt of 170
+    default_cache=lambda config, options: CACHE_ROWS if options.is_six else 2048,
     verification=VerificationPlan(
         decoders=(Decoder("prefill", "decode_step", output="hidden"),),
         chunked=(ChunkedComponent("codec", "codec_step"),),
@@ -101,6 +142,13 @@ FAMILY = Family(
     summary=_summary,
     calls=calls,
     synthetic=SYNTHETIC,
+    mlx=MLX,
     unused=modules.UNUSED,
+    eight_bits=("code_predictor", "MultiCodeDecoder"),
+    exceeds_half=(
+        "code_predictor",
+        "MultiCodeDecoder",
+    ),  # public ports in half precision saturate, or give NaN
+    reads=_reads,
     high_precision=("speech_tokenizer.*", "speaker_encoder.*", "talker.text_projection.*"),
 )

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from bundle.errors import CheckpointError
 from model.checkpoint_format import CheckpointFormat, WeightFile
 from model.qwen3_tts.config import CODEC_CONFIG, CONFIG, GENERATION_CONFIG, SPEECH_TOKENIZER
 
 WEIGHTS = "model.safetensors"
-TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")
+WEIGHT_FILES = (("", WEIGHTS), (f"{SPEECH_TOKENIZER}.", f"{SPEECH_TOKENIZER}/{WEIGHTS}"))  # by prefix
+VOCABULARY = ("vocab.json", "merges.txt")
+TOKENIZER_FILES = (*VOCABULARY, "tokenizer_config.json")
 MODEL_TYPE = "qwen3_tts"
 
 
@@ -29,11 +32,17 @@ class Qwen3TTSFormat(CheckpointFormat):
     def config_files(self, folder: Path) -> list[str]:
         return [CONFIG, CODEC_CONFIG, GENERATION_CONFIG]
 
-    def weight_files(self, folder: Path) -> list[WeightFile]:
-        return [
-            WeightFile(folder / WEIGHTS),
-            WeightFile(folder / SPEECH_TOKENIZER / WEIGHTS, f"{SPEECH_TOKENIZER}."),
-        ]
+    def single_files(self, folder: Path) -> list[WeightFile]:
+        return [WeightFile(folder / name, prefix) for prefix, name in WEIGHT_FILES]
+
+    def check_tokenizer(self, folder: Path) -> None:
+        super().check_tokenizer(folder)
+        there = [name for name in VOCABULARY if (folder / name).is_file()]
+        if len(there) == 1:
+            (missing,) = set(VOCABULARY) - set(there)
+            raise CheckpointError(
+                f"{folder / missing}: is missing, and {there[0]} is there; fetch both from one release"
+            )
 
     def tokenizer_files(self, folder: Path) -> list[str]:
         return [name for name in TOKENIZER_FILES if (folder / name).is_file()]

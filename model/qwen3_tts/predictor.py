@@ -44,7 +44,7 @@ class CodePredictor(nn.Module):
         self.blocks = parts_of(self.layers, Block)
         self.norm = own.model.norm
         self.rotary = RotaryTable(config.head_dim, config.rope_theta, config.num_code_groups, halves=True)
-        self.tables = code_tables(weights)
+        self.tables = code_tables(weights)[:-1]  # nothing follows the last code
         self.heads = own.lm_head
         self.projection: Layer = getattr(own, "small_to_mtp_projection", nn.Identity())
 
@@ -63,7 +63,8 @@ class CodePredictor(nn.Module):
         start = 0
         for index, head in enumerate(self.heads):
             y, start = self.projection(x), start + x.shape[1]
-            rotation = self.rotary(torch.arange(start - x.shape[1], start)[None])
+            positions = torch.arange(start - x.shape[1], start)
+            rotation = self.rotary(positions.expand(codes.shape[0], -1))
             for layer, block in enumerate(self.blocks):
                 y, *grown = block.grow(y, rotation, rows[layer])
                 rows[layer] = tuple(grown)
@@ -71,5 +72,6 @@ class CodePredictor(nn.Module):
             drawn = (restricted(logits[-1], temperature, top_k, top_p) + noise[:, index]).argmax(dim=-1)
             given = codes[:, index + 1]
             chosen.append(torch.where(given < 0, drawn, given))
-            x = self.tables[index + 1](chosen[-1])[:, None]
+            if index + 1 < len(self.tables):
+                x = self.tables[index + 1](chosen[-1])[:, None]
         return torch.stack(chosen, dim=1), torch.stack(logits, dim=1)

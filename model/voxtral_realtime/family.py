@@ -9,6 +9,7 @@ from model.voxtral_realtime import modules
 from model.voxtral_realtime.components import calls, components, constants, longest_cache
 from model.voxtral_realtime.config import Options, VoxtralRealtimeConfig, load_config, parse_config
 from model.voxtral_realtime.format import FORMAT
+from model.voxtral_realtime.mlx import MLX
 from model.voxtral_realtime.synthetic import SYNTHETIC
 
 
@@ -46,7 +47,7 @@ FAMILY = Family(
     licence="the published Voxtral-Mini-4B-Realtime weights are Apache 2.0",
     task="automatic-speech-recognition",
     languages=("ar", "de", "en", "es", "fr", "hi", "it", "ja", "ko", "nl", "pt", "ru", "zh"),
-    release=Release("mistralai/Voxtral-Mini-4B-Realtime-2602", "apache-2.0"),
+    releases=(Release("mistralai/Voxtral-Mini-4B-Realtime-2602", "apache-2.0"),),
     format=FORMAT,
     parse_config=parse_config,
     load_config=load_config,
@@ -57,7 +58,7 @@ FAMILY = Family(
     components=components,
     build=build,
     longest_cache=longest_cache,
-    default_cache=longest_cache,
+    default_cache=lambda config, options: longest_cache(config),
     verification=VerificationPlan(
         decoders=(Decoder("prefill", "decode_step", output="hidden"),),
         chunked=(ChunkedComponent("audio_encoder", "encode_chunk"),),
@@ -72,5 +73,6 @@ FAMILY = Family(
     summary=_summary,
     calls=calls,
     synthetic=SYNTHETIC,
+    mlx=MLX,
     constant=("layers.*.ada_rms_norm_t_cond.*",),  # folded at export; in no graph
 )

@@ -12,6 +12,7 @@ from torch import nn
 from model.layers.attention import Attended, AttentionWeights
 from model.layers.basic import FeedForward, FeedForwardWeights, Layer, RMSNorm, fuse
 from model.layers.block import parts_of
+from model.layouts import StoredAs
 from model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs, Options
 
 MASKED = -1e4  # finite: a half-precision softmax stays defined where a whole row is masked
@@ -19,12 +20,14 @@ USAGE_FLOOR = 1e-5  # floor of cluster_usage in the published code; matters for 
 
 
 class ConvolutionWeights(nn.Module):
-    """A weight-normed convolution, `conv.parametrizations.weight.original0` and `original1`."""
+    """A weight-normed convolution, `conv.parametrizations.weight.original0` and `original1`. `kind` is its
+    class, which decides the order of the axes.
+    """
 
-    def __init__(self, first: int, second: int, kernel: int):
+    def __init__(self, kind: type[nn.Module], first: int, second: int, kernel: int):
         super().__init__()
         parts = {"original0": torch.empty(first, 1, 1), "original1": torch.empty(first, second, kernel)}
-        self.conv = nn.ModuleDict({"parametrizations": nn.ModuleDict({"weight": nn.ParameterDict(parts)})})
+        self.conv = StoredAs(kind, {"parametrizations": nn.ModuleDict({"weight": nn.ParameterDict(parts)})})
 
     def fused(self) -> torch.Tensor:
         """The weight g · v / |v|, with the norm per first index: [first, second, kernel]."""
@@ -64,13 +67,13 @@ class CodecWeights(nn.Module):
         blocks: list[nn.Module] = []
         stages = zip(args.decoder_transformer_lengths, args.decoder_convs_kernels, strict=True)
         for stage, (length, kernel) in enumerate(stages):
-            # Conv1d is [out, in, k]; ConvTranspose1d is [in, out, k].
-            blocks.append(ConvolutionWeights(args.dim, args.dim if stage else latent, kernel))
+            kind = nn.ConvTranspose1d if stage else nn.Conv1d  # [in, out, k] and [out, in, k]
+            blocks.append(ConvolutionWeights(kind, args.dim, args.dim if stage else latent, kernel))
             layers = nn.ModuleList(CodecBlockWeights(args) for _ in range(length))
             blocks.append(nn.ModuleDict({"layers": layers}))
         self.decoder_blocks = nn.ModuleList(blocks)
         self.output_proj = ConvolutionWeights(
-            args.pretransform_patch_size, args.dim, args.patch_proj_kernel_size
+            nn.Conv1d, args.pretransform_patch_size, args.dim, args.patch_proj_kernel_size
         )
         book = {
             "embedding_sum": torch.empty(args.semantic_codebook_size, args.semantic_dim),

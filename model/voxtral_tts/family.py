@@ -10,6 +10,7 @@ from model.voxtral_tts.codec import Codec
 from model.voxtral_tts.components import calls, components, constants
 from model.voxtral_tts.config import Options, VoxtralTTSConfig, load_config, parse_config
 from model.voxtral_tts.format import FORMAT
+from model.voxtral_tts.mlx import MLX
 from model.voxtral_tts.synthetic import SYNTHETIC
 
 CODEC_ENCODER = "a codec encoder, which would make voices from recordings"
@@ -52,7 +53,7 @@ FAMILY = Family(
     licence="the published Voxtral-4B-TTS weights and voices are CC BY-NC 4.0, not for commercial use",
     task="text-to-speech",
     languages=("ar", "de", "en", "es", "fr", "hi", "it", "nl", "pt"),
-    release=Release("mistralai/Voxtral-4B-TTS-2603", "cc-by-nc-4.0"),
+    releases=(Release("mistralai/Voxtral-4B-TTS-2603", "cc-by-nc-4.0"),),
     format=FORMAT,
     parse_config=parse_config,
     load_config=load_config,
@@ -64,7 +65,7 @@ FAMILY = Family(
     components=components,
     build=build,
     longest_cache=lambda config: 131072,  # rows; beyond what the model was trained on
-    default_cache=lambda config: 2048,  # rows; 150 s of speech after a prompt of 170
+    default_cache=lambda config, options: 2048,  # rows; 150 s of speech after a prompt of 170
     verification=VerificationPlan(
         decoders=(Decoder("prefill", "decode_step", output="hidden"),),
         chunked=(ChunkedComponent("codec", "codec_step"),),
@@ -81,6 +82,7 @@ FAMILY = Family(
     summary=_summary,
     calls=calls,
     synthetic=SYNTHETIC,
+    mlx=MLX,
     unused={  # absent from the first release
         "audio_tokenizer.input_proj.": CODEC_ENCODER,
         "audio_tokenizer.encoder_blocks.": CODEC_ENCODER,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import zipfile
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bundle.bounds import MAX_VOICE_BYTES, MAX_VOICE_ROWS
 from bundle.errors import CheckpointError
+from bundle.manifest import VOICE_KEY
 from model.checkpoint_format import MistralFormat
 from model.download import unfinished
 
@@ -21,12 +23,19 @@ REMEDY = "fetch the file again"
 
 
 class VoxtralTTSFormat(MistralFormat):
-    """`voice_embedding/NAME.pt` holds the rows of a voice."""
+    """`voice_embedding/NAME.pt` holds the rows of a voice, or in a folder of mlx-audio `NAME.safetensors`."""
 
     has_voices = True
 
     def voice_files(self, folder: Path) -> list[str]:
-        return sorted(f"{VOICES}/{path.name}" for path in (folder / VOICES).glob("*.pt"))
+        paths = sorted(path for path in (folder / VOICES).glob("*") if path.suffix in READERS)
+        for first, second in pairwise(sorted(paths, key=lambda path: path.stem)):
+            if first.stem == second.stem:
+                raise CheckpointError(
+                    f"{first}: the voice {first.stem} also has the file {second.name}, expected one; "
+                    "remove one of them"
+                )
+        return [f"{VOICES}/{path.name}" for path in paths]
 
     def voice(self, path: Path, config: VoxtralTTSConfig) -> torch.Tensor:
         return _load_voice(path, config.dim)
@@ -50,7 +59,7 @@ def _load_voice(path: Path, dim: int) -> torch.Tensor:
     try:
         if (size := _unpacked_bytes(path)) > MAX_VOICE_BYTES:
             raise ValueError(f"{size} bytes, at most {MAX_VOICE_BYTES} make sense")
-        rows = torch.load(path, map_location="cpu", weights_only=True)
+        rows = READERS[path.suffix](path)
     except Exception as error:  # of many kinds; each means that the file is damaged or not a tensor
         reason = _first_line(error)
         raise CheckpointError(f"{path}: not readable as a tensor ({reason}), {expected}; {REMEDY}") from None
@@ -65,6 +74,21 @@ def _load_voice(path: Path, dim: int) -> torch.Tensor:
     if not rows.float().isfinite().all():  # of what is exported: float32
         raise CheckpointError(f"{path}: holds values that are not finite in float32, {expected}; {REMEDY}")
     return rows.detach()
+
+
+def _read_pickle(path: Path) -> Any:
+    import torch
+
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _read_safetensors(path: Path) -> Any:
+    from safetensors.torch import load_file
+
+    return load_file(path)[VOICE_KEY]
+
+
+READERS = {".pt": _read_pickle, ".safetensors": _read_safetensors}
 
 
 def _unpacked_bytes(path: Path) -> int:

@@ -105,6 +105,11 @@ class Recording:
             ) from None
         return decibels(peak)
 
+    @property
+    def file_rate(self) -> int:
+        """Samples per second of the file."""
+        return int(self._file.samplerate)
+
     def blocks(self) -> Iterator[np.ndarray]:
         """Blocks float32 [n] in [-1, 1] at `rate`. Raises UsageError on a sample that is not finite."""
         file, resampler = self._file, Resampler(self._file.samplerate, self._rate)

@@ -21,9 +21,21 @@ COMMANDS = (
     ),
     Command(
         "voice",
-        "make a voice from a recording",
+        "make a voice from a recording or from other voices",
         "runtime.commands.voice",
         example="add anna anna.wav --bundle artifacts/qwen3-tts-tiny-onnx-w8",
+    ),
+    Command(
+        "codec",
+        "turn recordings into codes, and codes into recordings",
+        "runtime.commands.codec",
+        example="encode speech.wav codes.npz --bundle artifacts/qwen3-tts-tiny-onnx-w8",
+    ),
+    Command(
+        "serve",
+        "serve bundles over HTTP and WebSockets",
+        "runtime.commands.serve",
+        example=f"--bundle {EXAMPLE_BUNDLE} --port 8000",
     ),
     Command("voices", "list the voices of a bundle", "runtime.commands.voices", example=EXAMPLE_BUNDLE),
     Command(

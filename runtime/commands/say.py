@@ -16,7 +16,7 @@ from bundle.command import integer
 from bundle.errors import UsageError, VoxportError
 from bundle.progress import Progress
 from runtime.commands import add_task_arguments, engine_options
-from runtime.text.language import check_language
+from runtime.sampling import SAMPLING
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 REASONS = {  # by value of `runtime.batching.Status`
     "budget": "speech that is much longer than its text takes was stopped; --budget changes the limit",
+    "repetition": "speech that repeated itself for 4 s was stopped; try another --seed (--budget 0 lets it)",
+    "silence": "speech was stopped after 4 s of silence; try another --seed (--budget 0 lets it)",
     "cache": "speech was stopped: the cache is full; give less text or export with a larger cache length",
     "limit": "speech was stopped at --max-frames, or a part of the text at 2048 frames",
 }
@@ -87,6 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"with --stream: frames of 80 ms per piece (default: {STREAM_FRAMES})",
     )
     _add_limits(parser)
+    _add_sampling(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     add_task_arguments(parser)
 
@@ -102,10 +105,10 @@ def _add_text_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--language",
-        type=check_language,
-        metavar="CODE",
-        help="ISO 639 code of the text's language, as in fr; decides where sentences end and how amounts are "
-        "read (default: the language of the voice)",
+        metavar="LANGUAGE",
+        help="language of the text: an ISO 639 code or an English name, as in fr or french, a name that the "
+        "model has, or auto, by which the model decides; also decides where sentences end and how amounts "
+        "are read (default: the language of the voice)",
     )
     parser.add_argument(
         "--pause",
@@ -128,8 +131,8 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         type=budget,
         default=3.0,
         metavar="FACTOR",
-        help="stop speech that is so many times as long as its text usually takes; 0 turns this off "
-        "(default: 3)",
+        help="stop speech that is so many times as long as its text usually takes, that repeats itself or "
+        "is silent for 4 s; 0 turns all of this off (default: 3)",
     )
     parser.add_argument(
         "--allow-empty",
@@ -138,9 +141,26 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "sampling of a model that draws codes", "The defaults are those of the model."
+    )
+    for name, text in SAMPLING.items():
+        flag, is_count = f"--{name.replace('_', '-')}", name.endswith("top_k")
+        group.add_argument(
+            flag, type=integer(0) if is_count else float, metavar="N" if is_count else "X", help=text
+        )
+
+
+def _sampling(arguments: argparse.Namespace) -> dict[str, float] | None:
+    given = {name: getattr(arguments, name) for name in SAMPLING}
+    return {name: value for name, value in given.items() if value is not None} or None
+
+
 def run(arguments: argparse.Namespace) -> int:
     from runtime.audio.files import check_format
     from runtime.opening import open_task
+    from runtime.text.language import language_code
     from runtime.text.reading import speakable
     from runtime.text_to_speech import TextToSpeech
 
@@ -148,12 +168,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output:
         check_format(arguments.output)
     is_arriving = arguments.stream and arguments.text == "-"
-    text = speakable(_pieces(arguments), arguments.language or "en", arguments.verbatim, is_arriving)
+    language = language_code(arguments.language or "") or "en"
+    text = speakable(_pieces(arguments), language, arguments.verbatim, is_arriving)
     task = open_task(TextToSpeech, arguments.bundle, engine_options(arguments), not arguments.no_check)
     pieces = task.speak(
         text,
         voice=arguments.voice,
         instruct=arguments.instruct,
+        sampling=_sampling(arguments),
         seed=arguments.seed,
         max_frames=arguments.max_frames,
         chunk_frames=(arguments.chunk_frames or STREAM_FRAMES) if arguments.stream else FILE_FRAMES,
@@ -178,7 +200,10 @@ def _check(arguments: argparse.Namespace) -> None:
     if (arguments.text is None) == (arguments.file is None):
         raise UsageError("say: expected one text; give it as an argument, with --file, or - for stdin")
     if arguments.stream and sys.stdout is not None and sys.stdout.isatty():
-        raise UsageError("say: --stream writes raw samples, and stdout is a terminal; pipe it or use -o")
+        raise UsageError(
+            "say: --stream writes raw samples, and stdout is a terminal; pipe them into a player, as in "
+            "`| aplay -f S16_LE -r 24000 -c 1`, or write a file with -o in place of --stream"
+        )
 
 
 def _pieces(arguments: argparse.Namespace) -> Iterator[str]:

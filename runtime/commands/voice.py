@@ -1,14 +1,21 @@
-"""Make a voice from a recording."""
+"""Make a voice: from a recording, from a voice of another program, or from other voices."""
+
+from __future__ import annotations
 
 import argparse
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bundle.errors import UsageError
 from bundle.files import check_writable, write_whole
 from runtime.commands import add_task_arguments, engine_options
 
+if TYPE_CHECKING:
+    from runtime.text_to_speech import TextToSpeech
+
 NAME = re.compile(r"[\w][\w.-]{0,63}")
+ADD, IMPORT, BLEND = "add", "import", "blend"
 
 
 def voice_name(text: str) -> str:
@@ -19,13 +26,24 @@ def voice_name(text: str) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["add"], help="add: make a voice from a recording")
+    parser.add_argument(
+        "action",
+        choices=[ADD, IMPORT, BLEND],
+        help="add: from a recording; import: from a voice of another program; blend: from other voices",
+    )
     parser.add_argument("name", type=voice_name, help="name of the voice, for `say --voice NAME`")
-    parser.add_argument("recording", type=Path, help="audio file with 3 to 30 seconds of one speaker")
+    parser.add_argument(
+        "sources",
+        nargs="+",
+        metavar="SOURCE",
+        help="add: audio file with 3 to 30 seconds of one speaker. import: a .pt of the official demo, or a "
+        "vector as .npy or .safetensors. blend: VOICE=WEIGHT of two or more voices, as in anna=0.7 ben=0.3; "
+        "the weights are divided by their sum",
+    )
     parser.add_argument(
         "--transcript",
         metavar="TEXT",
-        help="what is said in the recording; speech then continues it, which is nearer to the speaker",
+        help="add: what is said in the recording; speech then continues it, which is nearer to the speaker",
     )
     parser.add_argument(
         "-o",
@@ -43,9 +61,39 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.output and arguments.output.suffix != ".safetensors":
         raise UsageError(f"{arguments.output}: expected a name that ends in .safetensors")
+    if arguments.transcript is not None and arguments.action != ADD:
+        raise UsageError(f"voice {arguments.action}: --transcript is for voice add; leave it out")
+    if arguments.action != BLEND and len(arguments.sources) > 1:
+        raise UsageError(f"voice {arguments.action}: expected one file, got {len(arguments.sources)}")
+    weights = _weights(arguments.sources) if arguments.action == BLEND else {}
     task = open_task(TextToSpeech, arguments.bundle, engine_options(arguments), not arguments.no_check)
     path = arguments.output or task.voice_path(arguments.name)
     check_writable(path)
-    write_whole(path, task.make_voice(arguments.recording, arguments.transcript))
+    write_whole(path, _content(task, arguments, weights))
     print(path)
     return 0
+
+
+def _content(task: TextToSpeech, arguments: argparse.Namespace, weights: dict[str, float]) -> bytes:
+    if arguments.action == BLEND:
+        return task.blend_voices(weights)
+    source = Path(arguments.sources[0])
+    if arguments.action == IMPORT:
+        return task.import_voice(source)
+    return task.make_voice(source, arguments.transcript)
+
+
+def _weights(texts: list[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for text in texts:
+        name, separator, weight = text.rpartition("=")
+        try:
+            value = float(weight) if separator and name else None
+        except ValueError:
+            value = None
+        if value is None:
+            raise UsageError(f"voice blend: {text}: expected VOICE=WEIGHT, as in anna=0.7")
+        if name in found:
+            raise UsageError(f"voice blend: {name} comes twice; name each voice once")
+        found[name] = value
+    return found

@@ -104,6 +104,18 @@ class Stream(ABC):
         """One slot of the stream, for components that are not batched. It uses the same memory for states."""
         return self
 
+    def first(self, count: int) -> "Stream":
+        """The first `count` slots, for calls that leave the others as they are. It uses the same memory for
+        states.
+        """
+        return self
+
+    def move(self, source: int, target: int, positions: int) -> None:
+        """Copies the states of slot `source` to slot `target`: of each cache the rows of the first
+        `positions` positions, and every other state.
+        """
+        raise UsageError(f"slot {source}: this stream cannot copy it to slot {target}")
+
     @abstractmethod
     def reset(self) -> None:
         """Empties every state."""

@@ -23,7 +23,7 @@ from runtime.mil.program import Function
 
 log = logging.getLogger(__name__)
 UNIT_NAMES = {"all": "ALL", "cpu": "CPU_ONLY", "cpu_and_gpu": "CPU_AND_GPU", "cpu_and_ne": "CPU_AND_NE"}
-MIL_DTYPES = {"float32": "fp32", "int64": "int32"}
+MIL_DTYPES = {"float32": "fp32", "int64": "int32", "int32": "int32"}
 
 
 def open_coreml(bundle: Bundle, options: EngineOptions) -> Engine:

@@ -105,6 +105,8 @@ class OnnxEngine(Engine):
         options.add_session_config_entry("session.force_spinning_stop", "1")
         folder = str(self.bundle.folder.resolve())  # of weights, where a graph is not read from its file
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+        # The plan of shared buffers takes half a minute for a graph of 6,000 nodes, and saves little memory.
+        options.enable_mem_reuse = False
         options.log_severity_level = 4  # errors are raised; a second copy on stderr is not needed
         return options
 
@@ -129,6 +131,7 @@ class OnnxStream(Stream):
         super().__init__({entry.name: entry.signature for entry in engine.bundle.components}, engine.lock)
         self._engine, self._states, self.batch = engine, states, states.batch
         self._bindings: dict[str, _SessionBinding] = {}
+        self._first: dict[int, OnnxStream] = {}  # by number of slots; each has bindings for its batch
 
     def reset(self) -> None:
         self._states.clear()
@@ -136,6 +139,17 @@ class OnnxStream(Stream):
 
     def slot(self, index: int) -> "OnnxStream":
         return OnnxStream(self._engine, self._states.slot(index))
+
+    def first(self, count: int) -> "OnnxStream":
+        if count == self.batch:
+            return self
+        if count not in self._first:
+            self._first[count] = OnnxStream(self._engine, self._states.first(count))
+        return self._first[count]
+
+    def move(self, source: int, target: int, positions: int) -> None:
+        with self.lock:
+            self._states.copy_slot(source, target, positions)
 
     def snapshot(self) -> Arrays:
         return self._states.read()

@@ -80,6 +80,16 @@ class States(ABC):
     def slot(self, index: int) -> "States":
         """One slot, in the same memory."""
 
+    @abstractmethod
+    def first(self, count: int) -> "States":
+        """The first `count` slots, in the same memory."""
+
+    @abstractmethod
+    def copy_slot(self, source: int, target: int, positions: int) -> None:
+        """Copies the states of one slot to another: of each cache the rows of the first `positions`
+        positions, and every other state.
+        """
+
     def move_into_history(self, name: str, position: int, count: int) -> None:
         """Moves new row p of a sliding-window cache from the staging area to row p mod history.
 
@@ -160,8 +170,20 @@ class HostStates(States):
         by_row[target : target + count] = by_row[source : source + count]
 
     def slot(self, index: int) -> "HostStates":
-        rows = {name: array[index : index + 1] for name, array in self._arrays.items()}
-        return HostStates(self.specs, self.dtype.name, shared=rows)
+        return self._part(slice(index, index + 1), 1)
+
+    def first(self, count: int) -> "HostStates":
+        return self._part(slice(count), count)
+
+    def _part(self, slots: slice, count: int) -> "HostStates":
+        arrays = {name: array[slots] for name, array in self._arrays.items()}
+        return HostStates(self.specs, self.dtype.name, count, arrays)
+
+    def copy_slot(self, source: int, target: int, positions: int) -> None:
+        for name, state in self.specs.items():
+            array = self._arrays[name]
+            rows = (slice(None),) * _axis(state) + (slice(_used_rows(state, positions)),)
+            array[target : target + 1][rows] = array[source : source + 1][rows]
 
 
 class DeviceStates(States):
@@ -175,14 +197,14 @@ class DeviceStates(States):
         batch: int = 1,
         shared: "tuple[DeviceStates, int] | None" = None,
     ):
-        """`shared` is the memory of another stream and a slot of it."""
+        """`shared` is the memory of another stream and the first slot of it."""
         super().__init__(specs, dtype, batch)
         self._device, self.device, self._shared = device, device.name, shared
         if shared is None:
             self._addresses = {name: self._allocate(name) for name in specs}
         else:
             whole, index = shared
-            self._addresses = {name: whole.address(name) + index * self._size(name) for name in specs}
+            self._addresses = {name: whole.slot_address(name, index) for name in specs}
         self._results: dict[str, int] = {}
 
     def _size(self, name: str) -> int:
@@ -195,6 +217,9 @@ class DeviceStates(States):
 
     def address(self, name: str) -> int:
         return self._addresses[name]
+
+    def slot_address(self, name: str, index: int) -> int:
+        return self._addresses[name] + index * (self._size(name) // self.batch)
 
     def result_address(self, name: str) -> int:
         if name not in self._results:
@@ -267,6 +292,25 @@ class DeviceStates(States):
 
     def slot(self, index: int) -> "DeviceStates":
         return DeviceStates(self._device, self.specs, self.dtype.name, shared=(self, index))
+
+    def first(self, count: int) -> "DeviceStates":
+        return DeviceStates(self._device, self.specs, self.dtype.name, count, (self, 0))
+
+    def copy_slot(self, source: int, target: int, positions: int) -> None:
+        for name, state in self.specs.items():
+            heads = prod(state.shape[1 : _axis(state)])  # the rows of a head follow one another
+            size, count = self._size(name) // self.batch // heads, _used_rows(state, positions)
+            width = size if count is None else count * self._row_size(name)
+            to, start = self.slot_address(name, target), self.slot_address(name, source)
+            self._device.copy((to, size), (start, size), width, heads)
+        self._device.wait()
+
+
+def _used_rows(state: StateSpec, positions: int) -> int | None:
+    """Rows of a cache that the first `positions` positions use. None is all of the state."""
+    if state.cache is None or state.cache.window:
+        return None
+    return min(positions * state.cache.rows_per_position, state.rows)
 
 
 def _axis(state: StateSpec) -> int:

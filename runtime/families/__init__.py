@@ -30,7 +30,7 @@ def read_constants(job: ExportJob) -> Any:  # Any: the type is that of the famil
     """
     family = open_family(job.family)
     signatures = {entry.name: entry.signature for entry in job.components}
-    for name, call in family.calls.items():
+    for name, call in family.calls(job).items():
         if name not in signatures:
             raise IntegrityError(f"manifest.json: components: {name} is missing; export the bundle again")
         signature = signatures[name]

@@ -105,6 +105,14 @@ class TraceWorkload(Generic[Constants]):
 
 
 @dataclass(frozen=True)
+class Rollout:
+    """n frames that continue from their own codes: `codes` int64 [n, K], `samples` float32 [n * S]."""
+
+    codes: np.ndarray
+    samples: np.ndarray
+
+
+@dataclass(frozen=True)
 class VerificationWorkload(Generic[Constants]):
     """Fixed runs whose results verification compares between two streams.
 
@@ -117,6 +125,8 @@ class VerificationWorkload(Generic[Constants]):
         where the family has no such codes.
     check_choices(found, expected, constants, bar): checks of the outputs of kind CHOICE, on a stream of the
         artifact and one of eager; `bar` is that of the lowering error.
+    rollout(stream, constants, frames): a free run of exactly so many frames; None where frames have few codes
+        that are fed back.
     """
 
     teacher_forced_run: Callable[[Stream, Constants, int, np.ndarray | None], ForcedRun]
@@ -126,6 +136,7 @@ class VerificationWorkload(Generic[Constants]):
     check_choices: Callable[[Stream, Stream, Constants, float], Iterable[ChoiceResult]] = (
         lambda found, expected, constants, bar: ()
     )
+    rollout: Callable[[Stream, Constants, int], Rollout] | None = None
 
 
 class Workload(Protocol):
@@ -173,7 +184,7 @@ class RuntimeFamily(Generic[Constants]):
 
     name: key of the table of families.
     task: the abstract task that `open` returns.
-    calls: the components that the runtime calls; they are checked when a bundle is opened.
+    calls(job): the components that the runtime calls; they are checked when a bundle is opened.
     parse_constants(job): the constants that the runtime needs; raises IntegrityError that names a wrong one.
     open_tokenizer(paths): the tokenizer, from its files; raises IntegrityError that names the file.
     voices(bundle): names of the bundle's voices, and the prompt rows of each; empty without voices.
@@ -183,7 +194,7 @@ class RuntimeFamily(Generic[Constants]):
 
     name: str
     task: type[TextToSpeech] | type[SpeechToText]
-    calls: Mapping[str, Call]
+    calls: Callable[[ExportJob], Mapping[str, Call]]
     parse_constants: Callable[[ExportJob], Constants]
     open_tokenizer: Callable[[Sequence[Path]], object]
     voices: Callable[[Bundle], dict[str, int]]

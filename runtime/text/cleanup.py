@@ -90,15 +90,19 @@ PUNCTUATION: tuple[Rule, ...] = (
 )
 
 
-def check_text(text: str) -> str:
-    """Returns `text` unchanged. Raises UsageError on NUL and on a lone surrogate."""
+def check_text(text: str, field: str | None = None) -> str:
+    """Returns `text` unchanged. Raises UsageError, of `field`, on NUL and on a lone surrogate."""
+    name = field or "the text"
     for index, character in enumerate(text):
         if character == "\0":
-            raise UsageError(f"the text has a NUL character at index {index}, expected plain text; remove it")
+            raise UsageError(
+                f"{name} has a NUL character at index {index}, expected plain text; remove it", field=field
+            )
         if "\ud800" <= character <= "\udfff":
             raise UsageError(
-                f"the text has the lone surrogate U+{ord(character):04X} at index {index}, expected Unicode; "
-                "save it as UTF-8"
+                f"{name} has the lone surrogate U+{ord(character):04X} at index {index}, expected Unicode; "
+                "save it as UTF-8",
+                field=field,
             )
     return text
 

@@ -9,9 +9,8 @@ import pytest
 
 from bundle.manifest import MANIFEST
 from bundle.user_cache import private_folder
-from runtime.families.voxtral_tts import prefix_cache
-from runtime.families.voxtral_tts.decoder import Prompt
-from runtime.families.voxtral_tts.prefix_cache import PrefixCache
+from runtime import prefix_cache
+from runtime.prefix_cache import PrefixCache
 
 ROWS = {"cache": np.ones((1, 5, 2), np.float32)}
 SHAPES = {"cache": (1, 5, 2)}
@@ -23,8 +22,8 @@ def home(tmp_path, monkeypatch) -> Path:
     return tmp_path / "voxport"
 
 
-def prompt(voice: int) -> Prompt:
-    return Prompt(np.arange(5), np.full((2, 4), voice, np.float32), np.arange(3))
+def prompt(voice: int) -> bytes:
+    return np.full((2, 4), voice, np.float32).tobytes()
 
 
 def cache(tmp_path) -> PrefixCache:

@@ -290,7 +290,7 @@ def test_a_missing_engine_package_is_named(bundles, tmp_path):
             "onnx in float16 cannot store integer weights with integer activations",
         ),
         (["--target", "executorch", "--compute-precision", "float32"], 2, "executorch computes in float32"),
-        (["--target", "onnx", "--quant", "w3"], 2, "none, w8, w4, w4g128, lut4, 8da4w"),
+        (["--target", "onnx", "--quant", "w3"], 2, "none, w8, w8g128, w4, w4g128, lut4, 8da4w"),
         (["--target", "onnx", "--quant-for", "voice=w8"], 2, "embed_text"),
         (["--target", "onnx", "--quant-for", "codec"], 2, "COMPONENT=RECIPE"),
         (
@@ -301,7 +301,7 @@ def test_a_missing_engine_package_is_named(bundles, tmp_path):
         (["--target", "onnx", "--quant-rule", "layers"], 2, "PATTERN=RECIPE"),
         (["--target", "onnx", "--quant-rule", "layer.*=w4"], 2, "matches no weight"),
         (["--target", "onnx", "--cache-length", "63"], 2, "64 to"),
-        (["lst"], 2, "verify, list"),
+        (["lst"], 2, "verify, convert, list"),
         (["--target", "onnx", "--checkpoint", "/nowhere"], 2, "/nowhere"),
     ],
 )

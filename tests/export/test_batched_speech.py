@@ -10,8 +10,8 @@ from bundle.manifest import MANIFEST
 from runtime.batching import BatchedDecoder
 from runtime.engines.base import Stream
 from runtime.families.voxtral_tts.decoder import Prompt
-from runtime.families.voxtral_tts.prefix_cache import PrefixCache
 from runtime.families.voxtral_tts.task import SpeechSlots
+from runtime.prefix_cache import PrefixCache
 from runtime.text_to_speech import SpeechRequest
 
 

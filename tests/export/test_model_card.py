@@ -75,7 +75,7 @@ def test_weights_of_the_published_shapes_carry_licence_and_base_model(
         "base_model",
         "base_model_relation",
     } | {"voxport"}
-    source.family = replace(source.family, release=replace(source.family.release, size="tiny"))
+    source.family = replace(source.family, releases=(replace(source.family.releases[0], size="tiny"),))
     found = parsed(model_card(manifest_of(source), source))
     assert found.keys() == KEYS | {"voxport"}
     assert (found["base_model"], found["license"], found["pipeline_tag"]) == (release, licence, task)

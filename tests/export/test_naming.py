@@ -44,7 +44,7 @@ def source(request) -> Source:
 def test_two_exports_that_differ_have_names_that_differ_in_more_than_case(source):
     random.seed(0)
     options, found = CHOICES[source.family.name], {}
-    default_cache = source.family.default_cache(source.config)
+    default_cache = source.family.default_cache(source.config, source.family.options())
     for _ in range(150):
         override = [(COMPONENTS[source.family.name], random.choice(["none", "w8"]))]
         given = resolved(

@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.faulty_engines import BatchedStreams, Engines, failed, no_fault
+from support.prefixes import own_prefixes
 
 from export.verify.run_checks import check_codes
 from model.synthetic.checkpoint import embedded_default
 from runtime.batching import BatchedDecoder, Status
 from runtime.engines.base import Stream
-from runtime.families.qwen3_tts.prompt import Prompt, Reference
+from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
 from runtime.families.qwen3_tts.task import SpeechSlots
 from runtime.text_to_speech import SpeechRequest
 
@@ -38,7 +39,9 @@ def prompt_of(engines: Engines, request: SpeechRequest) -> Prompt:
 
 
 def spoken(engines: Engines, stream: Stream, requests: list[SpeechRequest]) -> list[np.ndarray]:
-    slots = SpeechSlots(stream, engines.constants, lambda request: prompt_of(engines, request))
+    slots = SpeechSlots(
+        stream, engines.constants, lambda request: prompt_of(engines, request), own_prefixes()
+    )
     decoder = BatchedDecoder(slots)
     pieces = {decoder.submit(request): [np.zeros(0, np.float32)] for request in requests}
     for ticket, samples in decoder.run():
@@ -146,3 +149,28 @@ def test_a_near_choice_of_the_encoder_may_differ(engines):
 
     context = engines.context(artifact, eager=engines.faulty(eager))
     assert failed(check_codes(context, engines.workload, engines.constants)) == []
+
+
+def test_the_fixed_part_of_a_prompt_does_not_depend_on_its_text(engines):
+    """Every mode; the stored rows give the samples of the first time."""
+    embedder = PromptEmbedder(engines.eager.stream(), engines.constants)
+    for length in (4, 5, 6, 7):
+        first = prompt_of(engines, SpeechRequest("a" * length))
+        other = replace(first, text=np.array([9, 8, 7]))
+        one, two = embedder.rows(first), embedder.rows(other)
+        assert one.fixed == two.fixed > 3
+        np.testing.assert_array_equal(one.prefill[: one.fixed], two.prefill[: two.fixed])
+        assert not np.array_equal(one.prefill[one.fixed], two.prefill[two.fixed])
+
+
+def test_stored_rows_of_a_prefix_give_the_same_speech(engines):
+    prefixes, results = own_prefixes(), []
+    for _ in range(2):
+        slots = SpeechSlots(
+            engines.eager.stream(), engines.constants, lambda request: prompt_of(engines, request), prefixes
+        )
+        decoder = BatchedDecoder(slots)
+        for text in requests(5, 5, 5, 5):
+            decoder.submit(text)
+        results.append(np.concatenate([samples for _, samples in decoder.run()]))
+    np.testing.assert_array_equal(*results)

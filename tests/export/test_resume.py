@@ -1,5 +1,6 @@
 """Exports that fail: what an interruption, a kill or an error leaves, and what the next run reuses."""
 
+import errno
 import json
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bundle.errors import UsageError, VerificationError
+from bundle.errors import ExportError, UsageError, VerificationError
 from bundle.manifest import Bundle, WeightError
 from export import build
 from export.__main__ import main as export
@@ -121,6 +122,14 @@ def test_a_damaged_resume_record_is_ignored(tmp_path, record):
     (tmp_path / "resume.json").write_text(record)
     (tmp_path / "a.onnx").write_text("unrecorded")
     assert ResumeCache(tmp_path).find("a", "k") is None and not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_the_finished_graphs(tmp_path):
+    with pytest.raises(ExportError, match="no space left on the disk"), staging(tmp_path / "out") as folder:
+        ResumeCache(folder).make("a", "key", lower_to("a.onnx"))
+        (folder / "half.onnx").write_text("half")
+        raise OSError(errno.ENOSPC, "full")
+    assert {path.name for path in (tmp_path / ".out.partial").iterdir()} == {"a.onnx", "resume.json"}
 
 
 def test_what_an_interruption_a_failed_verification_and_an_error_leave(tmp_path):

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -15,7 +16,8 @@ from collections import Counter
 from pathlib import Path
 
 from export.__main__ import main as export
-from fuzz.areas import AREAS, Sources
+from fuzz.areas import AREAS
+from fuzz.files import Sources
 from fuzz.harness import Command, Outcome, fault_of, run
 from model.synthetic.checkpoint import embedded_default
 from voxport.__main__ import main as voxport
@@ -26,6 +28,7 @@ PRELOADED = (
     "coremltools",
     "model.commands.inspect",
     "export.commands.export",
+    "export.conversion.convert",
 )
 
 
@@ -74,11 +77,23 @@ def _sources(folder: Path, work: Path) -> Sources:
             "--streaming",
             "--no-verify",
         ],
+        "cloning": [
+            "--model",
+            "qwen3-tts",
+            "--target",
+            "onnx",
+            "--quant",
+            "w4",
+            "--cache-length",
+            "160",
+            "--no-verify",
+        ],
     }
     for name, options in made.items():
         if not (folder / name).exists() and export([*options, "--out", str(folder / name)]):
             sys.exit(f"fuzz: the export of {name} failed")
-    checkpoints = tuple(embedded_default(model) for model in ("voxtral_tts", "voxtral_realtime"))
+    checkpoints = tuple(embedded_default(model) for model in ("voxtral_tts", "voxtral_realtime", "qwen3_tts"))
+    converted = tuple(_converted(path, quant, work) for path in checkpoints for quant in ("none", "w4"))
     prefixes = work / "prefixes"
     os.environ["XDG_CACHE_HOME"] = str(prefixes)
     command = Command(("say", "Hi.", "--bundle", str(folder / "speech"), "--max-frames", "1", "-o", "hi.wav"))
@@ -90,9 +105,19 @@ def _sources(folder: Path, work: Path) -> Sources:
         folder / "recognition",
         folder / "executorch",
         folder / "coreml",
+        folder / "cloning",
         checkpoints,
+        converted,
         prefixes,
     )
+
+
+def _converted(checkpoint: Path, quant: str, work: Path) -> Path:
+    """A folder for mlx-audio. Another process makes it: torch's threads do not survive a fork."""
+    out = work / "converted" / f"{checkpoint.name}-{quant}"
+    argv = ("convert", str(checkpoint), str(out), "--to", "mlx", "--quant", quant)
+    subprocess.run([sys.executable, "-m", "voxport", *argv], check=True, capture_output=True)
+    return out
 
 
 def _preload() -> None:

@@ -6,13 +6,15 @@ import os
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import soundfile
 
-from bundle.manifest import MANIFEST, file_entry
+from bundle.manifest import MANIFEST
+from fuzz.cloning import cloning, codes, foreign_voice
+from fuzz.conversion import conversion
+from fuzz.files import OUT, SPEAK, Sources, copy, write_hash
 from fuzz.harness import Command
 from fuzz.mutate import (
     hostile_value,
@@ -23,24 +25,9 @@ from fuzz.mutate import (
     write_json,
 )
 
-OUT = "out.wav"
-SPEAK = ("--max-frames", "2", "--threads", "1", "-o", OUT)
-
-
-@dataclass(frozen=True)
-class Sources:
-    """Undamaged bundles and checkpoints. Areas copy them."""
-
-    speech: Path  # text to speech, ONNX
-    recognition: Path  # speech to text, ONNX
-    executorch: Path
-    coreml: Path
-    checkpoints: tuple[Path, ...]
-    prefixes: Path  # a cache folder that `speech` has filled
-
 
 def manifest(rng: random.Random, folder: Path, sources: Sources) -> Command:
-    bundle = _copy(rng.choice([sources.speech, sources.speech, sources.recognition]), folder)
+    bundle = copy(rng.choice([sources.speech, sources.speech, sources.recognition]), folder)
     path = bundle / MANIFEST
     document = json.loads(path.read_text())
     part = rng.choice(["all", "job", "components", "constants", "files", "voices"])
@@ -58,7 +45,7 @@ def manifest(rng: random.Random, folder: Path, sources: Sources) -> Command:
 
 def signature(rng: random.Random, folder: Path, sources: Sources) -> Command:
     """Lies about inputs, outputs, states and sizes of components, on every engine."""
-    bundle = _copy(
+    bundle = copy(
         rng.choice([sources.speech, sources.recognition, sources.executorch, sources.coreml]), folder
     )
     path = bundle / MANIFEST
@@ -70,12 +57,12 @@ def signature(rng: random.Random, folder: Path, sources: Sources) -> Command:
 
 
 def voice(rng: random.Random, folder: Path, sources: Sources) -> Command:
-    bundle = _copy(sources.speech, folder)
+    bundle = copy(sources.speech, folder)
     own = sorted((bundle / "voices").iterdir())[0]
     content = mutate_safetensors(rng, own.read_bytes())
     if rng.random() < 0.5:
         own.write_bytes(content)
-        _write_hash(rng, bundle, own)
+        write_hash(rng, bundle, own)
         return _say(rng, bundle, "--voice", own.stem)
     (folder / "voice.safetensors").write_bytes(content)
     return _say(rng, bundle, "--voice", "voice.safetensors")
@@ -83,7 +70,7 @@ def voice(rng: random.Random, folder: Path, sources: Sources) -> Command:
 
 def prefix(rng: random.Random, folder: Path, sources: Sources) -> Command:
     """Damaged rows in the user's own cache folder: speech goes on without them."""
-    bundle = _copy(sources.speech, folder)
+    bundle = copy(sources.speech, folder)
     cache = Path(shutil.copytree(sources.prefixes, folder / "cache"))
     for path in cache.rglob("*.safetensors"):
         path.write_bytes(mutate_safetensors(rng, path.read_bytes()))
@@ -92,7 +79,7 @@ def prefix(rng: random.Random, folder: Path, sources: Sources) -> Command:
 
 
 def tokenizer(rng: random.Random, folder: Path, sources: Sources) -> Command:
-    bundle = _copy(rng.choice([sources.speech, sources.recognition]), folder)
+    bundle = copy(rng.choice([sources.speech, sources.recognition]), folder)
     path = bundle / "tekken.json"
     document = json.loads(path.read_text())
     part = rng.choice(["config", "special_tokens", "vocab", None])
@@ -101,14 +88,14 @@ def tokenizer(rng: random.Random, folder: Path, sources: Sources) -> Command:
     else:
         document = mutate_json(rng, document)
     path.write_bytes(write_json(rng, document))
-    _write_hash(rng, bundle, path)
+    write_hash(rng, bundle, path)
     return _use(rng, bundle)
 
 
 def onnx(rng: random.Random, folder: Path, sources: Sources) -> Command:
     import onnx as library
 
-    bundle = _copy(rng.choice([sources.speech, sources.recognition]), folder)
+    bundle = copy(rng.choice([sources.speech, sources.recognition]), folder)
     path = rng.choice(sorted(bundle.glob("*.onnx*")))
     if path.suffix == ".onnx" and rng.random() < 0.8:
         model = library.load(path, load_external_data=False)
@@ -116,26 +103,26 @@ def onnx(rng: random.Random, folder: Path, sources: Sources) -> Command:
         path.write_bytes(model.SerializeToString())
     else:
         path.write_bytes(mutate_bytes(rng, path.read_bytes()))
-    _write_hash(rng, bundle, path)
+    write_hash(rng, bundle, path)
     return _use(rng, bundle)
 
 
 def executorch(rng: random.Random, folder: Path, sources: Sources) -> Command:
     """Words of the flatbuffer, of its header and of the segments behind it."""
-    bundle = _copy(sources.executorch, folder)
+    bundle = copy(sources.executorch, folder)
     path = rng.choice(sorted(bundle.glob("*.pte")))
     content = path.read_bytes()
     program = int.from_bytes(content[16:24], "little")  # of the extended header: size of the flatbuffer
     start, end = rng.choice([(0, 64), (32, program), (32, program), (program, len(content))])
     path.write_bytes(mutate_bytes(rng, content, start, end))
-    _write_hash(rng, bundle, path)
+    write_hash(rng, bundle, path)
     return _say(rng, bundle)
 
 
 def coreml(rng: random.Random, folder: Path, sources: Sources) -> Command:
     from coremltools.proto import Model_pb2
 
-    bundle = _copy(sources.coreml, folder)
+    bundle = copy(sources.coreml, folder)
     path = rng.choice([path for path in sorted(bundle.rglob("*.mlpackage/**/*")) if path.is_file()])
     if path.suffix == ".mlmodel" and rng.random() < 0.8:
         spec = Model_pb2.Model.FromString(path.read_bytes())
@@ -145,7 +132,7 @@ def coreml(rng: random.Random, folder: Path, sources: Sources) -> Command:
         path.write_bytes(write_json(rng, mutate_json(rng, json.loads(path.read_text()))))
     else:
         path.write_bytes(mutate_bytes(rng, path.read_bytes()))
-    _write_hash(rng, bundle, path)
+    write_hash(rng, bundle, path)
     package = next(part for part in path.parents if part.suffix == ".mlpackage")
     if rng.random() < 0.3:
         return Command(("mil", str(package.relative_to(folder))))
@@ -154,7 +141,7 @@ def coreml(rng: random.Random, folder: Path, sources: Sources) -> Command:
 
 def checkpoint(rng: random.Random, folder: Path, sources: Sources) -> Command:
     source = rng.choice(sources.checkpoints)
-    target = _copy(source, folder)
+    target = copy(source, folder)
     path = rng.choice([path for path in sorted(target.rglob("*")) if path.is_file()])
     content = path.read_bytes()
     if path.suffix == ".json":
@@ -171,7 +158,7 @@ def checkpoint(rng: random.Random, folder: Path, sources: Sources) -> Command:
 
 
 def audio(rng: random.Random, folder: Path, sources: Sources) -> Command:
-    bundle = _copy(sources.recognition, folder)
+    bundle = copy(sources.recognition, folder)
     rate = rng.choice([1, 100, 8000, 16000, 44100, 192000, 2**31 - 1])
     frames = rng.choice([0, 1, 100, 4000])
     samples = np.random.default_rng(rng.getrandbits(32)).standard_normal((frames, rng.choice([1, 1, 2, 7])))
@@ -201,7 +188,7 @@ def audio(rng: random.Random, folder: Path, sources: Sources) -> Command:
 
 def trace(rng: random.Random, folder: Path, sources: Sources) -> Command:
     """Arrays of wrong names, types and shapes, and damaged files."""
-    bundle = _copy(sources.recognition, folder)
+    bundle = copy(sources.recognition, folder)
     sound = np.ones((rng.choice([0, 1, 1280, 4000]), *rng.choice([(), (), (1,)])))
     arrays = {"audio": (sound * rng.choice([0, 0.1, 1e30, np.nan])).astype(rng.choice(["<f4", ">f8", "U9"]))}
     if rng.random() < 0.5:
@@ -216,7 +203,7 @@ def trace(rng: random.Random, folder: Path, sources: Sources) -> Command:
 
 
 def text(rng: random.Random, folder: Path, sources: Sources) -> Command:
-    bundle = _copy(sources.speech, folder)
+    bundle = copy(sources.speech, folder)
     content = _hostile_text(rng)
     encoded = content.encode("utf-8", rng.choice(["surrogatepass", "replace"]))
     if rng.random() < 0.3:
@@ -238,7 +225,7 @@ def text(rng: random.Random, folder: Path, sources: Sources) -> Command:
 
 def options(rng: random.Random, folder: Path, sources: Sources) -> Command:
     """Hostile values of options, and a disk that is full."""
-    bundle = _copy(sources.speech, folder)
+    bundle = copy(sources.speech, folder)
     names = (
         "--threads",
         "--seed",
@@ -278,6 +265,10 @@ AREAS: dict[str, Callable[[random.Random, Path, Sources], Command]] = {
         trace,
         text,
         options,
+        cloning,
+        foreign_voice,
+        codes,
+        conversion,
     )
 }
 
@@ -289,18 +280,6 @@ def _argument(value: object) -> str:
         .encode("utf-8", "replace")
         .decode()
     )
-
-
-def _copy(source: Path, folder: Path) -> Path:
-    return Path(shutil.copytree(source, folder / "input"))
-
-
-def _write_hash(rng: random.Random, bundle: Path, path: Path) -> None:
-    """Usually writes the hash of the damaged file into the manifest, as the author of a bundle could."""
-    if rng.random() < 0.85:
-        document = json.loads((bundle / MANIFEST).read_text())
-        document["files"][path.relative_to(bundle).as_posix()] = file_entry(path).model_dump()
-        (bundle / MANIFEST).write_text(json.dumps(document))
 
 
 def _use(rng: random.Random, bundle: Path) -> Command:

@@ -23,12 +23,16 @@ AREAS = (
     "trace",
     "text",
     "options",
+    "cloning",
+    "foreign_voice",
+    "codes",
+    "conversion",
 )
 CASES = 5
 
 
 @pytest.mark.slow
-def test_hostile_input_ends_with_one_line(bundles, realtime_bundles, tmp_path):
+def test_hostile_input_ends_with_one_line(bundles, realtime_bundles, qwen_bundles, tmp_path):
     undamaged = tmp_path / "undamaged"
     undamaged.mkdir()
     for name, source in {
@@ -36,6 +40,7 @@ def test_hostile_input_ends_with_one_line(bundles, realtime_bundles, tmp_path):
         "recognition": realtime_bundles / "onnx",
         "executorch": bundles / "executorch",
         "coreml": bundles / "coreml",
+        "cloning": qwen_bundles / "onnx",
     }.items():
         (undamaged / name).symlink_to(source)
     options = ["--cases", str(CASES), "--bundles", undamaged, "-o", tmp_path / "result.json"]

@@ -11,11 +11,12 @@ from safetensors.torch import load_file, save_file
 
 from export.__main__ import main as export
 from model.__main__ import main as model
-from model.checkpoint_format import INDEX, WEIGHTS
+from model.checkpoint_format import INDEX_SUFFIX, WEIGHTS
 from model.families import open_family
 from model.inspection import inspect_checkpoint
 from model.synthetic.checkpoint import write_checkpoint
 
+INDEX = f"{WEIGHTS}{INDEX_SUFFIX}"
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 143320776\n"
 VOICE = "voice_embedding/fr_male.pt"
 ENCODER = "audio_tokenizer.encoder_blocks.0.conv.parametrizations.weight.original0"
@@ -108,6 +109,11 @@ UNFINISHED = {
     "index is a pointer": (lambda folder: (split(folder), as_pointer(INDEX)(folder)), INDEX, "git lfs pull"),
     "index without a table": (
         lambda folder: (split(folder), (folder / INDEX).write_text('{"weight_map": {"a": "../a"}}')),
+        "expected `weight_map`",
+        "fetch it again",
+    ),
+    "shard without a name": (
+        lambda folder: (split(folder), (folder / INDEX).write_text('{"weight_map": {"a": ""}}')),
         "expected `weight_map`",
         "fetch it again",
     ),
@@ -254,11 +260,27 @@ def test_languages_and_licence_are_shown(folder, capsys):
 
 def test_only_weights_of_the_published_shapes_have_the_published_licence(folder):
     family = open_family("voxtral_tts")
-    tiny_release = replace(family, release=replace(family.release, size="tiny"))
+    tiny_release = replace(family, releases=(replace(family.releases[0], size="tiny"),))
+    config = family.load_config(folder)
     random = family.open_checkpoint(folder)
-    assert tiny_release.release_of(random) is None
+    assert tiny_release.release_of(random, config) is None
     save_file(load_file(folder / WEIGHTS), folder / WEIGHTS)  # without the note that they are random
     checkpoint = family.open_checkpoint(folder)
-    assert family.release_of(checkpoint) is None and family.licence_of(checkpoint) == "that of the checkpoint"
-    assert tiny_release.release_of(checkpoint) is tiny_release.release
-    assert family.licence in tiny_release.licence_of(checkpoint)
+    assert family.release_of(checkpoint, config) is None
+    assert family.licence_of(checkpoint, config) == "that of the checkpoint"
+    assert tiny_release.release_of(checkpoint, config) is tiny_release.releases[0]
+    assert family.licence in tiny_release.licence_of(checkpoint, config)
+
+
+def test_releases_of_equal_shapes_are_told_apart(tmp_path):
+    write_checkpoint(tmp_path / "design", "tiny-voice-design", key="qwen3_tts")
+    family = open_family("qwen3_tts")
+    for file in sorted((tmp_path / "design").rglob("*.safetensors")):
+        save_file(load_file(file), file)  # without the note that they are random
+    releases = tuple(
+        replace(release, size=release.size.replace("0.6b", "tiny").replace("1.7b", "tiny"))
+        for release in family.releases
+    )
+    known = replace(family, releases=releases)
+    config, checkpoint = family.load_config(tmp_path / "design"), family.open_checkpoint(tmp_path / "design")
+    assert known.release_of(checkpoint, config).name == "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign"

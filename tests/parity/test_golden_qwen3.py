@@ -50,7 +50,7 @@ class Opened:
         materialize(self.root, checkpoint, ("talker", "speech_tokenizer", "speaker_encoder"))
         talker = self.config.talker_config
         self.codec = CodecDecoder(self.root.speech_tokenizer.decoder, self.config.codec.decoder_config)
-        modules = {
+        self.modules = {
             "embed_text": TextEmbedding(self.root.talker),
             "embed_codes": CodeEmbedding(self.root.talker),
             "talker": Talker(self.root.talker, talker, CACHE),
@@ -59,7 +59,7 @@ class Opened:
         }
         parts = components(self.config, Options(), CACHE)
         graphs = {component.name: component.graph for component in parts}
-        self.engine = EagerEngine(parts, lambda component: modules[graphs[component]], "BSHD")
+        self.engine = EagerEngine(parts, lambda component: self.modules[graphs[component]], "BSHD")
         self.constants = parse_record(Constants, constants(self.config, Options()))
         self.tokenizer = QwenTokenizer(
             [GOLDEN / name / file for file in FORMAT.tokenizer_files(GOLDEN / name)]
@@ -120,6 +120,12 @@ RUNS = {  # text, then fields of the prompt
         "dialect_english": (TEXT, {"speaker": "eric", "streaming": False}),
         "speaker_instruct": (TEXT, {"speaker": "ryan", "streaming": False, "instruct": "Very happy."}),
         "speaker_instruct_streaming": (TEXT, {"speaker": "ryan", "instruct": "Very happy."}),
+    },
+    "voice_design": {
+        "design": (TEXT, {"instruct": DESIGN, "streaming": False}),
+        "design_auto": (TEXT, {"instruct": DESIGN, "streaming": False, "language": "auto"}),
+        "design_streaming": (TEXT, {"instruct": DESIGN}),
+        "design_no_instruct": (TEXT, {"streaming": False}),
     },
 }
 GREEDY_RUN = Sampling(SamplerSettings(repetition_penalty=1.05), GREEDY)

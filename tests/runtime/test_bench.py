@@ -156,7 +156,9 @@ def run_of(frame: float, recipe: str, **more) -> dict:
         },
         "bandwidth_gb_s": 40.0,
         "resident_bytes": 130,
-        "components": {name: {"calls": calls[name], "median_ms": parts[name]} for name in calls},
+        "components": {
+            name: {"calls": calls[name], "median_ms": parts[name], "gb_s": 10.0} for name in calls
+        },
         "frame": {"frames": 10, "median_ms": frame, "outside_ms": frame / 16, "mbu": 0.6},
         "rtf": frame / 80,
         "first_sound_s": 0.5,
@@ -196,8 +198,8 @@ def test_runs_give_a_table_and_a_plot(tmp_path):
     text = document.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
     assert (
-        "| onnx w4 | 100 ms (80-160) | 1.25 (1.00-2.00) | 50 ms (40-80) | 25 ms (20-40) | 12 ms (10-20) "
-        "| 60 % (60-60) |" in text
+        "| onnx w4 | 100 ms (80-160) | 1.25 (1.00-2.00) | 50 ms (40-80), 25 % | 25 ms (20-40), 25 % "
+        "| 12 ms (10-20), 25 % | 60 % (60-60) |" in text
     )
     assert "| utterances per batch | 4 |\n|---|---|\n| onnx w4 | 8.5 frames/s (8.0-9.0) |\n" in text
     assert "| onnx bfloat16 | 800 ms | 10.00 |" in text and "3 runs" in text
@@ -220,7 +222,7 @@ def test_runs_of_two_families_are_refused(tmp_path):
     assert refused.returncode and "voxtral_realtime and voxtral_tts" in refused.stderr
 
 
-@pytest.mark.parametrize("family", ["voxtral_tts", "voxtral_realtime"])
+@pytest.mark.parametrize("family", ["voxtral_tts", "qwen3_tts", "voxtral_realtime"])
 def test_the_document_shows_the_figures_of_the_runs(family, tmp_path):
     document = ROOT / "docs" / "performance.md"
     runs = sorted((ROOT / "docs" / "bench" / family).glob("*.json"))

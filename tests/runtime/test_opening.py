@@ -12,11 +12,11 @@ from runtime.text_to_speech import TextToSpeech
 
 
 class Task(SpeechToText):
-    sample_rate, delays_ms = 100, ()
+    sample_rate, delays_ms, max_chunk_tokens = 100, (), 1
 
     def check_live(self) -> None: ...
 
-    def transcribe(self, *arguments, **options): ...
+    def begin(self, *arguments, **options): ...
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ from safetensors.numpy import save_file
 from bundle.errors import UsageError
 from runtime.families.qwen3_tts.builder import PromptBuilder, Voice
 from runtime.families.qwen3_tts.constants import Constants, SamplingConstants
-from runtime.families.qwen3_tts.languages import language_name, usual_frames
+from runtime.families.qwen3_tts.languages import code_of_name, language_name, usual_frames
 from runtime.families.qwen3_tts.prompt import Reference
 from runtime.families.qwen3_tts.voices import choose_voice, model_digest, voice_content
-from runtime.text.language import check_language
 
 DIM, BOOKS = 4, 3
 IDS = {
@@ -130,6 +129,20 @@ def test_voices_by_name():
         (BASE, VOICE, {"text": ""}, "at least one word"),
         (BASE, VOICE, {"text": "a" * 500_001}, "at most 500000"),
         (BASE, VOICE, {"text": "w"}, "gives id 119, the model has 100 ids"),
+        (BASE, VOICE, {"text": " "}, "at least one word"),
+        *(
+            (DESIGN, Voice(), {"instruct": instruct}, f"^instruct.*{says}")
+            for instruct, says in (
+                ("\nCalm.", "begins with a line break"),
+                ("", "at least one word"),
+                (" \t", "at least one word"),
+                ("a" * 500_001, "at most 500000"),
+                ("w", "gives id 119, the model has 100 ids"),
+                ("1\0", "NUL character at index 1"),
+                ("1\ud800", "lone surrogate"),
+            )
+        ),
+        (CUSTOM, Voice("ryan"), {"instruct": "\n"}, "instruct.*line break"),  # although it is left out
     ],
 )
 def test_what_a_model_does_not_take_is_refused_by_name(constants, voice, fields, says):
@@ -155,10 +168,20 @@ def test_the_layout_of_the_published_package_is_the_default(constants, streams):
 
 
 def test_languages():
-    assert language_name(check_language("English"), BASE) == "english"
-    assert language_name(check_language("zh-CN"), BASE) == "chinese"
-    with pytest.raises(UsageError, match="language 'fr': this model does not speak it; it has zh, en"):
-        language_name("fr", BASE)
+    names = ("English", "en", "en-US", "zh_CN", "Auto", "Sichuan_dialect")
+    expected = ["english", "english", "english", "chinese", "auto", "sichuan_dialect"]
+    ids = {"english": 30, "chinese": 31, "sichuan_dialect": 32}
+    constants = BASE.model_copy(update={"codec_language_id": ids})
+    assert [language_name(name, constants) for name in names] == expected
+    assert [code_of_name(name) for name in ("english", "sichuan_dialect", "auto")] == ["en", "zh", None]
+
+
+@pytest.mark.parametrize("asked", ["fr", "French", "sichuan_dialect", "Klingon", "", "Klingonese language"])
+def test_an_unknown_language_is_one_line_with_those_that_the_model_has(asked):
+    has = "this model does not speak it; it has auto, chinese, english, zh, en"
+    with pytest.raises(UsageError, match=f"^language {asked!r}: {has}$") as caught:
+        language_name(asked, BASE)
+    assert caught.value.field == "language"
 
 
 def test_a_chinese_character_takes_as_long_as_several_letters():

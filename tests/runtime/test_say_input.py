@@ -43,7 +43,8 @@ def test_a_file_that_cannot_be_read_is_named(name, says):
 def test_samples_are_not_written_to_a_terminal():
     master, slave = pty.openpty()
     try:
-        assert "stdout is a terminal" in failed("Hello.", "--stream", stdout=slave)
+        said = failed("Hello.", "--stream", stdout=slave)
+        assert "terminal; pipe them into a player, as in `| aplay -f S16_LE -r 24000 -c 1`" in said
     finally:
         os.close(master)
         os.close(slave)
@@ -53,7 +54,8 @@ def test_a_language_may_have_a_region():
     assert check_language("en-US") == "en"
     assert check_language("pt_BR") == "pt"
     assert check_language("German") == "de"
-    with pytest.raises(UsageError, match="ISO 639"):
+    assert check_language("auto") is None
+    with pytest.raises(UsageError, match="auto, an ISO 639 code as in fr, or one of arabic, chinese"):
         check_language("Klingonese language")
 
 

@@ -12,8 +12,8 @@ from bundle.errors import UsageError
 from bundle.manifest import MANIFEST
 from runtime.batching import BatchedDecoder, Status
 from runtime.families.voxtral_tts.decoder import Prompt
-from runtime.families.voxtral_tts.prefix_cache import PrefixCache
 from runtime.families.voxtral_tts.task import SpeechSlots
+from runtime.prefix_cache import PrefixCache
 from runtime.text_to_speech import SpeechRequest, TextToSpeech
 
 FIRST = "This is the first sentence, which is long enough to be spoken alone."
@@ -49,7 +49,7 @@ class ToyTask(TextToSpeech):
     def voices(self) -> dict[str, int]:
         return {}
 
-    def room(self, voice: str | None) -> Callable[[str], bool]:
+    def room(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
         return lambda text: len(text) <= self.longest
 
     def batched(self, slots: int) -> BatchedDecoder[SpeechRequest]:
@@ -124,6 +124,16 @@ def test_several_texts_at_once_keep_the_order_of_their_parts(task):
         np.testing.assert_array_equal(
             np.concatenate(found[index]), spoken(task, text, seed=2, max_frames=2)[0]
         )
+
+
+def test_several_texts_have_options_of_their_own(task):
+    each = [{"seed": 1, "max_frames": 3}, {"language": "auto", "pause": 0.5}, {}]
+    texts, found = ["Short.", TEXT, SECOND], [[], [], []]
+    for index, samples in task.speak_all(texts, options_of_each=each, seed=2, max_frames=20):
+        found[index].append(samples)
+    for text, pieces, options in zip(texts, found, each, strict=True):
+        alone = spoken(task, text, **({"seed": 2, "max_frames": 20} | options))[0]
+        np.testing.assert_array_equal(np.concatenate(pieces), alone)
 
 
 def test_the_usual_length_follows_from_the_text(task):

@@ -108,6 +108,32 @@ def test_slots_share_the_memory_of_the_whole():
     assert not device.blocks  # all memory is freed
 
 
+def test_a_slot_is_copied_with_the_rows_of_its_positions():
+    """A sliding window and a state that is not a cache are copied whole."""
+    pair = HostStates(SPECS, "float16", 3), DeviceStates(HostDevice(), SPECS, "float16", 3)
+    for states in pair:
+        states.write(noise(batch=3))
+        states.copy_slot(2, 0, 4)
+    assert_equal(*pair)
+    expected, found = noise(batch=3), pair[0].read()
+    for name in ("one", "many", "count"):
+        expected[name][0] = expected[name][2]
+    expected["whole"][0, :, :4] = expected["whole"][2, :, :4]
+    expected["by_row"][0, :4] = expected["by_row"][2, :4]
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_the_first_slots_share_the_memory_of_the_whole():
+    for states in (HostStates(SPECS, "float32", 3), DeviceStates(HostDevice(), SPECS, "float32", 3)):
+        states.write(noise(batch=3))
+        part = states.first(2)
+        np.testing.assert_array_equal(part.read()["whole"], noise(batch=3)["whole"][:2])
+        part.clear()
+        assert not states.read()["whole"][:2].any() and states.read()["whole"][2].all()
+        assert {part.address(name) == states.address(name) for name in SPECS} == {True}
+
+
 def test_rows_of_another_bundle_are_refused(both):
     rows = both[0].read_rows(2)
     for changed in ({}, rows | {"whole": rows["whole"][:, :1]}, rows | {"whole": np.ones((1, 2, 10, 3))}):

@@ -1,6 +1,7 @@
 """Eager engines with faults, which replace the artifact in tests of the checks."""
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -60,6 +61,14 @@ class BatchedStreams(Stream):
 
     def slot(self, index: int) -> Stream:
         return self.slots[index]
+
+    def first(self, count: int) -> Stream:
+        found = copy(self)
+        found.slots, found.batch = self.slots[:count], count
+        return found
+
+    def move(self, source: int, target: int, positions: int) -> None:
+        self.slots[target].restore(self.slots[source].snapshot())
 
     def _run(self, component: str, inputs: Arrays) -> Arrays:
         self.fault(self, component, inputs, {})

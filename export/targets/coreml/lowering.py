@@ -19,7 +19,7 @@ from export.targets.coreml.tools import OPSET, ct, silent
 from export.targets.tracing import export_errors, target_kernels, trace
 from model.component import Component
 
-DTYPES = {"float32": np.float32, "int64": np.int32}  # Core ML has no 64-bit integers
+DTYPES = {"float32": np.float32, "int64": np.int32, "int32": np.int32}  # Core ML has no 64-bit integers
 # Outputs that are rounded to codes. They are computed in float32 from the last product on, unless its weight
 # is compressed.
 EXACT = (Kind.LOGITS, Kind.LATENT)

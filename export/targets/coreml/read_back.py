@@ -30,7 +30,7 @@ from quantize.modules import PalettizedLinear, QuantizedEmbedding, QuantizedLine
 
 STATE_OPS = {"write_state"}  # what coremltools calls `coreml_update_state`
 ArrayType = ct.proto.FeatureTypes_pb2.ArrayFeatureType
-ARRAY_TYPES = {"float32": ArrayType.FLOAT32, "int64": ArrayType.INT32}
+ARRAY_TYPES = {"float32": ArrayType.FLOAT32, "int64": ArrayType.INT32, "int32": ArrayType.INT32}
 Compressed = QuantizedLinear | QuantizedEmbedding | PalettizedLinear
 Array = npt.NDArray[Any]  # of integers or floats
 Weight = Callable[[], tuple[Array, Array]]

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from bundle.manifest import Precision
 from bundle.spec import Dtype, coreml_state_name
 from export.targets.base import RING_NOTES, Costs, EntryPoint, Graph, Target
 from model.component import Component
@@ -48,13 +49,16 @@ Use the compute units `cpuAndGPU`, which the graphs are laid out for.
     def lower(self, graph: Graph, folder: Path) -> None:
         from export.targets.coreml.lowering import lower_graph
 
-        lower_graph(graph, folder / f"{graph.name}.mlpackage", self.compute_precision)
+        lower_graph(graph, folder / f"{graph.name}.mlpackage", self._precision(graph))
 
     def check(self, graph: Graph, folder: Path) -> str:
         from export.targets.coreml.read_back import check_package
 
-        check_package(folder / f"{graph.name}.mlpackage", graph, self.compute_precision)
+        check_package(folder / f"{graph.name}.mlpackage", graph, self._precision(graph))
         return "functions, states, integers and scales equal those of the module"
+
+    def _precision(self, graph: Graph) -> Precision:
+        return "float32" if graph.exceeds_half else self.compute_precision
 
     def artifact_dtype(self, dtype: Dtype) -> Dtype:
         """Core ML has no 64-bit integers."""

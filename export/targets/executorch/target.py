@@ -6,7 +6,9 @@ from pathlib import Path
 from bundle.spec import Signature
 from export.targets.base import RING_NOTES, Costs, EntryPoint, Graph, Target
 from model.component import Component
+from quantize.schemes import IntegerScheme, Scheme
 
+GROUPED_BITS = 4  # of weights in groups, at most
 MAX_STATE_ROWS = 64  # cache rows that one call of `GRAPH.read` or `GRAPH.write` moves at most
 
 
@@ -31,6 +33,11 @@ custom_sdpa), of the version in `manifest.json`.
     sliding_window_notes = RING_NOTES
     runners = ("ExecuTorch",)
     has_integer_kernels = True
+
+    def holds(self, scheme: Scheme) -> bool:
+        """XNNPACK has groups of 4-bit weights only."""
+        in_groups = isinstance(scheme, IntegerScheme) and scheme.group is not None
+        return super().holds(scheme) and not (in_groups and scheme.bits > GROUPED_BITS)
 
     def signature(self, component: Component) -> Signature:
         """A component with states but without a cache takes one step per call.

@@ -83,6 +83,11 @@ class SharedBufferAttention(AttentionKernel):
         out, k_cache, v_cache = biased_attention(*flat, k_cache, v_cache, last, last + 1, bias, *heads)
         return out.reshape(q.shape), k_cache, v_cache
 
+    def rotated(
+        self, q: torch.Tensor, k: torch.Tensor, rotation: Rotation
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return _rotated(q, rotation).reshape(q.shape), _rotated(k, rotation).reshape(k.shape)
+
     def uncached(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """As one ONNX operator, which reads a key for several query heads without copies of it."""
         flat, heads = [part.flatten(-2) for part in (q, k, v)], (q.shape[2], k.shape[2])

@@ -18,8 +18,9 @@ import torch
 from bundle.manifest import Precision
 from bundle.spec import ONNX_PAST, ONNX_PRESENT
 from export.targets.base import Graph
-from export.targets.onnx.half import to_float16
+from export.targets.onnx.half import states_to_float16, to_float16, use_float_activations
 from export.targets.onnx.kernels import TRANSLATIONS, SharedBufferAttention, lower_linear, lower_to_blocks
+from export.targets.onnx.simplify import simplify
 from export.targets.tracing import (
     dynamic_shapes,
     export_errors,
@@ -45,7 +46,8 @@ def lower_graph(graph: Graph, folder: Path, max_batch: int, precision: Precision
         model = _convert(graph, inputs, dynamic, precision)
     pack_weights(model)
     if precision == "float16":
-        to_float16(model)
+        use_float_activations(model)
+        (states_to_float16 if graph.exceeds_half else to_float16)(model)
     _name_dimensions(model, dynamic)
     move_large_constants(model, folder / f"{name}.data")
     _strip(model, graph.name)
@@ -92,9 +94,11 @@ def _convert(graph: Graph, arguments: list[torch.Tensor], dynamic: Axes, precisi
                 *(f"{ONNX_PRESENT}{name}" for name in names),
             ],
             custom_translation_table=TRANSLATIONS,
+            optimize=False,
             verbose=False,
         )
     model: ir.Model = converted.model
+    simplify(model)
     return model
 
 

@@ -21,7 +21,9 @@ def check_graph(path: Path, graph: Graph, precision: Precision) -> str:
 
     Returns a description, empty where nothing is quantised.
     """
-    return compare_products(path.name, graph, partial(_of_linear, precision=precision), _of_file(path))
+    return compare_products(
+        path.name, graph, partial(_of_linear, precision=precision), _of_file(path, precision)
+    )
 
 
 def _of_linear(linear: QuantizedLinear, precision: Precision) -> Product:
@@ -32,10 +34,10 @@ def _of_linear(linear: QuantizedLinear, precision: Precision) -> Product:
     return Product(bits, block, hash_of(pack(integers, bits, block)), hash_of(scale.numpy()))
 
 
-def _of_file(path: Path) -> dict[Product, str]:
+def _of_file(path: Path, precision: Precision) -> dict[Product, str]:
     """The products of a file, and the node of each.
 
-    Raises ExportError if activations are rounded in a float16 graph, or not rounded in a float32 graph.
+    Raises ExportError if activations are rounded in a float16 bundle, or not rounded in a float32 bundle.
     """
     model = onnx.load(path, load_external_data=False)
     constants = {constant.name: constant for constant in model.graph.initializer}
@@ -43,6 +45,7 @@ def _of_file(path: Path) -> dict[Product, str]:
     def read(name: str) -> np.ndarray:
         return onnx.numpy_helper.to_array(constants[name], str(path.parent))
 
+    expected = FLOAT_ACTIVATIONS if precision == "float16" else INTEGER_ACTIVATIONS
     found = {}
     for node in model.graph.node:
         if node.op_type == "MatMulIntegerToFloat":
@@ -52,7 +55,6 @@ def _of_file(path: Path) -> dict[Product, str]:
         if node.op_type == "MatMulNBits":
             attributes = {attribute.name: attribute.i for attribute in node.attribute}
             weight, scale = map(read, node.input[1:3])
-            expected = FLOAT_ACTIVATIONS if scale.dtype == np.float16 else INTEGER_ACTIVATIONS
             if attributes["accuracy_level"] != expected:
                 raise ExportError(
                     f"{path.name}: node {node.name} has accuracy_level {attributes['accuracy_level']}, "

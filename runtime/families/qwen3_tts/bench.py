@@ -11,31 +11,35 @@ from runtime.engines.base import Arrays, Engine, Stream
 from runtime.families.base import BenchSettings, BenchWorkload, Figures, TimeSteps
 from runtime.families.qwen3_tts.constants import Constants
 from runtime.families.qwen3_tts.decoder import (
-    BATCHED,
     END,
     SpeechDecoder,
     batched_frame,
     batched_step,
     draw_noise,
+    max_slots,
 )
 from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder
+from runtime.families.qwen3_tts.six import standard_stream
 
 FIRST_OUTPUT = "first_sound_s"
 FIXED_ROWS = 12  # of a prompt besides text
 
 
 class SpeechWorkload:
-    """Frames of an utterance with every code fed back. Where the model would end, code 0 is taken."""
+    """Frames of an utterance with every code fed back. Where the model would end, code 0 is taken.
 
-    prepared = None  # almost nothing of a prompt depends on the voice alone
+    `prepared` are the cache rows of what does not depend on the text.
+    """
 
     def __init__(
         self, stream: Stream, constants: Constants, settings: BenchSettings, prepared: Arrays | None
     ):
+        stream = standard_stream(stream, constants)
         self.decoder, self._constants = SpeechDecoder(stream, constants), constants
         self.generator = np.random.default_rng(1)
         ids = np.random.default_rng(0).integers(0, constants.text_vocab_size, settings.prompt_tokens)
-        self.decoder.start(PromptEmbedder(stream, constants).rows(Prompt(ids, newline=int(ids[0]))))
+        rows = PromptEmbedder(stream, constants).rows(Prompt(ids, newline=int(ids[0])))
+        self.prepared = self.decoder.start_with_prefix(rows, prepared)
         self._codes: np.ndarray | None = None
 
     def step(self) -> None:
@@ -48,7 +52,7 @@ class SpeechWorkload:
 
 def check_counts(components: Mapping[str, ComponentEntry], counts: tuple[int, ...]) -> None:
     """Raises UsageError where one call of the bundle cannot serve so many streams."""
-    limit = min(components[name].max_batch for name in BATCHED)
+    limit = max_slots(components)
     if not all(1 <= count <= limit for count in counts):
         raise UsageError(
             f"streams {','.join(map(str, counts))}: one call of this bundle serves 1 to {limit} streams",
@@ -60,7 +64,7 @@ def _batched(
     engine: Engine, constants: Constants, settings: BenchSettings, prepared: Arrays | None, time: TimeSteps
 ) -> list[Figures]:
     """Frames per second of all slots together. The codec runs slot by slot."""
-    start = partial(_start_batch, constants, settings)
+    start = partial(_start_batch, constants, settings, prepared)
     times = [(count, *time(engine.batched(count), start)) for count in settings.counts]
     return [
         {"streams": count, "frames_per_s": count / seconds, "pass_ms": seconds * 1e3, "median_ms": calls}
@@ -68,15 +72,19 @@ def _batched(
     ]
 
 
-def _start_batch(constants: Constants, settings: BenchSettings, stream: Stream) -> Callable[[], None]:
-    workloads = [SpeechWorkload(stream.slot(slot), constants, settings, None) for slot in range(stream.batch)]
-    decoders = {slot: workload.decoder for slot, workload in enumerate(workloads)}
+def _start_batch(
+    constants: Constants, settings: BenchSettings, prepared: Arrays | None, stream: Stream
+) -> Callable[[], None]:
+    workloads = [
+        SpeechWorkload(stream.slot(slot), constants, settings, prepared) for slot in range(stream.batch)
+    ]
+    decoders = [workload.decoder for workload in workloads]
 
     def step() -> None:
-        noise = {slot: draw_noise(workload.generator, constants) for slot, workload in enumerate(workloads)}
+        noise = [draw_noise(workload.generator, constants) for workload in workloads]
         codes = batched_frame(stream, constants, decoders, noise)
         codes = np.where(codes == END, 0, codes)
-        for slot, decoder in decoders.items():
+        for slot, decoder in enumerate(decoders):
             decoder.decode(codes[slot : slot + 1])
         batched_step(stream, decoders, codes)
 

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from bundle.errors import UsageError
-from runtime.families.qwen3_tts.constants import AUTO, Constants
+from runtime.families.qwen3_tts.constants import Constants
 from runtime.families.qwen3_tts.prompt import Prompt, Reference
 from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
+from runtime.text.cleanup import check_text, is_blank, is_speakable
+from runtime.text.language import AUTO
 
 MAX_TEXT = 500_000  # characters, far above any context
 IGNORES_INSTRUCTIONS = "0b6"  # the size whose CustomVoice model drops them, as in the published package
@@ -45,40 +47,58 @@ class PromptBuilder:
         """
         constants = self._constants
         self._check_voice(voice)
+        instruction = self.instruction(instruct)
+        if instruct is not None and instruction is None:
+            log.warning("instruct: the 0.6B CustomVoice model follows no instruction; it is left out")
         return Prompt(
             text=np.array(self.ids(text), np.int64),
             newline=self._tokenizer.newline,
             language=language,
             speaker=voice.speaker,
-            instruct=self._instruction(instruct),
+            instruct=instruction,
             reference=voice.reference,
             streaming=constants.streams_text if streaming is None else streaming,
         )
 
-    def ids(self, text: str, what: str = "text") -> list[int]:
-        """Ids of a text that is spoken. Raises UsageError."""
+    def ids(self, text: str, field: str = "text") -> list[int]:
+        """Ids of a text. Raises UsageError of `field`."""
         if len(text) > MAX_TEXT:
-            raise UsageError(f"{what}: {len(text)} characters, expected at most {MAX_TEXT}; split it")
+            raise UsageError(
+                f"{field}: {len(text)} characters, expected at most {MAX_TEXT}; shorten it", field=field
+            )
+        check_text(text, field)
         if text[:1] in ("\n", "\r"):
             raise UsageError(
-                f"{what}: it begins with a line break, which the model reads as part of its template; "
+                f"{field}: it begins with a line break, which the model reads as part of its template; "
                 "remove it",
-                field="text",
+                field=field,
             )
-        found = self._tokenizer.encode(text)
+        found = [] if is_blank(text) else self._tokenizer.encode(text)
         if not found:
-            raise UsageError(f"{what}: it is empty; give at least one word", field="text")
+            raise UsageError(f"{field}: it is empty; give at least one word", field=field)
         if max(found) >= self._constants.text_vocab_size:
             raise UsageError(
-                f"{what}: the tokenizer gives id {max(found)}, the model has "
+                f"{field}: the tokenizer gives id {max(found)}, the model has "
                 f"{self._constants.text_vocab_size} ids; export again with the tokenizer of its checkpoint"
             )
         return found
 
-    def _instruction(self, instruct: str | None) -> np.ndarray | None:
-        """Ids int64 [n] of the template of an instruction. Raises UsageError where the model has none."""
+    def transcript(self, text: str, field: str = "transcript") -> np.ndarray:
+        """Ids int64 [n] of what is said in a recording. Raises UsageError of `field`."""
+        ids = self.ids(text, field)
+        if not is_speakable(text):
+            raise UsageError(
+                f"{field}: {text[:20]!r} has no word; give the words of the recording", field=field
+            )
+        return np.array(ids, np.int64)
+
+    def instruction(self, instruct: str | None) -> np.ndarray | None:
+        """Ids int64 [n] of the template of an instruction, None where the model leaves it out.
+
+        Raises UsageError on an instruction that it does not take.
+        """
         constants = self._constants
-        if not instruct:
+        if instruct is None:
             return None
         if constants.kind == "base":
             raise UsageError(
@@ -86,10 +106,9 @@ class PromptBuilder:
                 "CustomVoice or VoiceDesign model",
                 field="instruct",
             )
+        ids = [*self._tokenizer.encode("user\n"), *self.ids(instruct, "instruct")]
         if constants.kind == "custom_voice" and constants.size == IGNORES_INSTRUCTIONS:
-            log.warning("instruct: the 0.6B CustomVoice model follows no instruction; it is left out")
             return None
-        ids = [*self._tokenizer.encode("user\n"), *self._tokenizer.encode(instruct)]
         ends = constants.im_start_id, constants.im_end_id
         return np.array([ends[0], *ids, ends[1], self._tokenizer.newline], np.int64)
 

@@ -1,16 +1,19 @@
 """`Constants`: what the runtime needs of a Qwen3-TTS model besides names and shapes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from bundle.bounds import Codebooks, SampleRate
-from bundle.manifest import ExportJob, Record
+from bundle.errors import UsageError
+from bundle.manifest import ExportJob, Record, first_fault
 from runtime.families.base import Count, Id, parse_record
 from runtime.sampler import SamplerSettings
 
-AUTO = "auto"  # the language where none is named
+OTHERS, SUB = "others_", "sub_"  # before a setting of the code predictor: in a manifest, in a request
+LEAST_TEMPERATURE = 1e-3  # above 0; float32 logits divided by a far lower one are infinite
 Positive = Annotated[float, Field(gt=0, le=100)]
 TopK = Annotated[int, Field(ge=0, le=2**24)]
 TopP = Annotated[float, Field(gt=0, le=1)]
@@ -34,6 +37,14 @@ class SamplingConstants(Record):
     others_temperature: Annotated[float, Field(ge=0, le=100)]
     others_top_k: TopK
     others_top_p: TopP
+
+    @property
+    def sampling(self) -> Sampling:
+        """The settings of the sampler."""
+        return Sampling(
+            SamplerSettings(self.temperature, self.top_k, self.top_p, self.repetition_penalty),
+            SamplerSettings(self.others_temperature, self.others_top_k, self.others_top_p),
+        )
 
 
 class Constants(Record):
@@ -72,18 +83,43 @@ class Constants(Record):
     sampling_defaults: SamplingConstants
 
     @property
+    def code_sizes(self) -> tuple[int, ...]:
+        """Number of values of each code of a frame."""
+        return (self.first_codes, *[self.other_codes] * (self.n_codebooks - 1))
+
+    @property
     def sampling(self) -> Sampling:
         """The defaults of the checkpoint."""
-        found = self.sampling_defaults
-        return Sampling(
-            SamplerSettings(found.temperature, found.top_k, found.top_p, found.repetition_penalty),
-            SamplerSettings(found.others_temperature, found.others_top_k, found.others_top_p),
-        )
+        return self.sampling_defaults.sampling
+
+    def sampling_with(self, changes: Mapping[str, float]) -> Sampling:
+        """The defaults with other values by name: those of `SamplingConstants`, with `sub_` for `others_`.
+
+        Raises UsageError that names a wrong one.
+        """
+        names = {_manifest_name(name): name for name in changes}
+        values = {key: changes[name] for key, name in names.items()}
+        try:
+            found = SamplingConstants.model_validate(self.sampling_defaults.model_dump() | values)
+        except ValidationError as error:
+            key, _, reason = first_fault(error).partition(": ")
+            name, reason = names[key], reason.removeprefix("Input ")
+            raise UsageError(f"{name} {changes[name]}: {reason}", field=name) from None
+        for name in changes:
+            if name.endswith("temperature") and 0 < changes[name] < LEAST_TEMPERATURE:
+                raise UsageError(
+                    f"{name} {changes[name]}: expected 0, or at least {LEAST_TEMPERATURE}", field=name
+                )
+        return found.sampling
 
     @property
     def streams_text(self) -> bool:
         """Whether text is added to the frames while they are made, by default of the published package."""
         return self.kind == "base"
+
+
+def _manifest_name(name: str) -> str:
+    return OTHERS + name.removeprefix(SUB) if name.startswith(SUB) else name
 
 
 def parse_constants(job: ExportJob) -> Constants:

@@ -3,15 +3,19 @@
 Works on the streams of any engine.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from bundle.errors import UsageError
+from bundle.manifest import ComponentEntry
+from runtime.batching import RowLimit
 from runtime.engines.base import Arrays, Stream
 from runtime.families.qwen3_tts.constants import Constants, Sampling
 from runtime.families.qwen3_tts.prompt import PromptEmbedder, PromptRows
 from runtime.sampler import gumbel_noise, sample
+from runtime.utterance import read_pieces
 
 LEAST_FRAMES = 2  # before which the model may not end, in the published code
 END = -1  # code 0 of a frame with which the model ends the speech
@@ -24,6 +28,11 @@ class FrameNoise:
 
     first: np.ndarray
     others: np.ndarray
+
+
+def max_slots(components: Mapping[str, ComponentEntry]) -> int:
+    """Utterances that one batch of a bundle with these components by name may have."""
+    return min(components[name].max_batch if name in components else 1 for name in BATCHED)
 
 
 def draw_noise(generator: np.random.Generator, constants: Constants) -> FrameNoise:
@@ -46,42 +55,74 @@ class SpeechDecoder:
         self.stream, self.constants = stream, constants
         self.sampling = constants.sampling if sampling is None else sampling
         self.position = 0
-        self._embedder = PromptEmbedder(stream, constants)
         self._decoded = 0  # frames
         self._first_codes: list[int] = []
         self._allowed = [*range(constants.first_codes), constants.codec_eos_token_id]
 
-    def start(self, rows: PromptRows) -> Arrays:
-        """Reads a prompt. Returns the outputs of `prefill`.
+    def start(self, rows: PromptRows) -> None:
+        """Reads a prompt in one call. Raises UsageError where it does not fit the cache."""
+        self._check_room(rows)
+        self._prefill(rows.prefill)
 
-        Raises UsageError where it does not fit the cache.
+    def start_with_prefix(self, rows: PromptRows, prefix_rows: Arrays | None) -> Arrays:
+        """Reads a prompt in two calls, and returns the cache rows of its fixed part.
+
+        `prefix_rows` are those of an earlier prompt with the same fixed part; they replace the first call.
+        Raises UsageError where the prompt does not fit the cache.
         """
+        self._check_room(rows)
+        if prefix_rows is None:
+            self._prefill(rows.prefill[: rows.fixed])
+            prefix_rows = self.stream.save_rows(rows.fixed)
+        else:
+            self.load_prefix(rows, prefix_rows)
+        self._prefill(rows.prefill[rows.fixed :])
+        return prefix_rows
+
+    def read_prefix(self, rows: PromptRows, limit: RowLimit) -> Iterator[None]:
+        """Reads the fixed part of a prompt, and yields between pieces. Raises UsageError like `start`."""
+        self._check_room(rows)
+        yield from read_pieces(rows.prefill[: rows.fixed], limit, self._prefill)
+
+    def load_prefix(self, rows: PromptRows, prefix_rows: Arrays) -> None:
+        """Takes the cache rows of the fixed part from an earlier prompt. Raises UsageError like `start`."""
+        self._check_room(rows)
+        self.stream.load_rows(prefix_rows)
+        self.position = rows.fixed
+
+    def read_text(self, rows: PromptRows, limit: RowLimit) -> Iterator[None]:
+        """Reads what follows the fixed part of a prompt, and yields between pieces."""
+        yield from read_pieces(rows.prefill[rows.fixed :], limit, self._prefill)
+
+    def _check_room(self, rows: PromptRows) -> None:
+        self._rows = rows
         count, capacity = len(rows.prefill), self.stream.capacity("prefill")
         if count >= capacity:
             raise UsageError(
                 f"text: its prompt of {count} rows leaves no room in a cache of {capacity}; "
                 "shorten the text or export with a larger cache length"
             )
-        self._rows, self.position = rows, count
-        inputs = {"embeddings": rows.prefill[None], "position": np.array([0])}
-        outputs = self.stream.run("prefill", inputs)
-        self._keep(outputs)
-        return outputs
+
+    def _prefill(self, embeddings: np.ndarray) -> None:
+        """Feeds embeddings float32 [P, dim] of the prompt from `position` on."""
+        inputs = {"embeddings": embeddings[None], "position": np.array([self.position])}
+        self._keep(self.stream.run("prefill", inputs))
+        self.position += len(embeddings)
 
     @property
     def has_room(self) -> bool:
         """Whether the cache holds another step."""
         return self.position < self.stream.capacity("decode_step")
 
-    def first_code(self, noise: FrameNoise | None = None) -> int:
-        """Draws code 0 of the next frame; END where the model ends the speech.
+    def first_code(self, noise: FrameNoise | None = None, may_end: bool = True) -> int:
+        """Draws code 0 of the next frame; END where the model ends the speech and `may_end`.
 
         Noise is needed unless the sampling is greedy.
         """
         constants, settings = self.constants, self.sampling.first
         logits = np.full_like(self.logits, -np.inf)
         logits[self._allowed] = self.logits[self._allowed]
-        if len(self._first_codes) < LEAST_FRAMES:
+        if len(self._first_codes) < LEAST_FRAMES or not may_end:
             logits[constants.codec_eos_token_id] = -np.inf
         previous = [np.array(self._first_codes, np.int64)]
         code = int(sample(logits[None], settings, None if noise is None else noise.first[None], previous)[0])
@@ -128,7 +169,7 @@ class SpeechDecoder:
 
     def step(self, codes: np.ndarray) -> np.ndarray:
         """Feeds a frame int64 [K], and the text that belongs to it. Returns what was fed, float32 [dim]."""
-        fed = self.next_input(self._embedder.frames(codes[None])[0])
+        fed = self.next_input(PromptEmbedder(self.stream, self.constants).frames(codes[None])[0])
         inputs = {"embeddings": fed[None, None], "position": np.array([self.position])}
         self.advance(self.stream.run("decode_step", inputs))
         return fed
@@ -164,20 +205,18 @@ class SpeechDecoder:
 
 
 def batched_frame(
-    stream: Stream, constants: Constants, decoders: dict[int, SpeechDecoder], noise: dict[int, FrameNoise]
+    stream: Stream, constants: Constants, decoders: Sequence[SpeechDecoder], noise: Sequence[FrameNoise]
 ) -> np.ndarray:
-    """Codes int64 [slots, K]; code 0 is END where the model ends the speech. `decoders` are those of the
-    occupied slots, one at least.
+    """Codes int64 [slots, K]; code 0 is END where the model ends the speech. Each slot of the stream has a
+    decoder.
 
-    A slot that is free, or ends, repeats the inputs of an occupied one; its other codes mean nothing.
+    A slot that ends repeats the inputs of another one; its other codes mean nothing.
     """
-    first = {slot: decoder.first_code(noise[slot]) for slot, decoder in decoders.items()}
     codes = np.full((stream.batch, constants.n_codebooks), END)
-    inputs = {
-        slot: decoders[slot].predictor_inputs(code, noise[slot])
-        for slot, code in first.items()
-        if code != END
-    }
+    inputs: dict[int, Arrays] = {}  # of the slots that do not end
+    for slot, (decoder, drawn) in enumerate(zip(decoders, noise, strict=True)):
+        if (code := decoder.first_code(drawn)) != END:
+            inputs[slot] = decoder.predictor_inputs(code, drawn)
     if inputs:
         filler = next(iter(inputs.values()))
         rows = [inputs.get(slot, filler) for slot in range(stream.batch)]
@@ -188,16 +227,11 @@ def batched_frame(
     return codes
 
 
-def batched_step(stream: Stream, decoders: dict[int, SpeechDecoder], codes: np.ndarray) -> None:
-    """Runs one decode step on codes int64 [slots, K].
-
-    A free slot writes to its row 0, which the next prompt overwrites.
-    """
-    embeddings = stream.run("embed_codes", {"codes": codes[:, None]})["embeddings"].copy()
-    positions = np.zeros(stream.batch, np.int64)
-    for slot, decoder in decoders.items():
-        embeddings[slot, 0] = decoder.next_input(embeddings[slot, 0])
-        positions[slot] = decoder.position
-    outputs = stream.run("decode_step", {"embeddings": embeddings, "position": positions})
-    for slot, decoder in decoders.items():
+def batched_step(stream: Stream, decoders: Sequence[SpeechDecoder], codes: np.ndarray) -> None:
+    """Runs one decode step on codes int64 [slots, K]. Each slot of the stream has a decoder."""
+    frames = stream.run("embed_codes", {"codes": codes[:, None]})["embeddings"]
+    fed = [decoder.next_input(frame[0]) for decoder, frame in zip(decoders, frames, strict=True)]
+    positions = np.array([decoder.position for decoder in decoders])
+    outputs = stream.run("decode_step", {"embeddings": np.stack(fed)[:, None], "position": positions})
+    for slot, decoder in enumerate(decoders):
         decoder.advance({name: array[slot : slot + 1] for name, array in outputs.items()})

@@ -3,6 +3,7 @@
 from runtime.families.base import Call, RuntimeFamily
 from runtime.families.qwen3_tts.bench import BENCH
 from runtime.families.qwen3_tts.constants import Constants, parse_constants
+from runtime.families.qwen3_tts.six import MASKS
 from runtime.families.qwen3_tts.task import QwenTextToSpeech
 from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
 from runtime.families.qwen3_tts.trace import TRACE
@@ -13,17 +14,29 @@ from runtime.text_to_speech import TextToSpeech
 TALKER = Call(frozenset({"embeddings", "position"}), frozenset({"hidden", "logits"}))
 DRAWING = frozenset({"hidden", "codes", "noise", "temperature", "top_k", "top_p"})
 
+CALLS = {
+    "embed_text": Call(frozenset({"ids"}), frozenset({"embeddings"})),
+    "embed_codes": Call(frozenset({"codes"}), frozenset({"embeddings"})),
+    "prefill": TALKER,
+    "decode_step": TALKER,
+    "code_predictor": Call(DRAWING, frozenset({"chosen", "logits"})),
+    "codec_step": Call(frozenset({"codes", "position"}), frozenset({"audio"})),
+}
+EMBEDDER = Call(frozenset({"input_ids"}), frozenset({"input_embeds"}))
+ONE_POSITION = frozenset({"input_embeds", "cache_length", *MASKS})
+SIX_CALLS = {
+    "text_projector": EMBEDDER,
+    "code_embedder": EMBEDDER,
+    "multi_code_embedder": EMBEDDER,
+    "code_decoder": Call(ONE_POSITION, frozenset({"logits", "hidden_states"})),
+    "multi_code_decoder": Call(ONE_POSITION, frozenset({"all_logits"})),
+    "speech_decoder": Call(frozenset({"audio_codes"}), frozenset({"audio"})),
+}
+
 FAMILY = RuntimeFamily[Constants](
     name="qwen3_tts",
     task=TextToSpeech,
-    calls={
-        "embed_text": Call(frozenset({"ids"}), frozenset({"embeddings"})),
-        "embed_codes": Call(frozenset({"codes"}), frozenset({"embeddings"})),
-        "prefill": TALKER,
-        "decode_step": TALKER,
-        "code_predictor": Call(DRAWING, frozenset({"chosen", "logits"})),
-        "codec_step": Call(frozenset({"codes", "position"}), frozenset({"audio"})),
-    },
+    calls=lambda job: SIX_CALLS if job.options.get("split") == "six" else CALLS,
     parse_constants=parse_constants,
     open_tokenizer=QwenTokenizer,
     voices=lambda bundle: count_rows(bundle, parse_constants(bundle.job)),

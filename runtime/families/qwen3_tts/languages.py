@@ -1,24 +1,38 @@
-"""Languages of Qwen3-TTS: its names for codes of ISO 639, and how long speech usually takes."""
+"""Languages of Qwen3-TTS: its names and the codes of ISO 639, and how long speech usually takes."""
 
 from bundle.errors import UsageError
 from runtime.families.qwen3_tts.constants import Constants
-from runtime.text.language import NAMES
+from runtime.text.language import AUTO, NAMES, language_code
 
 NAME_OF_CODE = {code: name for name, code in NAMES.items()}
 # Frames of 80 ms. English speech has about 15 letters a second, Chinese about 4.5 characters.
 FRAMES_PER_LETTER, FRAMES_PER_WIDE_LETTER = 0.83, 2.8
+DIALECT = "_dialect"  # ends the names of dialects, all of Chinese
 FIRST_WIDE = "\u3000"  # from here on: Japanese, Chinese and Korean scripts
 
 
-def language_name(code: str, constants: Constants) -> str:
-    """The model's name of a language by its code. Raises UsageError that lists the codes."""
-    name = NAME_OF_CODE.get(code, "")
-    if name not in constants.codec_language_id:
-        codes = [code for name, code in NAMES.items() if name in constants.codec_language_id]
+def language_name(language: str, constants: Constants) -> str:
+    """The model's name of a language, or `auto`, by either of them or by a code.
+
+    Raises UsageError that lists names and codes.
+    """
+    known, name = constants.codec_language_id, str(language).lower()
+    if name == AUTO or name in known:
+        return name
+    name = NAME_OF_CODE.get(language_code(name) or "", "")
+    if name not in known:
+        codes = [code for name, code in NAMES.items() if name in known]
         raise UsageError(
-            f"language {code!r}: this model does not speak it; it has {', '.join(codes)}", field="language"
+            f"language {language!r}: this model does not speak it; it has "
+            f"{', '.join([AUTO, *sorted(known), *codes])}",
+            field="language",
         )
     return name
+
+
+def code_of_name(name: str) -> str | None:
+    """ISO 639 code of a language by the model's name; None for `auto`, and where there is none."""
+    return "zh" if name.endswith(DIALECT) else NAMES.get(name)
 
 
 def usual_frames(text: str) -> float:

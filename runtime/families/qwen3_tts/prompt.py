@@ -10,7 +10,9 @@ import numpy as np
 
 from bundle.errors import UsageError
 from runtime.engines.base import Stream
-from runtime.families.qwen3_tts.constants import AUTO, Constants
+from runtime.families.qwen3_tts.constants import Constants
+from runtime.families.qwen3_tts.languages import language_name
+from runtime.text.language import AUTO
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,8 @@ class Reference:
 class Prompt:
     """What is to be spoken, and how.
 
-    text: ids int64 [n], at least one. newline: the id of a line break. language: a key of
-    `Constants.codec_language_id`, or `auto`. speaker: the name of a preset speaker, a vector float32 [dim],
+    text: ids int64 [n], at least one. newline: the id of a line break. language: a name or a code that
+    `language_name` takes. speaker: the name of a preset speaker, a vector float32 [dim],
     or None. instruct: ids int64 [n] of an instruction's template, or None. streaming: the text is added to
     the frames while they are made, not before them.
     """
@@ -42,11 +44,12 @@ class Prompt:
 
 @dataclass(frozen=True)
 class PromptRows:
-    """`prefill` float32 [P, dim] is fed before the first frame. Row t of `trailing` float32 [n, dim] is added
-    to frame t, and `padding` float32 [dim] behind them.
+    """`prefill` float32 [P, dim] is fed before the first frame; its first `fixed` rows suit every text.
+    Row t of `trailing` float32 [n, dim] is added to frame t, and `padding` float32 [dim] behind them.
     """
 
     prefill: np.ndarray
+    fixed: int
     trailing: np.ndarray
     padding: np.ndarray
 
@@ -94,7 +97,9 @@ class PromptEmbedder:
             np.concatenate((np.tile(padding, (len(codes) - 2, 1)), start[None])) + codes[:-1],
         ]
         body, trailing = self._body(prompt, padding, end, codes[-2], codes[-1])
-        return PromptRows(np.concatenate((*head, body)), trailing, padding)
+        transcript = 0 if prompt.reference is None else len(prompt.reference.text)
+        fixed = sum(map(len, head)) + min(transcript, len(body) - 1)
+        return PromptRows(np.concatenate((*head, body)), fixed, trailing, padding)
 
     def _body(
         self, prompt: Prompt, padding: np.ndarray, end: np.ndarray, pad: np.ndarray, start: np.ndarray
@@ -112,13 +117,8 @@ class PromptEmbedder:
 
     def _language_ids(self, prompt: Prompt) -> tuple[int, ...]:
         """A dialect of a speaker takes the place of Chinese, and of `auto`."""
-        constants, name = self._constants, prompt.language.lower()
-        known = constants.codec_language_id
-        if name != AUTO and name not in known:
-            raise UsageError(
-                f"language {prompt.language!r}: unknown, expected {AUTO}, {', '.join(sorted(known))}",
-                field="language",
-            )
+        constants = self._constants
+        name = language_name(prompt.language, constants)
         if name in (AUTO, "chinese") and isinstance(prompt.speaker, str):
             name = constants.dialects.get(prompt.speaker.lower(), name)
         if name == AUTO:
@@ -126,7 +126,7 @@ class PromptEmbedder:
         return (
             constants.codec_think_id,
             constants.codec_think_bos_id,
-            known[name],
+            constants.codec_language_id[name],
             constants.codec_think_eos_id,
         )
 

@@ -10,21 +10,37 @@ from runtime.audio.sources import Recording
 
 LEAST_S, MOST_S, USUAL_S = 1.0, 30.0, 3.0  # published: clones need 3 s
 LEAST_PEAK = 10 ** (-50 / 20)  # below it there is no speech to hear
+LEAST_RATE = 16_000  # without a warning
 FIT = 3.0  # how many times longer or shorter than usual the speech of a transcript may be
 log = logging.getLogger(__name__)
 
 
-def read_recording(path: Path, rate: int) -> np.ndarray:
-    """Samples float32 [n] at `rate` Hz. Raises UsageError on a recording that no voice can be made from."""
+def read_samples(path: Path, rate: int, advice: str = "cut it") -> np.ndarray:
+    """Samples float32 [n] at `rate` Hz. Raises UsageError, with `advice` above 30 s."""
     recording, blocks, count = Recording(path, rate), list[np.ndarray](), 0
+    if recording.file_rate < LEAST_RATE:
+        log.warning(
+            "%s: %d samples per second hold no sound above %d Hz; %d or more give a better result",
+            path,
+            recording.file_rate,
+            recording.file_rate // 2,
+            LEAST_RATE,
+        )
     for block in recording.blocks():
         blocks.append(block)
         count += len(block)
         if count > MOST_S * rate:
             raise UsageError(
-                f"{path}: longer than {MOST_S:g} s; cut it, 3 to 15 s are best", field="recording"
+                f"{path}: longer than {MOST_S:g} s, which is all that the encoder takes; {advice}",
+                field="recording",
             )
     samples: np.ndarray = np.clip(np.concatenate(blocks), -1, 1).astype(np.float32)
+    return samples
+
+
+def read_recording(path: Path, rate: int) -> np.ndarray:
+    """As `read_samples`. Raises UsageError on a recording that no voice can be made from."""
+    samples = read_samples(path, rate, "cut it, 3 to 15 s are best")
     if len(samples) < LEAST_S * rate:
         raise UsageError(
             f"{path}: {len(samples) / rate:.2f} s, expected at least {LEAST_S:g} s of speech",

@@ -1,31 +1,38 @@
 """`QwenTextToSpeech`: the text-to-speech task on a Qwen3-TTS bundle."""
 
-from collections.abc import Callable
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from bundle.errors import IntegrityError, UsageError
 from bundle.manifest import Bundle
-from runtime.batching import BatchedDecoder, Fill, SlotOutput
+from runtime.batching import BatchedDecoder, Fill, RowLimit, SlotOutput
+from runtime.codes import check_codes
 from runtime.engines.base import Engine, Stream
 from runtime.families.qwen3_tts.builder import PromptBuilder, Voice
-from runtime.families.qwen3_tts.cloning import encode_reference, speaker_embedding
-from runtime.families.qwen3_tts.constants import AUTO, Constants
+from runtime.families.qwen3_tts.cloning import SPEECH_ENCODER, encode_reference, speaker_embedding
+from runtime.families.qwen3_tts.constants import Constants, Sampling
 from runtime.families.qwen3_tts.decoder import (
-    BATCHED,
     END,
     FrameNoise,
     SpeechDecoder,
     batched_frame,
     batched_step,
     draw_noise,
+    max_slots,
 )
-from runtime.families.qwen3_tts.languages import language_name, usual_frames
+from runtime.families.qwen3_tts.foreign_voices import read_foreign_voice
+from runtime.families.qwen3_tts.languages import code_of_name, language_name, usual_frames
 from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
-from runtime.families.qwen3_tts.recording import read_recording, warn_of_misfit
+from runtime.families.qwen3_tts.recording import read_recording, read_samples, warn_of_misfit
+from runtime.families.qwen3_tts.six import standard_stream
 from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
 from runtime.families.qwen3_tts.voices import (
+    check_voice,
     choose_voice,
     count_rows,
     language_of_voice,
@@ -33,12 +40,14 @@ from runtime.families.qwen3_tts.voices import (
     user_voices,
     voice_content,
 )
-from runtime.text.cleanup import check_text
+from runtime.prefix_cache import PrefixCache
+from runtime.text.language import AUTO
 from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import SpeechRequest, TextToSpeech
 from runtime.utterance import SpokenFrames
 
 FIXED_ROWS = 16  # of a prompt besides text, instruction and reference; at most
+LEAST_ROWS = 16  # for a part of a text and its speech: about 1 s
 
 
 class QwenTextToSpeech(TextToSpeech):
@@ -48,7 +57,8 @@ class QwenTextToSpeech(TextToSpeech):
         """Raises UsageError without a tokenizer, IntegrityError on a broken one."""
         self.bundle, self.engine, self._constants = bundle, engine, constants
         self._builder = PromptBuilder(QwenTokenizer(tokenizer_paths(bundle)), constants)
-        self._capacity = bundle.component("decode_step").signature.capacity or 0
+        self._prefixes = PrefixCache(bundle, engine.identity)
+        self._capacity = bundle.job.cache_length
 
     @property
     def sample_rate(self) -> int:
@@ -60,7 +70,7 @@ class QwenTextToSpeech(TextToSpeech):
 
     @property
     def max_slots(self) -> int:
-        return min(self.bundle.component(name).max_batch for name in BATCHED)
+        return max_slots({entry.name: entry for entry in self.bundle.components})
 
     def usual_frames(self, text: str) -> float:
         return usual_frames(text)
@@ -82,34 +92,92 @@ class QwenTextToSpeech(TextToSpeech):
         samples, stream = read_recording(recording, self.sample_rate), self.engine.stream()
         reference = None
         if transcript is not None:
-            ids = self._builder.ids(check_text(transcript).strip(), "transcript")
+            ids = self._builder.transcript(transcript.strip())
             warn_of_misfit(transcript, len(samples) / self.samples_per_frame, usual_frames(transcript))
-            reference = Reference(np.array(ids, np.int64), encode_reference(stream, samples))
+            reference = Reference(ids, encode_reference(stream, samples))
         _, vector = speaker_embedding(stream, self._constants, samples)
-        return voice_content(Voice(vector, reference), model_digest(self.bundle))
+        return self._content(Voice(vector, reference), samples.tobytes(), transcript)
+
+    def import_voice(self, path: Path) -> bytes:
+        if self._constants.kind != "base":
+            raise self._no_clones()
+        found, reference = read_foreign_voice(path), None
+        try:
+            if found.codes is not None:
+                ids = self._builder.transcript(found.transcript or "", "ref_text")
+                reference = Reference(ids, found.codes)
+            voice = Voice(found.vector, reference)
+            check_voice(voice, self._constants)
+        except (IntegrityError, UsageError) as error:
+            raise UsageError(f"{path}: {error}", field="voice") from None
+        return self._content(voice, path.read_bytes(), found.transcript)
+
+    def blend_voices(self, weights: Mapping[str, float]) -> bytes:
+        if self._constants.kind != "base":
+            raise self._no_clones()
+        total = sum(weights.values())
+        if len(weights) < 2 or not all(0 < weight < math.inf for weight in weights.values()):
+            raise UsageError("voice: expected at least two voices, each with a weight above 0", field="voice")
+        voices = [choose_voice(self.bundle, self._constants, name).speaker for name in weights]
+        vector = sum(
+            np.asarray(each) * (weight / total) for each, weight in zip(voices, weights.values(), strict=True)
+        )
+        source = json.dumps(dict(weights), sort_keys=True).encode()
+        return self._content(Voice(np.asarray(vector, np.float32)), source, None)
+
+    def _content(self, voice: Voice, source: bytes, transcript: str | None) -> bytes:
+        return voice_content(voice, model_digest(self.bundle), source, transcript)
+
+    def check_sampling(self, sampling: Mapping[str, float]) -> None:
+        self._constants.sampling_with(sampling)
+
+    def code_sizes(self) -> tuple[int, ...]:
+        return self._constants.code_sizes
+
+    def encode(self, recording: Path) -> np.ndarray:
+        stream = self.engine.stream()
+        if SPEECH_ENCODER not in stream.signatures:
+            raise UsageError("encode: this model has no encoder of recordings; use a bundle of a Base model")
+        return encode_reference(stream, read_samples(recording, self.sample_rate))
+
+    def decode(self, codes: np.ndarray) -> np.ndarray:
+        codes = check_codes(codes, self.code_sizes())
+        stream = standard_stream(self.engine.stream(), self._constants)
+        return SpeechDecoder(stream, self._constants).decode(codes)
 
     def language(self, voice: str | None) -> str:
         return language_of_voice(voice)
 
-    def room(self, voice: str | None) -> Callable[[str], bool]:
+    def check_language(self, language: str) -> str | None:
+        return code_of_name(language_name(language, self._constants))
+
+    def room(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
         reference = choose_voice(self.bundle, self._constants, voice).reference
-        fixed = FIXED_ROWS + (len(reference.codes) + len(reference.text) if reference else 0)
-
-        def fits(text: str) -> bool:
-            return fixed + len(self._builder.ids(text)) + usual_frames(text) <= self._capacity
-
-        return fits
+        instruction = self._builder.instruction(instruct)
+        rows = {
+            "voice": len(reference.codes) + len(reference.text) if reference else 0,
+            "instruct": 0 if instruction is None else len(instruction),
+        }
+        left = self._capacity - FIXED_ROWS - sum(rows.values())
+        if left < LEAST_ROWS:
+            name = max(rows, key=rows.__getitem__)
+            raise UsageError(
+                f"{name}: its {rows[name]} rows leave no room for a text in a cache of {self._capacity}; "
+                "give a shorter one, or export with a larger cache length",
+                field=name,
+            )
+        return lambda text: len(self._builder.ids(text)) + usual_frames(text) <= left
 
     def batched(self, slots: int) -> BatchedDecoder[SpeechRequest]:
-        stream = self.engine.batched(slots)
-        return BatchedDecoder(SpeechSlots(stream, self._constants, self._prompt))
+        stream = standard_stream(self.engine.batched(slots), self._constants)
+        return BatchedDecoder(SpeechSlots(stream, self._constants, self._prompt, self._prefixes))
 
     def _prompt(self, request: SpeechRequest) -> Prompt:
         """Raises UsageError on what the bundle cannot speak."""
         return self._builder.build(
-            check_text(request.text),
+            request.text,
             choose_voice(self.bundle, self._constants, request.voice),
-            language_name(request.language, self._constants) if request.language else AUTO,
+            AUTO if request.language is None else language_name(request.language, self._constants),
             request.instruct,
         )
 
@@ -117,45 +185,75 @@ class QwenTextToSpeech(TextToSpeech):
 class SpeechSlots:
     """The operations of `runtime.batching.SlotDecoder`: utterances in the slots of one batched stream."""
 
-    def __init__(self, stream: Stream, constants: Constants, prompt: Callable[[SpeechRequest], Prompt]):
+    def __init__(
+        self,
+        stream: Stream,
+        constants: Constants,
+        prompt: Callable[[SpeechRequest], Prompt],
+        prefixes: PrefixCache,
+    ):
         self._stream, self._constants, self._prompt = stream, constants, prompt
-        self._utterances: dict[int, Utterance] = {}
-        self._codes = np.full((stream.batch, constants.n_codebooks), END)
+        self._prefixes = prefixes
+        self._utterances: dict[int, Utterance] = {}  # by slot
         self.slots = stream.batch
 
     def prepare(self, request: SpeechRequest) -> Fill:
         """Builds the prompt. Raises UsageError."""
-        return partial(self._fill, request, self._prompt(request))
+        sampling = self._constants.sampling_with(request.sampling or {})
+        return partial(self._read, request, self._prompt(request), sampling)
 
-    def _fill(self, request: SpeechRequest, prompt: Prompt, slot: int) -> None:
-        stream = self._stream.slot(slot)
-        decoder = SpeechDecoder(stream, self._constants)
-        decoder.start(PromptEmbedder(stream, self._constants).rows(prompt))
+    def _read(
+        self, request: SpeechRequest, prompt: Prompt, sampling: Sampling, slot: int, limit: RowLimit
+    ) -> Iterator[None]:
+        decoder = SpeechDecoder(self._stream.slot(slot), self._constants, sampling)
         self._utterances[slot] = Utterance(decoder, request)
+        rows = PromptEmbedder(decoder.stream, self._constants).rows(prompt)
+        prefix = rows.prefill[: rows.fixed].tobytes()
+        known = self._prefixes.load(prefix, decoder.stream.row_shapes(rows.fixed))
+        if known is None:
+            yield from decoder.read_prefix(rows, limit)
+            self._prefixes.save(prefix, decoder.stream.save_rows(rows.fixed))
+            yield
+        else:
+            decoder.load_prefix(rows, known)
+        yield from decoder.read_text(rows, limit)
 
-    def feed(self) -> None:
-        batched_step(self._stream, self._decoders(), self._codes)
+    def feed(self, count: int) -> None:
+        utterances = self._first(count)
+        codes = np.stack([utterance.codes for utterance in utterances])
+        batched_step(self._stream.first(count), [utterance.decoder for utterance in utterances], codes)
 
-    def decode(self) -> None:
-        noise = {slot: utterance.noise() for slot, utterance in self._utterances.items()}
-        self._codes = batched_frame(self._stream, self._constants, self._decoders(), noise)
+    def decode(self, count: int) -> None:
+        utterances = self._first(count)
+        noise = [utterance.noise() for utterance in utterances]
+        decoders = [utterance.decoder for utterance in utterances]
+        codes = batched_frame(self._stream.first(count), self._constants, decoders, noise)
+        for slot, utterance in enumerate(utterances):
+            utterance.codes = codes[slot]
 
     def take(self, slot: int) -> SlotOutput:
-        codes = self._codes[slot]
-        return self._utterances[slot].frames.push(None if codes[0] == END else codes)
+        utterance = self._utterances[slot]
+        return utterance.frames.push(None if utterance.codes[0] == END else utterance.codes)
 
     def free(self, slot: int) -> None:
-        del self._utterances[slot]
+        self._utterances.pop(slot, None)
 
-    def _decoders(self) -> dict[int, SpeechDecoder]:
-        return {slot: utterance.decoder for slot, utterance in self._utterances.items()}
+    def move(self, source: int, target: int) -> None:
+        decoder = self._utterances[source].decoder
+        self._stream.move(source, target, decoder.position)
+        decoder.stream = self._stream.slot(target)
+        self._utterances[target] = self._utterances.pop(source)
+
+    def _first(self, count: int) -> "list[Utterance]":
+        return [self._utterances[slot] for slot in range(count)]
 
 
 class Utterance:
-    """A request that is being spoken: its decoder, noise and frames."""
+    """A request that is being spoken: its decoder, noise and frames. `codes` int64 [K] are the last frame."""
+
+    codes: np.ndarray
 
     def __init__(self, decoder: SpeechDecoder, request: SpeechRequest):
-        """`decoder` has read the prompt of the request."""
         self.decoder = decoder
         self.frames = SpokenFrames(decoder, request, usual_frames)
         self._generator = np.random.default_rng(request.seed)

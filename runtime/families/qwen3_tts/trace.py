@@ -14,11 +14,13 @@ from runtime.engines.base import Arrays, Engine
 from runtime.families.base import TraceWorkload
 from runtime.families.qwen3_tts.builder import PromptBuilder, Voice
 from runtime.families.qwen3_tts.cloning import encode_reference, speaker_embedding
-from runtime.families.qwen3_tts.constants import AUTO, Constants, Sampling
+from runtime.families.qwen3_tts.constants import Constants, Sampling
 from runtime.families.qwen3_tts.decoder import FrameNoise, SpeechDecoder
 from runtime.families.qwen3_tts.prompt import PromptEmbedder, Reference
+from runtime.families.qwen3_tts.six import standard_stream
 from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
 from runtime.sampler import GREEDY, SamplerSettings
+from runtime.text.language import AUTO
 from runtime.trace import ArraySpec
 
 PCM_SCALE = 32768
@@ -58,14 +60,13 @@ KINDS = {"x_vector": "base", "icl": "base", "speaker": "custom_voice", "design":
 def _inputs(constants: Constants) -> dict[str, ArraySpec]:
     """A request as JSON; for clones a recording; for sampling the noise; optionally codes for the codec."""
     books = constants.n_codebooks
-    limits = (constants.first_codes, *[constants.other_codes] * (books - 1))
     others = ("frames", books - 1, constants.other_codes)
     return {
         "request": ArraySpec((), kind="text"),
         "ref_pcm": ArraySpec((None,), kind="pcm", is_optional=True),
         "noise_c0": ArraySpec((None, constants.vocab_size), is_optional=True),
         "noise_cp": ArraySpec(others, is_optional=True),
-        "codec_codes": ArraySpec((None, books), limits, is_optional=True),
+        "codec_codes": ArraySpec((None, books), constants.code_sizes, is_optional=True),
     }
 
 
@@ -74,7 +75,7 @@ def _run(
 ) -> Arrays:
     """`live` has no effect: a frame is always one step."""
     request = _parse(str(inputs["request"]), constants)
-    tokenizer, stream = QwenTokenizer(tokenizer_files), engine.stream()
+    tokenizer, stream = QwenTokenizer(tokenizer_files), standard_stream(engine.stream(), constants)
     builder = PromptBuilder(tokenizer, constants)
     results, voice = _voice(engine, constants, builder, request, inputs)
     prompt = builder.build(
@@ -93,7 +94,7 @@ def _run(
     results["codes"] = codes
     results["audio"] = _audio(decoder, codes, voice.reference)
     if "codec_codes" in inputs:
-        alone = SpeechDecoder(engine.stream(), constants)
+        alone = SpeechDecoder(standard_stream(engine.stream(), constants), constants)
         results["codec_audio"] = alone.decode(inputs["codec_codes"])
     return results
 
@@ -118,13 +119,11 @@ def _parse(text: str, constants: Constants) -> Request:
 
 
 def _sampling(request: Request, constants: Constants) -> Sampling:
+    """Raises UsageError that names a wrong setting."""
     found, penalty = request.sampling, constants.sampling.first.repetition_penalty
     if found is None:
         return Sampling(SamplerSettings(repetition_penalty=penalty), GREEDY)
-    return Sampling(
-        SamplerSettings(found.temperature, found.top_k, found.top_p, found.repetition_penalty),
-        SamplerSettings(found.sub_temperature, found.sub_top_k, found.sub_top_p),
-    )
+    return constants.sampling_with(found.model_dump())
 
 
 def _voice(
@@ -140,7 +139,7 @@ def _voice(
     results, reference = {"mel": mel, "speaker_embedding": vector}, None
     if request.ref_text is not None:
         codes = encode_reference(stream, samples)
-        reference = Reference(np.array(builder.ids(request.ref_text, "ref_text"), np.int64), codes)
+        reference = Reference(builder.transcript(request.ref_text, "ref_text"), codes)
         results["ref_codes"] = codes
     return results, Voice(vector, reference)
 
@@ -153,6 +152,8 @@ def _frames(decoder: SpeechDecoder, request: Request, inputs: Arrays) -> tuple[n
         found = decoder.frame(_noise(request, inputs, index, decoder.constants))
         if found is None or not decoder.has_room:
             break
+        if request.sampling and index >= (rows := len(inputs["noise_cp"])):
+            raise UsageError(f"noise_cp: {rows} rows, frame {index} needs another one")
         hidden.append(current)
         codes.append(found)
         decoder.step(found)

@@ -6,11 +6,12 @@ import numpy as np
 
 from runtime.audio.comparison import compare_audio
 from runtime.engines.base import Stream
-from runtime.families.base import ChoiceResult, ForcedRun, VerificationWorkload
+from runtime.families.base import ChoiceResult, ForcedRun, Rollout, VerificationWorkload
 from runtime.families.qwen3_tts.cloning import SPEECH_ENCODER
 from runtime.families.qwen3_tts.constants import Constants
 from runtime.families.qwen3_tts.decoder import END, SpeechDecoder, draw_noise
 from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder
+from runtime.families.qwen3_tts.six import standard_stream
 from runtime.sampler import SamplerSettings
 
 PROMPT_IDS = 16
@@ -65,13 +66,25 @@ def free_run(stream: Stream, constants: Constants, steps: int) -> np.ndarray:
     return decoder.decode(np.array(codes, dtype=np.int64).reshape(-1, constants.n_codebooks))
 
 
+def rollout(stream: Stream, constants: Constants, frames: int) -> Rollout:
+    """As `free_run`, without the end."""
+    decoder, generator = _start(stream, constants), np.random.default_rng(7)
+    codes = np.zeros((frames, constants.n_codebooks), np.int64)
+    for index in range(frames):
+        noise = draw_noise(generator, constants)
+        codes[index], _ = decoder.predict(decoder.first_code(noise, may_end=False), noise)
+        if index + 1 < frames:
+            decoder.step(codes[index])
+    return Rollout(codes, decoder.decode(codes))
+
+
 def check_choices(
     found: Stream, expected: Stream, constants: Constants, bar: float
 ) -> Iterable[ChoiceResult]:
     """The codes that the predictor draws follow from its own logits. The codes of a recording are equal but
     where two entries are about equally near.
     """
-    yield _check_drawn(found, constants, bar)
+    yield _check_drawn(standard_stream(found, constants), constants, bar)
     if SPEECH_ENCODER in found.signatures:
         yield _check_encoded(found, expected, bar)
 
@@ -141,6 +154,7 @@ def _check_encoded(found: Stream, expected: Stream, bar: float) -> ChoiceResult:
 
 def _start(stream: Stream, constants: Constants) -> SpeechDecoder:
     """A decoder that has read a fixed prompt without a speaker."""
+    stream = standard_stream(stream, constants)
     ids = np.random.default_rng(5).integers(0, constants.text_vocab_size, PROMPT_IDS)
     rows = PromptEmbedder(stream, constants).rows(Prompt(ids, newline=int(ids[0]), streaming=True))
     decoder = SpeechDecoder(stream, constants)
@@ -154,4 +168,5 @@ VERIFICATION = VerificationWorkload[Constants](
     lambda found, expected, constants: compare_audio(found, expected, constants.sample_rate),
     codes_are_near=lambda found, expected: None,  # every code has logits
     check_choices=check_choices,
+    rollout=rollout,
 )

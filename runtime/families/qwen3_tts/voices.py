@@ -86,8 +86,11 @@ def voice_paths(bundle: Bundle) -> dict[str, Path]:
     return own | {name: bundle.folder / path for name, path in bundle.manifest.voices.items()}
 
 
-def voice_content(voice: Voice, digest: str) -> bytes:
-    """A voice as a safetensors file; `digest` is that of the model."""
+def voice_content(voice: Voice, digest: str, source: bytes = b"", transcript: str | None = None) -> bytes:
+    """A voice as a safetensors file. `digest` is that of the model; `source` is what the voice was made from.
+
+    The file has hashes of source and transcript, and neither of them.
+    """
     assert isinstance(voice.speaker, np.ndarray)
     arrays = {EMBEDDING: np.ascontiguousarray(voice.speaker, np.float32)}
     if voice.reference:
@@ -95,7 +98,9 @@ def voice_content(voice: Voice, digest: str) -> bytes:
             CODES: np.ascontiguousarray(voice.reference.codes, np.int64),
             TEXT_IDS: np.ascontiguousarray(voice.reference.text, np.int64),
         }
-    return save(arrays, metadata={MODEL: digest})
+    texts = {"source_sha256": source, "transcript_sha256": transcript.encode() if transcript else b""}
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in texts.items() if content}
+    return save(arrays, metadata={MODEL: digest, **hashes})
 
 
 def read_voice(path: Path, constants: Constants, digest: str) -> Voice:
@@ -119,15 +124,38 @@ def read_voice(path: Path, constants: Constants, digest: str) -> Voice:
         raise IntegrityError(f"{path}: not a readable safetensors file ({error})") from None
     if made_with != digest:
         raise IntegrityError(f"{path}: made with another checkpoint; make the voice again with this model")
-    if not np.isfinite(arrays[EMBEDDING]).all():
-        raise IntegrityError(f"{path}: key {EMBEDDING!r} holds values that are not finite")
-    if CODES not in arrays:
-        return Voice(arrays[EMBEDDING])
-    limits = np.array([constants.first_codes, *[constants.other_codes] * (constants.n_codebooks - 1)])
-    for name, limit in ((CODES, limits), (TEXT_IDS, constants.text_vocab_size)):
-        if not ((arrays[name] >= 0) & (arrays[name] < limit)).all():
-            raise IntegrityError(f"{path}: key {name!r} holds ids that the model does not have")
-    return Voice(arrays[EMBEDDING], Reference(arrays[TEXT_IDS], arrays[CODES]))
+    reference = Reference(arrays[TEXT_IDS], arrays[CODES]) if CODES in arrays else None
+    voice = Voice(arrays[EMBEDDING], reference)
+    try:
+        check_voice(voice, constants)
+    except IntegrityError as error:
+        raise IntegrityError(f"{path}: {error}") from None
+    return voice
+
+
+def check_voice(voice: Voice, constants: Constants) -> None:
+    """Raises IntegrityError on a voice that is not one of this model."""
+    vector, reference = np.asarray(voice.speaker), voice.reference
+    if vector.shape != (constants.dim,):
+        raise IntegrityError(
+            f"a vector of {vector.size} values, the model has {constants.dim}; make the voice with this model"
+        )
+    if not np.isfinite(vector).all():
+        raise IntegrityError(f"key {EMBEDDING!r} holds values that are not finite")
+    if reference is None:
+        return
+    if reference.codes.shape[1:] != (constants.n_codebooks,) or not 1 <= len(reference.codes) <= MAX_CODES:
+        raise IntegrityError(
+            f"codes of shape {list(reference.codes.shape)}, expected [T, {constants.n_codebooks}], "
+            f"T up to {MAX_CODES}"
+        )
+    sizes = np.array(constants.code_sizes)
+    for name, values, limit in (
+        (CODES, reference.codes, sizes),
+        (TEXT_IDS, reference.text, constants.text_vocab_size),
+    ):
+        if not ((values >= 0) & (values < limit)).all():
+            raise IntegrityError(f"key {name!r} holds ids that the model does not have")
 
 
 def _check_shapes(path: Path, found: dict[str, tuple[str, list[int]]], constants: Constants) -> None:

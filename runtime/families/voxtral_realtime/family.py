@@ -30,7 +30,7 @@ def _open(bundle: Bundle, engine: Engine, constants: Constants) -> VoxtralSpeech
 FAMILY = RuntimeFamily[Constants](
     name="voxtral_realtime",
     task=SpeechToText,
-    calls={
+    calls=lambda job: {
         "embed_tokens": Call(frozenset({"ids"}), frozenset({"embeddings"})),
         ENCODER: Call(frozenset({"mel", "position"}), frozenset({"embeddings"}), frozenset({"T"})),
         "prefill": replace(STEP, dims=frozenset({"S"})),

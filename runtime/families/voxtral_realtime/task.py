@@ -4,16 +4,16 @@ import codecs
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
 
 import numpy as np
 
 from bundle.errors import UsageError
 from runtime.audio.captions import Word
 from runtime.engines.base import Engine
-from runtime.families.voxtral_realtime.decoder import Constants, DecodeOptions, StreamingDecoder
+from runtime.families.voxtral_realtime.decoder import ENCODER, Constants, DecodeOptions, StreamingDecoder
 from runtime.speech_to_text import SpeechToText, TranscriptDelta
 
+LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "ja", "ko", "nl", "pt", "ru", "zh")
 MAX_PADS = 3  # in a row; then a word ends
 MAX_WORD_CHARACTERS = 80  # for scripts without spaces
 log = logging.getLogger(__name__)
@@ -40,37 +40,35 @@ class VoxtralSpeechToText(SpeechToText):
     def delays_ms(self) -> tuple[int, ...]:
         return self._constants.delays_ms
 
+    @property
+    def languages(self) -> tuple[str, ...]:
+        return LANGUAGES
+
+    @property
+    def max_chunk_tokens(self) -> int:
+        return self._engine.stream().signatures[ENCODER].dims["T"][1]
+
     def check_live(self) -> None:
         if not self._is_live:
             raise UsageError(
                 "live: this bundle is for recordings; export it with the option streaming", field="live"
             )
 
-    def transcribe(
+    def begin(
         self,
-        blocks: Iterable[np.ndarray],
         delay_ms: int | None = None,
         live: bool = False,
-        chunk_tokens: int = 1,
+        chunk_tokens: int | None = None,
         blank_penalty: bool = False,
-    ) -> Iterator[TranscriptDelta]:
+    ) -> "VoxtralTranscription":
         delay = self._constants.delay_index(delay_ms, live)
-        options = DecodeOptions(delay, chunk_tokens if live else None, blank_penalty=blank_penalty)
         if live:
             self.check_live()
-        decoder = StreamingDecoder(self._engine.stream(), self._constants, options)
-        return self._transcribe(blocks, decoder, live)
-
-    def _transcribe(
-        self, blocks: Iterable[np.ndarray], decoder: StreamingDecoder, live: bool
-    ) -> Iterator[TranscriptDelta]:
-        if live:
             self._warm_up()
-        transcript = Transcript(self._constants, self._token_bytes)
-        for block in chain([np.zeros(0, np.float32)], blocks):  # the first one encodes the initial silence
-            yield from transcript.deltas(decoder.feed(block))
-        yield from transcript.deltas(decoder.finish())
-        yield TranscriptDelta(transcript.finish(), transcript.take_words())
+        chunk = chunk_tokens or (1 if live else None)
+        options = DecodeOptions(delay, chunk, blank_penalty=blank_penalty)
+        decoder = StreamingDecoder(self._engine.stream(), self._constants, options)
+        return VoxtralTranscription(decoder, self._constants, self._token_bytes)
 
     def _warm_up(self) -> None:
         """Opens every graph before the first sample is taken.
@@ -85,6 +83,20 @@ class VoxtralSpeechToText(SpeechToText):
             pass
         self._is_warm = True
         log.info("ready for live audio")
+
+
+class VoxtralTranscription:
+    """The tokens of one stream of audio, as text. Implements `runtime.speech_to_text.Transcription`."""
+
+    def __init__(self, decoder: StreamingDecoder, constants: Constants, token_bytes: Callable[[int], bytes]):
+        self._decoder, self._transcript = decoder, Transcript(constants, token_bytes)
+
+    def feed(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
+        yield from self._transcript.deltas(self._decoder.feed(samples))
+
+    def finish(self) -> Iterator[TranscriptDelta]:
+        yield from self._transcript.deltas(self._decoder.finish())
+        yield TranscriptDelta(self._transcript.finish(), self._transcript.take_words())
 
 
 class Transcript:

@@ -100,13 +100,13 @@ def _start_batch(
     workloads = [
         SpeechWorkload(stream.slot(slot), constants, settings, prepared) for slot in range(stream.batch)
     ]
-    decoders = {slot: workload.decoder for slot, workload in enumerate(workloads)}
+    decoders = [workload.decoder for workload in workloads]
 
     def step() -> None:
         noise = np.concatenate([workload.noise() for workload in workloads])
         codes = batched_frame(stream, constants, decoders, noise)
         codes[:, 0] = np.maximum(codes[:, 0], FIRST_CODE)
-        for slot, decoder in decoders.items():
+        for slot, decoder in enumerate(decoders):
             decoder.decode(codes[slot : slot + 1])
         batched_step(stream, decoders, codes)
 

@@ -3,6 +3,7 @@
 Works on the streams of any engine.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
@@ -13,9 +14,11 @@ from pydantic import Field
 from bundle.bounds import Codebooks, EulerSteps, SampleRate
 from bundle.errors import UsageError
 from bundle.manifest import ExportJob, Record
+from runtime.batching import RowLimit
 from runtime.engines.base import Arrays, Stream
 from runtime.families.base import Count, Id, parse_record
 from runtime.sampler import sample
+from runtime.utterance import read_pieces
 
 EMPTY_AUDIO, END_AUDIO, FIRST_CODE = 0, 1, 2  # the first two rows of every codebook are special codes
 VOICE_START = 2  # position of the first voice row: behind [BOS] and [BEGIN_AUDIO]
@@ -37,6 +40,12 @@ class Constants(Record):
     audio_id: Id
     begin_audio_id: Id
     first_frame: Literal["audio_token", "prefill"]
+
+    @property
+    def code_sizes(self) -> tuple[int, ...]:
+        """Number of values of each code of a frame."""
+        acoustic = self.acoustic_levels + FIRST_CODE
+        return (self.semantic_codes + FIRST_CODE, *[acoustic] * (self.n_codebooks - 1))
 
     @property
     def extra_ids(self) -> list[int]:
@@ -95,19 +104,31 @@ class SpeechDecoder:
         self._decoded = 0  # frames
 
     def start(self, prompt: Prompt, prefix_rows: Arrays | None) -> Arrays:
-        """Reads a prompt and returns the cache rows of its prefix.
+        """Reads a prompt in two calls and returns the cache rows of its prefix.
 
         `prefix_rows` are those rows from an earlier utterance of the voice; they replace the prefill of the
         prefix. Raises UsageError where the prompt does not fit the cache.
         """
         if prefix_rows is None:
-            self._prefill(prompt.prefix, prompt.voice, prompt.voice_positions)
+            self._prefill(self._embed_prefix(prompt))
             prefix_rows = self.stream.save_rows(len(prompt.prefix))
         else:
-            self.stream.load_rows(prefix_rows)
-            self.position = len(prompt.prefix)
+            self.load_prefix(prompt, prefix_rows)
         self.prefill(prompt.text)
         return prefix_rows
+
+    def read_prefix(self, prompt: Prompt, limit: RowLimit) -> Iterator[None]:
+        """Reads the prefix of a prompt, and yields between pieces."""
+        yield from read_pieces(self._embed_prefix(prompt), limit, self._prefill)
+
+    def load_prefix(self, prompt: Prompt, rows: Arrays) -> None:
+        """Takes the cache rows of the prefix from an earlier utterance of the voice."""
+        self.stream.load_rows(rows)
+        self.position = len(prompt.prefix)
+
+    def read_text(self, prompt: Prompt, limit: RowLimit) -> Iterator[None]:
+        """Reads what follows the prefix of a prompt, and yields between pieces."""
+        yield from read_pieces(self._embed(self._extended(prompt.text)), limit, self._prefill)
 
     def prefill(
         self, ids: np.ndarray, voice: np.ndarray | None = None, voice_positions: np.ndarray | None = None
@@ -118,21 +139,33 @@ class SpeechDecoder:
         `voice` float32 [N, dim] replaces the embeddings at `voice_positions` int64 [N]. Raises UsageError
         where the prompt does not fit the cache.
         """
-        # Frame 0 from [AUDIO] is one more row of the prompt: the arithmetic of a separate step.
-        extended = np.concatenate((ids, np.array(self.constants.extra_ids, np.int64)))
-        outputs = self._prefill(extended, voice, voice_positions)
-        self._keep(outputs)
-        return outputs["hidden"][:, : len(ids)]
+        hidden = self._prefill(self._embed(self._extended(ids), voice, voice_positions))
+        return hidden[:, : len(ids)]
 
-    def _prefill(self, ids: np.ndarray, voice: np.ndarray | None, positions: np.ndarray | None) -> Arrays:
-        rows = self.position + len(ids)
-        check_room(rows, self.stream.capacity("prefill"))
-        embeddings = self.stream.run("embed_text", {"ids": ids[None]})["embeddings"].copy()
+    def _extended(self, ids: np.ndarray) -> np.ndarray:
+        """Frame 0 from [AUDIO] is one more row of the prompt: the arithmetic of a separate step."""
+        return np.concatenate((ids, np.array(self.constants.extra_ids, np.int64)))
+
+    def _embed_prefix(self, prompt: Prompt) -> np.ndarray:
+        return self._embed(prompt.prefix, prompt.voice, prompt.voice_positions)
+
+    def _embed(
+        self, ids: np.ndarray, voice: np.ndarray | None = None, positions: np.ndarray | None = None
+    ) -> np.ndarray:
+        """ids int64 [P] of the next rows -> float32 [P, dim]. Raises UsageError where they do not fit."""
+        check_room(self.position + len(ids), self.stream.capacity("prefill"))
+        embeddings = self.stream.run("embed_text", {"ids": ids[None]})["embeddings"][0].copy()
         if voice is not None:
-            embeddings[0, positions] = voice
-        inputs = {"embeddings": embeddings, "position": np.array([self.position])}
-        self.position = rows
-        return self.stream.run("prefill", inputs)
+            embeddings[positions] = voice
+        return np.asarray(embeddings)
+
+    def _prefill(self, embeddings: np.ndarray) -> np.ndarray:
+        """Feeds embeddings float32 [P, dim] from `position` on -> hidden float32 [1, P, dim]."""
+        inputs = {"embeddings": embeddings[None], "position": np.array([self.position])}
+        outputs = self.stream.run("prefill", inputs)
+        self._keep(outputs)
+        self.position += len(embeddings)
+        return outputs["hidden"]
 
     def frame(self, noise: np.ndarray, output: StepOutput | None = None) -> np.ndarray:
         """noise float32 [1, K - 1] -> codes int64 [1, K] from `output` (default: the last); column 0 may be
@@ -191,34 +224,23 @@ class SpeechDecoder:
 
 
 def batched_frame(
-    stream: Stream, constants: Constants, decoders: dict[int, SpeechDecoder], noise: np.ndarray
+    stream: Stream, constants: Constants, decoders: Sequence[SpeechDecoder], noise: np.ndarray
 ) -> np.ndarray:
-    """noise float32 [slots, K - 1] -> codes int64 [slots, K]. `decoders` are those of the occupied slots, one
-    at least.
-
-    A free slot repeats the condition of an occupied one; its codes mean nothing.
-    """
-    any_decoder = next(iter(decoders.values()))
-    outputs = [decoders.get(slot, any_decoder).output for slot in range(stream.batch)]
-    conditions = np.concatenate([output.condition for output in outputs])
-    semantic = np.full((stream.batch, 1), EMPTY_AUDIO, np.int64)
-    for slot, decoder in decoders.items():
-        semantic[slot] = semantic_codes(decoder.output.semantic_logits, constants, decoder.may_end)[0]
+    """noise float32 [slots, K - 1] -> codes int64 [slots, K]. Each slot of the stream has a decoder."""
+    conditions = np.concatenate([decoder.output.condition for decoder in decoders])
+    semantic = [
+        semantic_codes(decoder.output.semantic_logits, constants, decoder.may_end) for decoder in decoders
+    ]
     values = acoustic_values(stream, constants, noise, conditions)
-    return np.concatenate((semantic, acoustic_codes(values, constants)), axis=1)
+    return np.concatenate((np.concatenate(semantic), acoustic_codes(values, constants)), axis=1)
 
 
-def batched_step(stream: Stream, decoders: dict[int, SpeechDecoder], codes: np.ndarray) -> None:
-    """Runs one decode step on codes int64 [slots, K].
-
-    A free slot writes to its row 0, which the next prompt overwrites.
-    """
+def batched_step(stream: Stream, decoders: Sequence[SpeechDecoder], codes: np.ndarray) -> None:
+    """Runs one decode step on codes int64 [slots, K]. Each slot of the stream has a decoder."""
     embeddings = stream.run("embed_codes", {"codes": codes})["embeddings"]
-    positions = np.zeros(stream.batch, np.int64)
-    for slot, decoder in decoders.items():
-        positions[slot] = decoder.position
+    positions = np.array([decoder.position for decoder in decoders])
     outputs = stream.run("decode_step", {"embeddings": embeddings, "position": positions})
-    for slot, decoder in decoders.items():
+    for slot, decoder in enumerate(decoders):
         decoder.advance({name: array[slot : slot + 1] for name, array in outputs.items()})
 
 

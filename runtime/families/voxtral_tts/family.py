@@ -16,7 +16,7 @@ BACKBONE = Call(frozenset({"embeddings", "position"}), frozenset({"hidden", "sem
 FAMILY = RuntimeFamily[Constants](
     name="voxtral_tts",
     task=TextToSpeech,
-    calls={
+    calls=lambda job: {
         "embed_text": Call(frozenset({"ids"}), frozenset({"embeddings"})),
         "embed_codes": Call(frozenset({"codes"}), frozenset({"embeddings"})),
         "prefill": BACKBONE,

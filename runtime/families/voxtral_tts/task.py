@@ -1,12 +1,13 @@
 """`VoxtralTextToSpeech`: the text-to-speech task on a Voxtral-TTS bundle."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
 
 from bundle.manifest import Bundle
-from runtime.batching import BatchedDecoder, Fill, SlotOutput
+from runtime.batching import BatchedDecoder, Fill, RowLimit, SlotOutput
+from runtime.codes import check_codes
 from runtime.engines.base import Engine, Stream
 from runtime.families.voxtral_tts.decoder import (
     BATCHED,
@@ -17,9 +18,9 @@ from runtime.families.voxtral_tts.decoder import (
     batched_frame,
     batched_step,
 )
-from runtime.families.voxtral_tts.prefix_cache import PrefixCache
 from runtime.families.voxtral_tts.prompt import PromptBuilder, open_tokenizer, usual_frames
 from runtime.families.voxtral_tts.voices import count_rows, language_of_voice
+from runtime.prefix_cache import PrefixCache
 from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import SpeechRequest, TextToSpeech
 from runtime.utterance import SpokenFrames
@@ -52,10 +53,17 @@ class VoxtralTextToSpeech(TextToSpeech):
     def voices(self) -> dict[str, int]:
         return count_rows(self.bundle, self._constants.dim)
 
+    def code_sizes(self) -> tuple[int, ...]:
+        return self._constants.code_sizes
+
+    def decode(self, codes: np.ndarray) -> np.ndarray:
+        codes = check_codes(codes, self.code_sizes())
+        return SpeechDecoder(self.engine.stream(), self._constants).decode(codes)
+
     def language(self, voice: str | None) -> str:
         return language_of_voice(self.bundle, voice)
 
-    def room(self, voice: str | None) -> Callable[[str], bool]:
+    def room(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
         return self._prompts.room(voice)
 
     def batched(self, slots: int) -> BatchedDecoder[SpeechRequest]:
@@ -71,46 +79,61 @@ class SpeechSlots:
 
     def __init__(self, stream: Stream, constants: Constants, prompts: PromptBuilder, prefixes: PrefixCache):
         self._stream, self._constants, self._prompts, self._prefixes = stream, constants, prompts, prefixes
-        self._utterances: dict[int, Utterance] = {}
-        self._codes = np.zeros((stream.batch, constants.n_codebooks), np.int64)
+        self._utterances: dict[int, Utterance] = {}  # by slot
         self.slots = stream.batch
 
     def prepare(self, request: SpeechRequest) -> Fill:
         """Builds the prompt. Raises UsageError."""
-        return partial(self._fill, request, self._prompts.build(request))
+        return partial(self._read, request, self._prompts.build(request))
 
-    def _fill(self, request: SpeechRequest, prompt: Prompt, slot: int) -> None:
+    def _read(self, request: SpeechRequest, prompt: Prompt, slot: int, limit: RowLimit) -> Iterator[None]:
         decoder = SpeechDecoder(self._stream.slot(slot), self._constants)
-        rows = self._prefixes.load(prompt, decoder.stream.row_shapes(len(prompt.prefix)))
-        computed = decoder.start(prompt, rows)
-        if rows is None:
-            self._prefixes.save(prompt, computed)
         self._utterances[slot] = Utterance(decoder, request)
+        prefix = prompt.prefix.tobytes() + prompt.voice.tobytes()
+        rows = self._prefixes.load(prefix, decoder.stream.row_shapes(len(prompt.prefix)))
+        if rows is None:
+            yield from decoder.read_prefix(prompt, limit)
+            self._prefixes.save(prefix, decoder.stream.save_rows(len(prompt.prefix)))
+            yield
+        else:
+            decoder.load_prefix(prompt, rows)
+        yield from decoder.read_text(prompt, limit)
 
-    def feed(self) -> None:
-        batched_step(self._stream, self._decoders(), self._codes)
+    def feed(self, count: int) -> None:
+        utterances = self._first(count)
+        codes = np.stack([utterance.codes for utterance in utterances])
+        batched_step(self._stream.first(count), [utterance.decoder for utterance in utterances], codes)
 
-    def decode(self) -> None:
-        noise = np.zeros((self.slots, self._constants.n_codebooks - 1), np.float32)
-        for slot, utterance in self._utterances.items():
-            noise[slot] = utterance.noise()
-        self._codes = batched_frame(self._stream, self._constants, self._decoders(), noise)
+    def decode(self, count: int) -> None:
+        utterances = self._first(count)
+        noise = np.concatenate([utterance.noise() for utterance in utterances])
+        decoders = [utterance.decoder for utterance in utterances]
+        codes = batched_frame(self._stream.first(count), self._constants, decoders, noise)
+        for slot, utterance in enumerate(utterances):
+            utterance.codes = codes[slot]
 
     def take(self, slot: int) -> SlotOutput:
-        return self._utterances[slot].push(self._codes[slot])
+        return self._utterances[slot].push()
 
     def free(self, slot: int) -> None:
-        del self._utterances[slot]
+        self._utterances.pop(slot, None)
 
-    def _decoders(self) -> dict[int, SpeechDecoder]:
-        return {slot: utterance.decoder for slot, utterance in self._utterances.items()}
+    def move(self, source: int, target: int) -> None:
+        decoder = self._utterances[source].decoder
+        self._stream.move(source, target, decoder.position)
+        decoder.stream = self._stream.slot(target)
+        self._utterances[target] = self._utterances.pop(source)
+
+    def _first(self, count: int) -> "list[Utterance]":
+        return [self._utterances[slot] for slot in range(count)]
 
 
 class Utterance:
-    """A request that is being spoken: its decoder, noise and frames."""
+    """A request that is being spoken: its decoder, noise and frames. `codes` int64 [K] are the last frame."""
+
+    codes: np.ndarray
 
     def __init__(self, decoder: SpeechDecoder, request: SpeechRequest):
-        """`decoder` has read the prompt of the request."""
         self.decoder = decoder
         self.decoder.may_end = request.may_be_empty
         self._frames = SpokenFrames(decoder, request, usual_frames)
@@ -121,7 +144,7 @@ class Utterance:
         codebooks = self.decoder.constants.n_codebooks
         return self._generator.standard_normal((1, codebooks - 1), dtype=np.float32)
 
-    def push(self, codes: np.ndarray) -> SlotOutput:
-        """Takes the codes int64 [K] of a frame."""
+    def push(self) -> SlotOutput:
+        """Takes the codes of a new frame."""
         self.decoder.may_end = True
-        return self._frames.push(None if codes[0] == END_AUDIO else codes)
+        return self._frames.push(None if self.codes[0] == END_AUDIO else self.codes)

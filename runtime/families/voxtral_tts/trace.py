@@ -8,7 +8,7 @@ import numpy as np
 from bundle.errors import UsageError
 from runtime.engines.base import Arrays, Engine
 from runtime.families.base import TraceWorkload
-from runtime.families.voxtral_tts.decoder import FIRST_CODE, Constants, SpeechDecoder
+from runtime.families.voxtral_tts.decoder import Constants, SpeechDecoder
 from runtime.trace import ArraySpec
 
 TRACED_FRAME = 3  # the frame whose condition is used for the traced velocities
@@ -19,8 +19,7 @@ def _inputs(constants: Constants) -> dict[str, ArraySpec]:
     velocities.
     """
     books = constants.n_codebooks
-    acoustic = constants.acoustic_levels + FIRST_CODE
-    limits = (constants.semantic_codes + FIRST_CODE, *[acoustic] * (books - 1))
+    limits = constants.code_sizes
     return {
         "ids": ArraySpec((None,), (constants.vocab_size,)),
         "voice": ArraySpec((None, constants.dim)),

@@ -72,7 +72,7 @@ FAMILY = Family(
     components=components,
     build=build,
     longest_cache=lambda config: 4096,
-    default_cache=lambda config: 128,
+    default_cache=lambda config, options: 128,
     verification=VerificationPlan(decoders=(Decoder("prefill", "decode_step", output="y"),)),
     parameter_groups={"body.": "body", "head.": "head"},
     summary=lambda config: [("toy", str(config.toy_dim))],

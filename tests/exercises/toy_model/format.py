@@ -19,7 +19,7 @@ class ToyFormat(CheckpointFormat):
     def config_files(self, folder: Path) -> list[str]:
         return ["toy.json"]
 
-    def weight_files(self, folder: Path) -> list[WeightFile]:
+    def single_files(self, folder: Path) -> list[WeightFile]:
         return [
             WeightFile(folder / "model.safetensors"),
             WeightFile(folder / "head/model.safetensors", "head."),

@@ -22,7 +22,7 @@ def _open(bundle: Bundle, engine: Engine, constants: Constants) -> ToyTextToSpee
 FAMILY = RuntimeFamily[Constants](
     name="toy",
     task=TextToSpeech,
-    calls={"prefill": DECODER, "decode_step": DECODER},
+    calls=lambda job: {"prefill": DECODER, "decode_step": DECODER},
     parse_constants=parse_constants,
     open_tokenizer=Letters,
     voices=lambda bundle: {},

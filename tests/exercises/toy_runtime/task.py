@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 from exercises.toy_runtime.decoder import END, Constants, LetterDecoder, Letters
 
 from bundle.errors import UsageError
-from runtime.batching import BatchedDecoder, Fill, SlotOutput, Status
+from runtime.batching import BatchedDecoder, Fill, RowLimit, SlotOutput, Status
 from runtime.engines.base import Engine, Stream
 from runtime.text_to_speech import SpeechRequest, TextToSpeech
 
@@ -46,17 +47,18 @@ class ToySlots:
         room = self._stream.capacity("decode_step") - len(ids)
         if room < 1:
             raise UsageError(f"text of {len(ids)} letters: the cache leaves no room for speech; shorten it")
-        return partial(self._fill, ids, min(request.max_frames, room))
+        return partial(self._read, ids, min(request.max_frames, room))
 
-    def _fill(self, ids: list[int], frames: int, slot: int) -> None:
+    def _read(self, ids: list[int], frames: int, slot: int, limit: RowLimit) -> Iterator[None]:
         self._stream.reset()
         self._decoder, self._left = LetterDecoder(self._stream, self._constants), frames
         self._decoder.read(ids)
+        return iter(())  # there are no other pieces
 
-    def feed(self) -> None:
+    def feed(self, count: int) -> None:
         self._decoder.feed(self._letter)
 
-    def decode(self) -> None:
+    def decode(self, count: int) -> None:
         self._letter = int(self._decoder.logits.argmax())
 
     def take(self, slot: int) -> SlotOutput:
@@ -66,3 +68,5 @@ class ToySlots:
 
     def free(self, slot: int) -> None:
         self._left = 0
+
+    def move(self, source: int, target: int) -> None: ...  # not called for one slot

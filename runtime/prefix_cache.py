@@ -1,4 +1,5 @@
-"""`PrefixCache`: cache rows of a voice's prompt prefix, stored in the user's cache folder.
+"""`PrefixCache`: cache rows of the part of a prompt that does not depend on its text, stored in the user's
+cache folder.
 
 The rows are those that the same engine computed from the same bundle. An utterance that loads them gives the
 same samples, bit for bit, as one that computes them.
@@ -20,7 +21,6 @@ from bundle.files import write_whole
 from bundle.manifest import MANIFEST, Bundle
 from bundle.user_cache import private_folder
 from runtime.engines.base import Arrays
-from runtime.families.voxtral_tts.decoder import Prompt
 
 MAX_BYTES = 2**31  # of all files; a voice of the published model takes 45 MB at most
 log = logging.getLogger(__name__)
@@ -47,12 +47,12 @@ class PrefixCache:
         except OSError as error:
             log.info("the rows of voices are not stored: %s", error)
 
-    def load(self, prompt: Prompt, shapes: Shapes) -> Arrays | None:
+    def load(self, prefix: bytes, shapes: Shapes) -> Arrays | None:
         """The rows of every cache by name; None where no undamaged file has them.
 
-        `shapes` are the expected ones by name.
+        `prefix` is what the rows are computed from. `shapes` are the expected ones by name.
         """
-        key = self._key(prompt)
+        key = self._key(prefix)
         last = self._last  # read once: other threads replace it
         if last and last[0] == key:
             return last[1]
@@ -69,9 +69,9 @@ class PrefixCache:
         self._last = key, rows
         return rows
 
-    def save(self, prompt: Prompt, rows: Arrays) -> None:
+    def save(self, prefix: bytes, rows: Arrays) -> None:
         """Stores the rows of every cache by name. The files that were not used for longest make room."""
-        key = self._key(prompt)
+        key = self._key(prefix)
         rows = {name: np.ascontiguousarray(array) for name, array in rows.items()}
         self._last = key, rows
         if not (path := self._path(key)):
@@ -84,10 +84,8 @@ class PrefixCache:
         except (OSError, VoxportError) as error:
             log.info("%s: not stored: %s", path, error)
 
-    def _key(self, prompt: Prompt) -> str:
-        return hashlib.sha256(self._bundle + prompt.prefix.tobytes() + prompt.voice.tobytes()).hexdigest()[
-            :32
-        ]
+    def _key(self, prefix: bytes) -> str:
+        return hashlib.sha256(self._bundle + prefix).hexdigest()[:32]
 
     def _path(self, key: str) -> Path | None:
         return self._folder / f"{key}.safetensors" if self._folder else None

@@ -1,0 +1,79 @@
+"""Convert the weights of a checkpoint: to and from mlx-audio, or to another precision."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from bundle.completion import complete_values
+from bundle.errors import UsageError
+from quantize.recipe import RECIPES, Recipe, find_recipe
+from quantize.schemes import IntegerScheme
+
+
+def _misfit(recipe: Recipe) -> str | None:
+    """Why MLX cannot follow a recipe, and what to do; None where it can."""
+    linears = recipe.linears
+    if linears and not isinstance(linears, IntegerScheme):
+        return "MLX holds integers in groups; use w4, w4g128, w8 or w8g128"
+    if isinstance(linears, IntegerScheme) and linears.activations != "kernel":
+        return "MLX does not round activations; use w4, which has the same weights"
+    return None
+
+
+PRECISIONS = ("bf16", "f16", "f32")
+DESTINATIONS = ("mlx", "published")
+LAYOUTS = ("mlx-audio",)
+QUANTS = tuple(name for name, recipe in RECIPES.items() if not _misfit(recipe))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="a checkpoint as published, or a folder of mlx-audio"
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="new or empty folder")
+    parser.add_argument("--to", required=True, choices=DESTINATIONS, help="files, names and layouts to write")
+    parser.add_argument(
+        "--layout", choices=LAYOUTS, help="program that reads MLX weights (default: mlx-audio)"
+    )
+    parser.add_argument(
+        "--dtype", choices=PRECISIONS, help="precision of floats (default: that of each tensor)"
+    )
+    quant = parser.add_argument(
+        "--quant",
+        default="none",
+        metavar="RECIPE",
+        help=f"integers, with --to mlx: {', '.join(QUANTS)} (default: none)",
+    )
+    complete_values(quant, QUANTS)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    recipe = find_recipe(arguments.quant)
+    if arguments.to == "published" and recipe.name != "none":
+        raise UsageError(
+            f"--quant {recipe.name}: published checkpoints have no integers; leave it out", field="quant"
+        )
+    if arguments.to == "published" and arguments.layout:
+        raise UsageError("--layout: is for --to mlx; leave it out", field="layout")
+    if reason := _misfit(recipe):
+        raise UsageError(f"--quant {recipe.name}: {reason}", field="quant")
+    from export.conversion.convert import convert
+    from export.conversion.outputs import DTYPES, Conversion
+
+    dtype = DTYPES[arguments.dtype] if arguments.dtype else None
+    found = convert(arguments.folder, arguments.out, Conversion(arguments.to, dtype, recipe))
+    if arguments.json:
+        result = {
+            "out": str(found.out),
+            "tensors": found.tensors,
+            "bytes": found.size,
+            "floats": found.floats,
+            "dropped": list(found.dropped),
+        }
+        print(json.dumps(result, indent=1))
+    else:
+        print(found.out)
+    return 0

@@ -1,0 +1,1 @@
+"""Converts the weights of a checkpoint: layout, precision, and integers of MLX."""

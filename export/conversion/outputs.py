@@ -1,0 +1,140 @@
+"""The tensors that a conversion writes, each with a function that makes it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Literal, NamedTuple
+
+import torch
+
+from bundle.errors import CheckpointError
+from export.conversion.affine import affine, cast_scales
+from model.family import Family
+from model.layouts import Layout
+from model.stored_weights import BIASES, BYTES, PACKED, SCALES, WEIGHT, WORD, Found, StoredWeights
+from quantize.recipe import Recipe
+from quantize.schemes import IntegerScheme
+from quantize.search import SquaredErrors
+
+Destination = Literal["mlx", "published"]
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.uint32: PACKED}
+STORED = {name: dtype for dtype, name in NAMES.items()}
+CHUNK = 2**24  # weights that are quantised together
+
+
+class Entry(NamedTuple):
+    """A tensor in a file: its name there, dtype and shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return BYTES[self.dtype] * prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Output:
+    """Tensors that are made from one published tensor. `make` reads and converts it."""
+
+    published: str
+    entries: tuple[Entry, ...]
+    make: Callable[[], tuple[torch.Tensor, ...]]
+
+    @property
+    def size(self) -> int:
+        return sum(entry.size for entry in self.entries)
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """Options. `dtype` None keeps the dtype of each tensor. `recipe` is for MLX only."""
+
+    to: Destination
+    dtype: torch.dtype | None
+    recipe: Recipe
+
+    @property
+    def keeps_integers(self) -> bool:
+        """Whether integers of the source are copied, and no weight is quantised."""
+        return self.to == "mlx" and self.recipe.name == "none"
+
+
+class OutputMaker:
+    """Makes the outputs of one conversion. `name` is the published name of a tensor."""
+
+    def __init__(self, source: StoredWeights, family: Family, conversion: Conversion):
+        self._source, self._family, self._conversion = source, family, conversion
+
+    def floats(self, name: str) -> Output:
+        """A tensor as floats, in the layout of the destination."""
+        source, found = self._source, self._source.tensors[name]
+        to_mlx = self._conversion.to == "mlx"
+        layout: Layout = "mlx" if to_mlx and self._family.mlx.is_reordered(name) else "pytorch"
+        stored, dtype = found.stored, self._dtype(found)
+
+        def make() -> tuple[torch.Tensor, ...]:
+            before = source.tensor(name)
+            after = before.to(dtype)
+            if after is not before and not all(map(torch.isfinite, after.aminmax())):
+                largest = float(before.abs().max())
+                raise CheckpointError(
+                    f"{name}: a value of {largest:.3g} exceeds {NAMES[dtype]}; use bf16 or f32"
+                )
+            return (stored.converted(after, "pytorch", layout),)
+
+        shape = stored.mlx_shape if layout == "mlx" else stored.shape
+        target = source.mlx_name(name) if to_mlx else name
+        return Output(name, (Entry(target, NAMES[dtype], shape),), make)
+
+    def packed(self, name: str) -> Output:
+        """Integers of MLX as they are. Only the dtype of scales and biases changes."""
+        source, found = self._source, self._source.tensors[name]
+        path, mlx_path = found.name.removesuffix(WEIGHT), source.mlx_name(name).removesuffix(WEIGHT)
+        dtype, bits = self._dtype(found), found.bits or 0
+
+        def make() -> tuple[torch.Tensor, ...]:
+            scales, biases = (source.raw(path + end) for end in (SCALES, BIASES))
+            return source.raw(found.name), *cast_scales(scales, biases, bits, dtype, name)
+
+        scales = source.entry(path + SCALES)[1]
+        return Output(name, _entries(mlx_path, found.shape, scales, dtype), make)
+
+    def quantised(self, name: str, scheme: IntegerScheme, group: int, is_table: bool) -> Output:
+        """A weight as integers of MLX, with scales for each `group` of weights."""
+        source, found = self._source, self._source.tensors[name]
+        mlx_path = source.mlx_name(name).removesuffix(WEIGHT)
+        (rows, columns), dtype = found.stored.shape, self._dtype(found)
+
+        def make() -> tuple[torch.Tensor, ...]:
+            errors, parts = SquaredErrors(), []
+            for part in source.tensor(name).split(max(1, CHUNK // columns)):  # rows do not share scales
+                quantised = scheme.quantize(part, mlx_path, is_table)
+                errors += quantised.errors
+                words, scales, biases = affine(quantised.module, scheme, group)
+                parts.append((words, *cast_scales(scales, biases, scheme.bits, dtype, name)))
+            if not errors.are_plausible:
+                raise CheckpointError(f"{name}: rounded worse than to the nearest value; this is a defect")
+            return tuple(torch.cat(each) for each in zip(*parts, strict=True))
+
+        words = (rows, columns * scheme.bits // WORD)
+        return Output(name, _entries(mlx_path, words, (rows, columns // group), dtype), make)
+
+    def _dtype(self, found: Found) -> torch.dtype:
+        """That of the conversion, or of the tensor; of the scales where it is packed."""
+        kept = self._source.scale_dtype(found.name) if found.bits else found.dtype
+        return self._conversion.dtype or STORED[kept]
+
+
+def _entries(
+    mlx_path: str, words: tuple[int, ...], scales: tuple[int, ...], dtype: torch.dtype
+) -> tuple[Entry, ...]:
+    """Of a packed weight."""
+    return (
+        Entry(mlx_path + WEIGHT, PACKED, words),
+        Entry(mlx_path + SCALES, NAMES[dtype], scales),
+        Entry(mlx_path + BIASES, NAMES[dtype], scales),
+    )

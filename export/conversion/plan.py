@@ -1,0 +1,113 @@
+"""What a conversion writes: the tensors of each file, before any value is read."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from bundle.errors import UsageError
+from export.conversion.affine import group_of
+from export.conversion.outputs import Conversion, Output, OutputMaker
+from model.family import Family
+from model.mlx import quantization_of
+from model.stored_weights import WEIGHT, Found, StoredWeights
+from quantize.recipe import RECIPES
+from quantize.schemes import IntegerScheme, Scheme
+
+MAX_SHARD = 5e9  # bytes of a file
+SHARD = "{stem}-{number:05}-of-{count:05}{suffix}"
+NOT_TAKEN = "mlx-audio takes no integers there"
+NO_GROUP = "no group of the recipe divides the inputs"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is written.
+
+    files: outputs by path.
+    integers: bits and group by MLX module path.
+    floats: why a linear or table that the recipe would quantise stays a float, by MLX path.
+    recipe: name of the recipe of the integers; None where it is not known.
+    """
+
+    files: dict[str, list[Output]]
+    integers: dict[str, tuple[int, int]]
+    floats: dict[str, str]
+    recipe: str | None
+
+
+def make_plan(source: StoredWeights, family: Family, conversion: Conversion, root: nn.Module) -> Plan:
+    """`root` is the holder of the tensors on the meta device. Raises UsageError."""
+    to_mlx = conversion.to == "mlx"
+    if to_mlx and not family.mlx.model_type:
+        raise UsageError(f"to mlx: mlx-audio has no model for {family.title}", field="to")
+    modules, maker = dict(root.named_modules()), OutputMaker(source, family, conversion)
+    named_floats = _float_entries(source) if conversion.keeps_integers else set()
+    integers: dict[str, tuple[int, int]] = {}
+    floats, outputs = dict[str, str](), list[Output]()
+    for name, found in source.tensors.items():
+        path, mlx_path = name.removesuffix(WEIGHT), source.mlx_name(name).removesuffix(WEIGHT)
+        module = modules.get(path) if name.endswith(WEIGHT) else None
+        is_table = isinstance(module, nn.Embedding)
+        scheme: Scheme | None = None
+        if to_mlx and isinstance(module, nn.Linear | nn.Embedding) and not family.is_constant(path):
+            scheme = conversion.recipe.scheme_for(path, is_table)
+        group = group_of(scheme, found.stored.shape) if isinstance(scheme, IntegerScheme) else None
+        if found.bits and found.group and (conversion.keeps_integers or _has(found, scheme, group)):
+            integers[mlx_path] = (found.bits, found.group)
+            outputs.append(maker.packed(name))
+        elif isinstance(scheme, IntegerScheme) and group and family.mlx.takes_integers(path):
+            integers[mlx_path] = (scheme.bits, group)
+            outputs.append(maker.quantised(name, scheme, group, is_table))
+        else:
+            if scheme or (mlx_path in named_floats and module):
+                floats[mlx_path] = NO_GROUP if family.mlx.takes_integers(path) else NOT_TAKEN
+            outputs.append(maker.floats(name))
+    recipe = source.recipe if conversion.keeps_integers else conversion.recipe.name
+    is_known = bool(integers) and recipe in RECIPES  # a file of another program may have any text there
+    files = _files(outputs, source, family, conversion)
+    return Plan(files, integers, floats, recipe if is_known else None)
+
+
+def _has(found: Found, scheme: Scheme | None, group: int | None) -> bool:
+    """Whether a packed weight has the bits and the group that a scheme asks for."""
+    return scheme is not None and (found.bits, found.group) == (scheme.bits, group)
+
+
+def _float_entries(source: StoredWeights) -> set[str]:
+    """MLX paths that `config.json` of the source says are no integers."""
+    return {path for path, entry in quantization_of(source.folder).items() if entry is False}
+
+
+def _files(
+    outputs: list[Output], source: StoredWeights, family: Family, conversion: Conversion
+) -> dict[str, list[Output]]:
+    """The outputs of each file, by path. Names in a file do not have its prefix."""
+    folder, places = source.folder, dict(family.mlx.weights)
+    if conversion.to == "published":
+        published = family.format.single_files(folder)
+        places = {file.prefix: file.path.relative_to(folder).as_posix() for file in published}
+    files: dict[str, list[Output]] = {}
+    for output in outputs:
+        prefix = max((prefix for prefix in places if output.published.startswith(prefix)), key=len)
+        entries = tuple(entry._replace(name=entry.name.removeprefix(prefix)) for entry in output.entries)
+        files.setdefault(places[prefix], []).append(Output(output.published, entries, output.make))
+    return files
+
+
+def shards(path: str, outputs: list[Output]) -> dict[str, list[Output]]:
+    """The outputs by file: one file of at most `MAX_SHARD` bytes, or several."""
+    groups: list[list[Output]] = [[]]
+    size = 0
+    for output in outputs:
+        if groups[-1] and size + output.size > MAX_SHARD:
+            groups.append([])
+            size = 0
+        groups[-1].append(output)
+        size += output.size
+    if len(groups) == 1:
+        return {path: outputs}
+    stem, dot, suffix = path.rpartition(".")
+    return {
+        SHARD.format(stem=stem, number=number, count=len(groups), suffix=dot + suffix): group
+        for number, group in enumerate(groups, 1)
+    }

@@ -1,0 +1,82 @@
+"""Checks over hundreds of frames, for families whose frames feed many codes back.
+
+A recipe may pass every short check and still end in noise or silence after a minute of speech.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from export.verify.comparison import Check, Report, measure
+from export.verify.context import Context
+from export.verify.run_checks import check_drift
+from runtime.families.base import Constants, ForcedRun, Rollout, VerificationWorkload
+from runtime.runaway import RunawayGuard
+
+QUARTERS = 4
+
+
+def check_long_codes(
+    context: Context, workload: VerificationWorkload[Constants], constants: Constants, frames: int
+) -> Iterable[Check | Report]:
+    """`frames` frames with the history of full precision, and as many that continue from their own codes.
+
+    The cache holds a prompt of `MAX_ROWS` rows and them.
+    """
+    if workload.rollout is None:
+        return
+    engines = context.engines
+    full = engines.full or engines.eager
+    reference = workload.teacher_forced_run(full.stream(), constants, frames, None)
+    runs = [
+        workload.teacher_forced_run(engine.stream(), constants, frames, reference.codes)
+        for engine in (engines.artifact, engines.eager)
+    ]
+    errors = [measure(*rows).largest for rows in zip(*(run.hidden for run in runs), strict=True)]
+    yield check_drift(f"no drift over {frames} frames", errors, context.bars.lowering)
+    if engines.full:
+        yield from _agreement(runs[0], reference)
+    spoken = [workload.rollout(engine.stream(), constants, frames) for engine in (engines.artifact, full)]
+    yield _check_end(*spoken)
+    for name, run in zip(("artifact", "full precision"), spoken, strict=True):
+        yield Report(f"free run of {frames} frames, {name}", _describe(run))
+
+
+def _agreement(found: ForcedRun, reference: ForcedRun) -> Iterable[Report]:
+    """Shares of the codes that are equal to those of full precision."""
+    equal = found.codes == reference.codes
+    frames, books = equal.shape
+    by_book = {f"code_{book}": float(equal[:, book].mean()) for book in range(books)}
+    yield Report(f"codes over {frames} frames, artifact and full precision", by_book)
+    quarters = np.array_split(equal, QUARTERS)
+    by_quarter = {f"quarter_{index + 1}": float(part.mean()) for index, part in enumerate(quarters)}
+    yield Report(f"codes over {frames} frames by quarter", by_quarter)
+
+
+def _check_end(artifact: Rollout, full: Rollout) -> Check:
+    """The artifact repeats itself or falls silent only where full precision does."""
+    found, expected = (_runaway(run) for run in (artifact, full))
+    passed = found is None or expected is not None
+    texts = ["neither" if end is None else f"{end[0]} after {end[1]} frames" for end in (found, expected)]
+    return Check(
+        f"repetition or silence within {len(artifact.codes)} frames",
+        passed,
+        f"artifact: {texts[0]}; full precision: {texts[1]}",
+    )
+
+
+def _runaway(run: Rollout) -> tuple[str, int] | None:
+    """The reason for which the runtime would stop the speech, and the number of frames before that."""
+    guard, samples = RunawayGuard(), run.samples.reshape(len(run.codes), -1)
+    for index, codes in enumerate(run.codes):
+        if reason := guard.see_codes(codes) or guard.see_samples(samples[index], 1):
+            return str(reason), index + 1
+    return None
+
+
+def _describe(run: Rollout) -> dict[str, float]:
+    """Of the last quarter: the level in dB of full scale, and the share of codes 0 that occur once."""
+    codes = np.array_split(run.codes, QUARTERS)[-1]
+    samples = np.array_split(run.samples, QUARTERS)[-1]
+    level = 20 * np.log10(max(float(np.sqrt(np.mean(samples**2))), 1e-10))
+    return {"end_db": level, "end_different_codes": len(np.unique(codes[:, 0])) / len(codes)}

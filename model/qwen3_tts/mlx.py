@@ -1,0 +1,41 @@
+"""Qwen3-TTS in mlx-audio (0.6): the published names and files. The convolutions of the speaker encoder are in
+MLX's layout; mlx-audio takes the speech tokenizer as published.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from model.mlx import MlxModel
+from model.qwen3_tts.config import CODEC_CONFIG, CONFIG, GENERATION_CONFIG, SPEECH_TOKENIZER
+from model.qwen3_tts.format import TOKENIZER_FILES, WEIGHT_FILES
+
+PREPROCESSOR = "preprocessor_config.json"
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    return content
+
+
+MLX = MlxModel(
+    model_type="qwen3_tts",
+    config=_config,
+    reordered=("speaker_encoder.",),
+    integers=(
+        "talker.model.layers.*",
+        "talker.codec_head",
+        "talker.code_predictor.model.layers.*",
+        "talker.code_predictor.lm_head.*",
+        "talker.code_predictor.small_to_mtp_projection",
+    ),
+    weights=WEIGHT_FILES,
+    copied=(
+        GENERATION_CONFIG,
+        CODEC_CONFIG,
+        PREPROCESSOR,
+        f"{SPEECH_TOKENIZER}/{PREPROCESSOR}",
+        f"{SPEECH_TOKENIZER}/configuration.json",
+        *TOKENIZER_FILES,
+    ),
+)

@@ -1,0 +1,272 @@
+"""`StoredWeights`: the tensors of a checkpoint folder, in the layout of the published files or of MLX.
+
+Each tensor is found under its published or its mlx-audio name, and its own layout is told by its shape.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from bundle.errors import CheckpointError
+from model.checkpoint import DTYPES, Checkpoint, Shapes
+from model.checkpoint_format import WeightFile, weight_paths
+from model.family import Config, Family
+from model.layouts import COMPUTED, LAYOUT_KEY, Layout, Stored, recurrent_names, stored_tensors
+from model.mlx_config import config_faults
+
+PACKED = "U32"  # dtype of integers that MLX packs
+BYTES = {"BF16": 2, "F16": 2, "F32": 4, PACKED: 4}  # of a value in a file
+WORD = 32  # bits
+CHUNK = 2**20  # words that are unpacked together
+GROUPS = (32, 64, 128)  # weights that share a scale, in MLX
+BITS = (2, 3, 4, 5, 6, 8)
+RECIPE_KEY = "voxport_recipe"  # of a weight file's metadata: the name of the recipe of its integers
+SCALES, BIASES, WEIGHT = ".scales", ".biases", ".weight"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A tensor in a file: its name and shape there, layout and dtype. `bits` and `group` are those of MLX
+    integers.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    stored: Stored
+    layout: Layout
+    dtype: str
+    bits: int | None = None
+    group: int | None = None
+
+
+class StoredWeights:
+    """The weights of a folder by published name. `tensors` say how each is stored.
+
+    `is_mlx`: the folder has the files of mlx-audio. `computed`: names in the files of buffers that a model
+    computes, which are left out. Raises CheckpointError with every fault.
+    """
+
+    def __init__(self, folder: Path, family: Family, config: Config):
+        mlx = family.mlx
+        self.folder, self.files = folder, weight_files(folder, family)
+        self.is_mlx = is_mlx_folder(folder, family)
+        self._checkpoint = Checkpoint(self.files)
+        root = family.build_root(config)
+        self._mlx, self._recurrent = mlx, recurrent_names(root)
+        self.is_random = self._checkpoint.is_random
+        names, faults = self._published_names()
+        self.tensors: dict[str, Found] = {}
+        self.computed: tuple[str, ...] = ()
+        faults += self._find(names, stored_tensors(root), tuple(family.unused))
+        if not faults and (self.is_mlx or mlx.published_config is None):
+            faults = config_faults(folder, family, self._packed)
+        if faults:
+            raise CheckpointError(*faults)
+
+    def _find(self, names: dict[str, str], expected: dict[str, Stored], unused: tuple[str, ...]) -> list[str]:
+        """Fills `tensors` from names in the files by published name. Returns faults."""
+        faults = [
+            f"{self.folder}: tensor {name} missing, also as {self.mlx_name(name)}; the folder was converted "
+            "in part, or its configuration is that of another model; convert again"
+            for name in sorted(expected.keys() - names.keys())
+        ]
+        for name, stored_name in sorted(names.items()):
+            if name not in expected and name.rpartition(".")[2] in COMPUTED:
+                self.computed += (stored_name,)
+                continue
+            if name not in expected and not (unused and name.startswith(unused)):
+                faults.append(
+                    f"{self._checkpoint.path(stored_name)}: tensor {stored_name} not part of the model that "
+                    "the configuration describes; give files of one model"
+                )
+                continue
+            try:
+                shape = self._checkpoint.shape(stored_name)
+                self.tensors[name] = self._found(stored_name, expected.get(name, Stored(shape)))
+            except CheckpointError as error:
+                faults += error.faults
+        self.computed = tuple(sorted(self.computed))
+        return faults
+
+    @property
+    def _packed(self) -> dict[str, tuple[int, int]]:
+        """Bits and group of the layers with integers, by path in the file."""
+        return {
+            found.name.removesuffix(WEIGHT): (found.bits, found.group)
+            for found in self.tensors.values()
+            if found.bits and found.group
+        }
+
+    def _published_names(self) -> tuple[dict[str, str], list[str]]:
+        """Names in the files by published name, and faults. Scales and biases of integers are left out."""
+        checkpoint, back = self._checkpoint, {mlx: name for name, mlx in self._recurrent.items()}
+        names, faults = defaultdict[str, list[str]](list), []
+        for name in checkpoint.names:
+            path = name.removesuffix(SCALES).removesuffix(BIASES)
+            if path == name:
+                published = self._mlx.published(name)
+                names[back.get(published, published)].append(name)
+            elif path + WEIGHT not in checkpoint.names or checkpoint.dtype(path + WEIGHT) != PACKED:
+                faults.append(f"{checkpoint.path(name)}: tensor {name}: belongs to no packed weight")
+        for name, found in names.items():
+            if len(found) > 1:
+                faults.append(
+                    f"{checkpoint.path(found[0])}: tensors {' and '.join(sorted(found))} are both {name}; "
+                    "the folder was converted in part; convert the published checkpoint again"
+                )
+        return {name: found[0] for name, found in names.items()}, faults
+
+    def _found(self, name: str, stored: Stored) -> Found:
+        """Raises CheckpointError where shape or dtype do not fit."""
+        checkpoint = self._checkpoint
+        shape, dtype, where = (
+            checkpoint.shape(name),
+            checkpoint.dtype(name),
+            f"{checkpoint.path(name)}: tensor {name}",
+        )
+        if dtype == PACKED:
+            return self._integers(name, stored, where)
+        layouts = stored.layouts(shape)
+        if not layouts:
+            other = "" if stored.order is None else f", or {list(stored.mlx_shape)} as MLX stores it"
+            raise CheckpointError(
+                f"{where}: shape {list(shape)}, expected {list(stored.shape)} from the configuration{other}; "
+                "give configuration and weights of one model"
+            )
+        if dtype not in DTYPES:
+            raise CheckpointError(f"{where}: dtype {dtype}, expected one of {', '.join(DTYPES)}")
+        layout = layouts[0]
+        if stored.is_ambiguous:
+            tag = checkpoint.metadata(name).get(LAYOUT_KEY)
+            if tag not in layouts:
+                raise CheckpointError(
+                    f"{where}: shape {list(shape)} fits the layouts of PyTorch and of MLX, and the file does "
+                    f"not say which it has; write {LAYOUT_KEY} pytorch or mlx into its metadata"
+                )
+            layout = "mlx" if tag == "mlx" else "pytorch"
+        return Found(name, shape, stored, layout, dtype)
+
+    def _integers(self, name: str, stored: Stored, where: str) -> Found:
+        """Integers of MLX: a packed weight [N, K * bits / 32], and scales and biases [N, K / group]."""
+        checkpoint, path = self._checkpoint, name.removesuffix(WEIGHT)
+        for end in (SCALES, BIASES):
+            if path + end not in checkpoint.names:
+                raise CheckpointError(
+                    f"{where}: packed integers without {path + end}; convert the model again"
+                )
+            if (dtype := checkpoint.dtype(path + end)) not in DTYPES:
+                raise CheckpointError(
+                    f"{where}: {path + end} has dtype {dtype}, expected one of {', '.join(DTYPES)}; "
+                    "convert the model again"
+                )
+        shape, scales = checkpoint.shape(name), checkpoint.shape(path + SCALES)
+        rows, columns = stored.shape if len(stored.shape) == 2 else (0, 0)
+        is_matrix = (
+            columns > 0 and len(shape) == len(scales) == 2 and scales == checkpoint.shape(path + BIASES)
+        )
+        bits = shape[1] * WORD / columns if is_matrix else 0
+        group = columns / scales[1] if is_matrix and scales[1] else 0
+        if bits not in BITS or group not in GROUPS or shape[0] != rows or scales[0] != rows:
+            raise CheckpointError(
+                f"{where}: packed shape {list(shape)} and scales {list(scales)} are not those of "
+                f"{list(stored.shape)} in groups of {', '.join(map(str, GROUPS))}; convert the model again"
+            )
+        return Found(name, shape, stored, "pytorch", PACKED, int(bits), int(group))
+
+    @property
+    def is_for_mlx(self) -> bool:
+        """Whether they are not those of a published checkpoint."""
+        return self.is_mlx or any(found.bits or found.layout == "mlx" for found in self.tensors.values())
+
+    @property
+    def recipe(self) -> str | None:
+        """Name of the recipe of the integers, as a file says."""
+        names = (self._checkpoint.metadata(found.name) for found in self.tensors.values() if found.bits)
+        return next((metadata[RECIPE_KEY] for metadata in names if RECIPE_KEY in metadata), None)
+
+    def mlx_name(self, published: str) -> str:
+        """mlx-audio's name of a tensor."""
+        return self._mlx.name(self._recurrent.get(published, published))
+
+    def has(self, expected: Shapes) -> bool:
+        """Whether every expected tensor is there in its shape."""
+        return all(
+            name in self.tensors and self.tensors[name].stored.shape == shape
+            for name, shape in expected.items()
+        )
+
+    def entry(self, name: str) -> tuple[str, tuple[int, ...]]:
+        """Dtype and shape of a tensor by its name in the file."""
+        return self._checkpoint.dtype(name), self._checkpoint.shape(name)
+
+    def scale_dtype(self, name: str) -> str:
+        """Dtype of the scales of a packed weight, by its name in the file."""
+        return self._checkpoint.dtype(name.removesuffix(WEIGHT) + SCALES)
+
+    def raw(self, name: str) -> torch.Tensor:
+        """A tensor as stored, by its name in the file."""
+        return self._checkpoint.tensor(name)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """A tensor by its published name, in the layout of PyTorch. Integers are dequantised to the dtype of
+        their scales.
+        """
+        found = self.tensors[name]
+        if found.bits is None:
+            return found.stored.converted(self.raw(found.name), found.layout, "pytorch")
+        path = found.name.removesuffix(WEIGHT)
+        words, scales, biases = (self.raw(path + end) for end in (WEIGHT, SCALES, BIASES))
+        values = scales.new_empty(len(words), words.shape[1] * 32 // found.bits)
+        step = max(1, CHUNK // words.shape[1])  # rows at a time: the parts of a large table take several GB
+        for start in range(0, len(words), step):
+            rows = slice(start, start + step)
+            grouped = unpack(words[rows], found.bits).unflatten(1, (scales.shape[1], -1)).to(scales.dtype)
+            values[rows] = (grouped * scales[rows, :, None] + biases[rows, :, None]).flatten(1)
+        return values
+
+
+def unpack(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """uint32 [N, W] as MLX packs them, the first integer in the lowest bits -> uint8 [N, W * 32 / bits].
+
+    An integer of 3, 5 or 6 bits may begin in one word and end in the next.
+    """
+    step = max(1, CHUNK // words.shape[1])
+    return torch.cat([_unpack_rows(part.contiguous(), bits) for part in words.split(step)])
+
+
+def _unpack_rows(words: torch.Tensor, bits: int) -> torch.Tensor:
+    octets = words.view(torch.uint8)
+    places = (octets[..., None] >> torch.arange(8, dtype=torch.uint8)) & 1  # bits, the lowest first
+    weights = torch.tensor([1 << place for place in range(bits)], dtype=torch.uint8)
+    integers: torch.Tensor = (places.flatten(1).unflatten(1, (-1, bits)) * weights).sum(-1, dtype=torch.uint8)
+    return integers
+
+
+def is_mlx_folder(folder: Path, family: Family) -> bool:
+    """Whether the weights of `folder` are in mlx-audio's files. Qwen3-TTS has one set of files for both."""
+    files = [file.path for file in family.format.weight_files(folder)]
+    if not any(path.exists() for path in files):
+        return any(path.exists() for _, name in family.mlx.weights for path in weight_paths(folder / name))
+    return False
+
+
+def is_for_mlx(folder: Path, family: Family, config: Config) -> bool:
+    """Whether the weights are complete, and those of mlx-audio."""
+    try:
+        stored = StoredWeights(folder, family, config)
+    except CheckpointError:
+        return False
+    return stored.is_for_mlx
+
+
+def weight_files(folder: Path, family: Family) -> list[WeightFile]:
+    """The files of the weights of `folder`, in mlx-audio's or the published place."""
+    if not is_mlx_folder(folder, family):
+        return family.format.weight_files(folder)
+    return [
+        WeightFile(path, prefix)
+        for prefix, name in family.mlx.weights
+        for path in weight_paths(folder / name)
+    ]

@@ -1,0 +1,123 @@
+"""Serve bundles over HTTP and WebSockets, for clients of the OpenAI audio API."""
+
+import argparse
+import logging
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bundle.command import integer
+from bundle.errors import UsageError
+from runtime.commands import add_engine_arguments, engine_options
+from runtime.serve.address import LOOPBACK, parse_wyoming
+
+if TYPE_CHECKING:
+    from runtime.serve.wyoming.server import WyomingServer
+
+log = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from runtime.serve.limits import LIMITS
+
+    parser.add_argument(
+        "--bundle",
+        type=Path,
+        action="append",
+        required=True,
+        metavar="DIR",
+        help="folder of a bundle; repeat it to serve several. Requests name a bundle by the folder's name",
+    )
+    parser.add_argument("--host", default=LOOPBACK[0], help=f"address to listen on (default: {LOOPBACK[0]})")
+    parser.add_argument(
+        "--port", type=integer(1, 65535), default=8000, help="port to listen on (default: 8000)"
+    )
+    parser.add_argument(
+        "--keys", type=Path, metavar="FILE", help="file with a name:key per line; every request needs a key"
+    )
+    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate of the server, in PEM")
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="private key of the certificate, in PEM")
+    parser.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="web page that may use this server, such as https://example.org; also allows its host name",
+    )
+    parser.add_argument(
+        "--wyoming",
+        metavar="URI",
+        help="address for the Wyoming protocol of Home Assistant, as in tcp://127.0.0.1:10200; it has no "
+        "key, so only hosts of this machine are allowed (default: not served)",
+    )
+    parser.add_argument(
+        "--slots",
+        type=integer(1, 64),
+        default=4,
+        metavar="N",
+        help="texts that a bundle speaks at a time, where its engine batches (default: 4)",
+    )
+    parser.add_argument(
+        "--no-check", action="store_true", help="skip the comparison of the bundles' files with their hashes"
+    )
+    add_engine_arguments(parser)
+    limits = parser.add_argument_group("limits")
+    for name, limit in LIMITS.items():
+        kind = integer(1) if isinstance(limit.default, int) else _positive
+        text = f"{limit.metadata['help']} (default: {limit.default:g})"
+        limits.add_argument(
+            f"--{name.replace('_', '-')}", type=kind, default=limit.default, metavar="N", help=text
+        )
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError("expected a positive number")
+    return value
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raises UsageError on options that contradict each other."""
+    if arguments.host not in LOOPBACK and not arguments.keys:
+        raise UsageError(f"host {arguments.host}: others can reach it, so it needs --keys FILE", field="host")
+    if bool(arguments.tls_cert) != bool(arguments.tls_key):
+        raise UsageError("tls_cert: needs tls_key, and the other way round", field="tls_cert")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from runtime.serve.app import build_app
+    from runtime.serve.keys import Keys, read_keys
+    from runtime.serve.limits import LIMITS, Limits
+    from runtime.serve.metrics import Metrics
+    from runtime.serve.models import Models, open_bundles
+    from runtime.serve.server import Address, serve
+
+    check(arguments)
+    wyoming = _wyoming(arguments.wyoming) if arguments.wyoming else None
+    keys = read_keys(arguments.keys) if arguments.keys else Keys()
+    limits = Limits(**{name: getattr(arguments, name) for name in LIMITS})
+    metrics = Metrics()
+    tasks = open_bundles(arguments.bundle, engine_options(arguments), not arguments.no_check)
+    models = Models(tasks, limits, metrics, arguments.slots)
+    models.start()
+    scheme = "https" if arguments.tls_cert else "http"
+    log.info("serving %s at %s://%s:%d", ", ".join(models.names), scheme, arguments.host, arguments.port)
+    app = build_app(models, metrics, limits, keys, arguments.allow_origin)
+    address = Address(arguments.host, arguments.port, arguments.tls_cert, arguments.tls_key)
+    serve(app, models, limits, address, wyoming(models, limits, metrics) if wyoming else None)
+    return 0
+
+
+def _wyoming(uri: str) -> "partial[WyomingServer]":
+    """The server for the address, without its models, limits and metrics. Raises UsageError."""
+    host, port = parse_wyoming(uri)
+    try:
+        from runtime.serve.wyoming.server import WyomingServer
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"wyoming: the package {error.name} is not installed; in the folder of voxport, run "
+            "pip install '.[wyoming]'",
+            field="wyoming",
+        ) from None
+    return partial(WyomingServer, host=host, port=port)

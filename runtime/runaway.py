@@ -1,0 +1,41 @@
+"""`RunawayGuard`: finds speech whose model does not find the end, because it repeats itself or is silent."""
+
+from collections import deque
+
+import numpy as np
+
+from runtime.batching import Status
+
+FRAMES = 50  # 4 s: longer than a pause or a held sound of speech
+LONGEST_PERIOD = 13  # frames: a second, a long word
+SILENCE = 10 ** (-50 / 20)  # root mean square of a frame without speech
+
+
+class RunawayGuard:
+    """Follows the frames of one utterance.
+
+    Whole frames are compared. The first code alone repeats in silence and in held sounds.
+    """
+
+    def __init__(self) -> None:
+        self._last: deque[np.ndarray] = deque(maxlen=LONGEST_PERIOD)
+        self._repeated = np.zeros(
+            LONGEST_PERIOD, np.int64
+        )  # frames in a row that equal the one `index` + 1 ago
+        self._silent = 0  # frames in a row
+
+    def see_codes(self, codes: np.ndarray) -> Status | None:
+        """Takes the codes int64 [K] of the next frame. Returns REPETITION where the last ones are a cycle."""
+        equal = [np.array_equal(codes, earlier) for earlier in reversed(self._last)]
+        equal += [False] * (LONGEST_PERIOD - len(equal))
+        self._repeated = np.where(equal, self._repeated + 1, 0)
+        self._last.append(codes.copy())
+        return Status.REPETITION if self._repeated.max() >= FRAMES else None
+
+    def see_samples(self, samples: np.ndarray, frames: int) -> Status | None:
+        """Takes the samples float32 [n] of the next `frames`. Returns SILENCE where the last were silent."""
+        for frame in samples.reshape(frames, -1):
+            self._silent = self._silent + 1 if np.sqrt(np.mean(frame**2)) < SILENCE else 0
+            if self._silent >= FRAMES:
+                return Status.SILENCE
+        return None

@@ -1,0 +1,104 @@
+"""The ASGI application: routes, errors and access."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from prometheus_client import generate_latest
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp
+
+from runtime.serve.access import Access
+from runtime.serve.errors import ApiError, from_exception
+from runtime.serve.keys import Keys
+from runtime.serve.limits import Limits
+from runtime.serve.metrics import Metrics
+from runtime.serve.models import Models
+from runtime.serve.page_routes import page_router
+from runtime.serve.realtime.routes import realtime_router
+from runtime.serve.speech_api import speech_router
+from runtime.serve.transcription_api import transcription_router
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+log = logging.getLogger(__name__)
+
+
+def build_app(
+    models: Models,
+    metrics: Metrics,
+    limits: Limits,
+    keys: Keys,
+    origins: Iterable[str] = (),
+) -> ASGIApp:
+    """The application. `models` are started."""
+    app = FastAPI(title="voxport", docs_url=None, redoc_url=None)
+    app.include_router(speech_router(models, limits))
+    app.include_router(transcription_router(models, limits))
+    app.include_router(realtime_router(models, limits))
+    app.include_router(page_router(models, limits))
+    _add_listings(app, models)
+    _add_probes(app, models, metrics)
+
+    async def answer(request: HTTPConnection, raised: Exception) -> Response:
+        if request.scope["type"] == "websocket":
+            raise raised  # `Access` refuses the socket
+        error = _as_api_error(raised)
+        if error.status == 500:
+            log.error("a request failed", exc_info=raised)
+        return JSONResponse(error.body, error.status, error.headers)
+
+    for kind in (ApiError, HTTPException, Exception):
+        app.add_exception_handler(kind, answer)
+    return Access(app, keys, limits, metrics, origins)
+
+
+def _as_api_error(error: Exception) -> ApiError:
+    if isinstance(error, HTTPException):
+        return ApiError(
+            error.status_code, str(error.detail), "not_found" if error.status_code == 404 else None
+        )
+    return from_exception(error)
+
+
+def _add_listings(app: FastAPI, models: Models) -> None:
+    @app.get("/v1/models")
+    async def list_models() -> dict[str, Any]:
+        return {"object": "list", "data": [_model(name) for name in models.names]}
+
+    @app.get("/v1/models/{name}")
+    async def one_model(name: str) -> dict[str, Any]:
+        if name not in models.names:
+            names = ", ".join(models.names)
+            raise ApiError(
+                404, f"no model {name[:100]!r}; this server has: {names}", "model_not_found", "model"
+            )
+        return _model(name)
+
+    @app.get("/v1/audio/voices")
+    async def list_voices(model: str | None = None) -> dict[str, Any]:
+        workers = models.speaking.values() if model is None else [models.speaker(model)]
+        names = [(each.name, await asyncio.to_thread(each.task.voices)) for each in workers]
+        voices = [{"id": voice, "name": voice, "model": name} for name, found in names for voice in found]
+        return {"object": "list", "voices": voices, "data": voices}
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "voxport"}
+
+
+def _add_probes(app: FastAPI, models: Models, metrics: Metrics) -> None:
+    @app.get("/healthz")
+    async def is_alive() -> Response:
+        return PlainTextResponse("ok\n")
+
+    @app.get("/readyz")
+    async def is_ready() -> Response:
+        return PlainTextResponse("ready\n") if models.is_ready else PlainTextResponse("not ready\n", 503)
+
+    @app.get("/metrics")
+    async def show_metrics() -> Response:
+        return Response(generate_latest(metrics.registry), media_type=METRICS_TYPE)

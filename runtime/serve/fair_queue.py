@@ -1,0 +1,48 @@
+"""`FairQueue`: takes turns between keys; within a key the first request comes first."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+
+class Keyed(Protocol):
+    @property
+    def key(self) -> str: ...
+
+
+Item = TypeVar("Item", bound=Keyed)
+
+
+class FairQueue(Generic[Item]):
+    """Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, deque[Item]] = {}  # in the order of their turns
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def __iter__(self) -> Iterator[Item]:
+        return (item for queue in self._queues.values() for item in queue)
+
+    def put(self, item: Item) -> None:
+        self._queues.setdefault(item.key, deque()).append(item)
+
+    def take(self) -> Item:
+        """The next item. Its key moves behind the others. Raises IndexError where the queue is empty."""
+        if not self._queues:
+            raise IndexError("the queue is empty")
+        key = next(iter(self._queues))
+        queue = self._queues.pop(key)
+        item = queue.popleft()
+        if queue:
+            self._queues[key] = queue
+        return item
+
+    def remove(self, matches: Callable[[Item], bool]) -> list[Item]:
+        """Takes out and returns the items that match."""
+        removed = [item for item in self if matches(item)]
+        for item in removed:
+            self._queues[item.key].remove(item)
+        self._queues = {key: queue for key, queue in self._queues.items() if queue}
+        return removed

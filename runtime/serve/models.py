@@ -1,0 +1,105 @@
+"""`Models`: the bundles that the server has opened, by name."""
+
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from bundle.errors import UsageError
+from runtime.engines import DEFAULT
+from runtime.engines.base import EngineOptions
+from runtime.opening import open_bundle
+from runtime.serve.errors import ApiError
+from runtime.serve.limits import MIB, Limits
+from runtime.serve.listen_worker import ListenWorker
+from runtime.serve.metrics import Metrics
+from runtime.serve.speech_job import BufferPool
+from runtime.serve.speech_worker import SpeechWorker
+from runtime.speech_to_text import SpeechToText
+from runtime.text_to_speech import TextToSpeech
+
+DEFAULT_SLOTS = 4
+Worker = SpeechWorker | ListenWorker
+Found = TypeVar("Found", SpeechWorker, ListenWorker)
+log = logging.getLogger(__name__)
+
+
+class Models:
+    """One worker per bundle. Requests name a bundle by the name of its folder."""
+
+    def __init__(
+        self,
+        tasks: Mapping[str, TextToSpeech | SpeechToText],
+        limits: Limits,
+        metrics: Metrics,
+        slots: int = DEFAULT_SLOTS,
+    ):
+        self._is_draining = False
+        pool = BufferPool(limits.buffers_mib * MIB)
+        self.speaking: dict[str, SpeechWorker] = {}
+        self.listening: dict[str, ListenWorker] = {}
+        for name, task in tasks.items():
+            if isinstance(task, TextToSpeech):
+                self.speaking[name] = SpeechWorker(name, task, limits, metrics, pool, slots)
+            else:
+                self.listening[name] = ListenWorker(name, task, limits, metrics)
+        self._workers: list[Worker] = [*self.speaking.values(), *self.listening.values()]
+
+    def start(self) -> None:
+        for worker in self._workers:
+            worker.start()
+
+    @property
+    def names(self) -> list[str]:
+        return [worker.name for worker in self._workers]
+
+    @property
+    def is_ready(self) -> bool:
+        return all(worker.is_ready for worker in self._workers)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the server is shutting down."""
+        return self._is_draining
+
+    def speaker(self, name: str) -> SpeechWorker:
+        """Raises ApiError."""
+        return _find(self.speaking, name, self.names, "speaks")
+
+    def listener(self, name: str) -> ListenWorker:
+        """Raises ApiError."""
+        return _find(self.listening, name, self.names, "transcribes")
+
+    def drain(self, seconds: float) -> None:
+        """Refuses new requests, and returns when no request is left, or after `seconds`. Then stops."""
+        self._is_draining = True
+        for worker in self._workers:
+            worker.drain()
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not all(worker.is_idle for worker in self._workers):
+            time.sleep(0.05)
+        for worker in self._workers:
+            worker.stop()
+
+
+def _find(workers: Mapping[str, Found], name: str, names: list[str], does: str) -> Found:
+    if name in workers:
+        return workers[name]
+    reason = f"no model {name[:100]!r}" if name not in names else f"{name} is no model that {does}"
+    expected = ", ".join(workers) or "none"
+    raise ApiError(404, f"{reason}; this server has: {expected}", "model_not_found", "model")
+
+
+def open_bundles(
+    folders: list[Path], options: EngineOptions = DEFAULT, check_hashes: bool = True
+) -> dict[str, TextToSpeech | SpeechToText]:
+    """Tasks by the names of their folders. Raises UsageError or IntegrityError."""
+    tasks: dict[str, TextToSpeech | SpeechToText] = {}
+    for folder in folders:
+        name = folder.resolve().name
+        if name in tasks:
+            raise UsageError(f"bundle: two folders are named {name}; rename one", field="bundle")
+        log.info("opening %s", folder)
+        tasks[name] = open_bundle(folder, options, check_hashes)
+    return tasks

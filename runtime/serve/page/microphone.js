@@ -1,0 +1,197 @@
+// Live transcription of the microphone over a socket of the realtime API.
+
+import { ApiError, describe, getJson, readKey } from "/page/api.js";
+import { element, seconds } from "/page/elements.js";
+import { toBase64, toPcm, toWav } from "/page/pcm.js";
+import { Recording } from "/page/recording.js";
+import { addText, setText, showStatus } from "/page/transcript.js";
+import { Waveform } from "/page/waveform.js";
+
+const RATE = 24000;
+const AUDIO = { channelCount: 1, echoCancellation: false, noiseSuppression: false, autoGainControl: true };
+const LEAST_SAMPLES = 0.1 * RATE; // that the API transcribes
+const MOST_UNSENT = 2 ** 20; // bytes: about 16 s of audio
+const TEXT = "conversation.item.input_audio_transcription";
+const KEY_CHARACTERS = /^[\w!#$%&'*+.^`|~-]*$/; // that the name of a subprotocol can have
+const canvas = element("microphone-wave");
+const time = element("transcription-time");
+const waveform = new Waveform(canvas);
+
+/** Why this page has no microphone, or an empty text. */
+export function microphoneObstacle() {
+  if (!isSecureContext) {
+    return (
+      `The browser allows the microphone only at localhost or over TLS, and this page comes from ${location.origin}. ` +
+      "Open the page at http://localhost on the server's machine, or start the server with --tls-cert and --tls-key."
+    );
+  }
+  return navigator.mediaDevices?.getUserMedia ? "" : "This browser has no access to microphones.";
+}
+
+export class Microphone {
+  constructor(model, hasWordTimes, limits) {
+    this._model = model;
+    this._hasWordTimes = hasWordTimes;
+    this._mostBytes = (limits.upload_mib - 1) * 2 ** 20; // kept for the word times
+    this._kept = [];
+    this._samples = 0;
+    this._abort = new AbortController();
+    this._stopped = new Promise((resolve) => (this._stop = resolve));
+  }
+
+  /** The first call ends the audio and waits for its text; the second one drops it. */
+  stop() {
+    if (this._isStopping) this.cancel();
+    this._isStopping = true;
+    this._stop();
+  }
+
+  cancel() {
+    this._abort.abort();
+    this._second?.cancel();
+  }
+
+  /** Returns a text about the result. Throws ApiError or AbortError. */
+  async run() {
+    canvas.hidden = false;
+    waveform.clear();
+    const aborted = new Promise((_, reject) => {
+      this._abort.signal.addEventListener("abort", () => reject(new DOMException("stopped", "AbortError")));
+    });
+    try {
+      await Promise.race([this._transcribe(), aborted]);
+    } finally {
+      this._release();
+      canvas.hidden = true;
+      time.textContent = "";
+    }
+    return this._timeWords();
+  }
+
+  async _transcribe() {
+    const node = await this._open();
+    if (this._abort.signal.aborted) return this._release(); // while the browser asked for permission
+    const broken = this._connect();
+    await Promise.race([this._ready, broken]);
+    node.port.onmessage = ({ data }) => this._take(data);
+    showStatus("Listening.");
+    await Promise.race([this._stopped, broken]);
+    showStatus("Transcribing the rest.");
+    node.port.postMessage(null);
+    await this._drained;
+    if (this._samples < LEAST_SAMPLES) return;
+    this._send({ type: "input_audio_buffer.commit" });
+    await Promise.race([this._completed, broken]);
+  }
+
+  /** Opens the microphone. Throws ApiError. */
+  async _open() {
+    try {
+      this._stream = await navigator.mediaDevices.getUserMedia({ audio: AUDIO });
+      this._context = new AudioContext({ sampleRate: RATE });
+      await this._context.audioWorklet.addModule("/page/capture.js");
+      const source = this._context.createMediaStreamSource(this._stream);
+      const options = { numberOfOutputs: 0, channelCount: 1, channelCountMode: "explicit" };
+      const node = new AudioWorkletNode(this._context, "capture", options);
+      source.connect(node);
+      return node;
+    } catch (error) {
+      const reasons = { NotAllowedError: "The browser does not allow it.", NotFoundError: "There is none." };
+      throw new ApiError(`The microphone cannot be used: ${reasons[error.name] ?? error.message}`);
+    }
+  }
+
+  /** Opens the socket. Returns a promise that is rejected where the session fails. */
+  _connect() {
+    const key = readKey();
+    if (!KEY_CHARACTERS.test(key)) {
+      throw new ApiError("The key has characters, such as / or =, that a browser cannot send over a socket.");
+    }
+    const protocols = key ? ["realtime", `openai-insecure-api-key.${key}`] : ["realtime"];
+    const scheme = location.protocol === "https:" ? "wss" : "ws";
+    this._socket = new WebSocket(`${scheme}://${location.host}/v1/realtime?intent=transcription`, protocols);
+    this._ready = new Promise((resolve) => (this._resolveReady = resolve));
+    this._drained = new Promise((resolve) => (this._resolveDrained = resolve));
+    this._completed = new Promise((resolve) => (this._resolveCompleted = resolve));
+    return new Promise((_, reject) => {
+      this._fail = reject;
+      this._socket.onmessage = ({ data }) => this._handle(JSON.parse(data));
+      this._socket.onclose = async ({ reason }) => reject(await this._closed(reason));
+    });
+  }
+
+  /** A browser hides why a socket was refused; a request with the same key may show it. */
+  async _closed(reason) {
+    try {
+      if (!this._wasOpen) await getJson("/v1/models");
+    } catch (error) {
+      return error;
+    }
+    return new ApiError(`The server ended the session${reason ? `: ${reason}` : ""}.`);
+  }
+
+  _handle(event) {
+    this._wasOpen = true;
+    switch (event.type) {
+      case "session.created":
+        this._send({ type: "session.update", session: this._session() });
+        break;
+      case "session.updated":
+        this._resolveReady();
+        break;
+      case `${TEXT}.delta`:
+        addText(event.delta);
+        break;
+      case `${TEXT}.completed`:
+        setText(event.transcript);
+        this._resolveCompleted();
+        break;
+      case `${TEXT}.failed`:
+      case "error":
+        this._fail(new ApiError(describe(event.error)));
+    }
+  }
+
+  _session() {
+    const input = { format: { type: "audio/pcm", rate: RATE }, transcription: { model: this._model } };
+    return { type: "transcription", audio: { input } };
+  }
+
+  /** Takes a block of samples; null where nothing follows. */
+  _take(samples) {
+    if (!samples) return this._resolveDrained();
+    const bytes = toPcm(samples);
+    this._samples += samples.length;
+    waveform.add(samples);
+    waveform.played = this._samples;
+    waveform.draw();
+    time.textContent = seconds(this._samples / RATE);
+    if (this._hasWordTimes && 2 * this._samples <= this._mostBytes) this._kept.push(bytes);
+    this._send({ type: "input_audio_buffer.append", audio: toBase64(bytes) });
+    if (this._socket.bufferedAmount > MOST_UNSENT) {
+      this._fail(new ApiError("The connection to the server is too slow for live audio."));
+    }
+  }
+
+  _send(message) {
+    if (this._socket.readyState === WebSocket.OPEN) this._socket.send(JSON.stringify(message));
+  }
+
+  _release() {
+    for (const track of this._stream?.getTracks() ?? []) track.stop();
+    this._context?.close();
+    if (this._socket) this._socket.onclose = null;
+    this._socket?.close();
+  }
+
+  /** The realtime API has no times, so the audio is transcribed once more as a recording. */
+  async _timeWords() {
+    const length = seconds(this._samples / RATE);
+    if (this._samples < LEAST_SAMPLES) return "No audio was recorded.";
+    if (!this._hasWordTimes) return `Transcribed ${length} of audio.`;
+    if (2 * this._samples > this._mostBytes) return `Transcribed ${length} of audio, which is too long for word times.`;
+    showStatus("Finding the times of the words.");
+    this._second = new Recording(toWav(this._kept, RATE), this._model, true);
+    return this._second.run();
+  }
+}

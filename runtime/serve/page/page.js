@@ -1,0 +1,32 @@
+// The start of the page: the key, and what the server offers.
+
+import { getJson, readKey, storeKey } from "/page/api.js";
+import { element, showError } from "/page/elements.js";
+import { pollServer } from "/page/server.js";
+import { offerSpeech } from "/page/speech.js";
+import { offerTranscription } from "/page/transcription.js";
+
+const [key, problem] = [element("key"), element("page-error")];
+
+async function load() {
+  showError(problem);
+  try {
+    const [page, voices] = await Promise.all([getJson("/v1/page"), getJson("/v1/audio/voices")]);
+    offerSpeech(page, voices.voices);
+    offerTranscription(page);
+  } catch (error) {
+    showError(problem, error.status === 401 ? "This server needs an API key. Enter one above." : error.message);
+    if (error.status === 401) key.focus();
+    return;
+  }
+  pollServer();
+}
+
+element("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  storeKey(key.value.trim());
+  load();
+});
+
+key.value = readKey();
+load();

@@ -1,0 +1,1 @@
+"""Live transcription over WebSockets, in the dialects of OpenAI, vLLM and Mistral."""

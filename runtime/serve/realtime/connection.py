@@ -1,0 +1,100 @@
+"""`Connection`: one socket, with JSON messages and limits of time and size."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic_core import from_json
+from starlette.websockets import WebSocket, WebSocketState
+
+from runtime.serve.errors import ApiError, draining
+from runtime.serve.limits import Limits
+
+NORMAL, TOO_BIG, SHUTTING_DOWN, TRY_LATER, INTERNAL = 1000, 1009, 1012, 1013, 1011
+POLL_S = 0.5  # between looks at whether the server is shutting down
+Message = dict[str, Any]
+
+
+class SocketClosed(Exception):
+    """The client has closed the socket."""
+
+
+class SocketError(Exception):
+    """The session ends: the client is told `error`, and the socket is closed with `code`."""
+
+    def __init__(self, error: ApiError, code: int):
+        super().__init__(error.message)
+        self.error, self.code = error, code
+
+
+class Connection:
+    """`receive` and `send` may be called by several tasks; messages are sent whole and in order."""
+
+    def __init__(self, socket: WebSocket, limits: Limits, is_draining: Callable[[], bool]):
+        self._socket, self._limits, self._is_draining = socket, limits, is_draining
+        self._started = time.monotonic()
+        self._sending = asyncio.Lock()
+        self._receiving: asyncio.Task[Any] | None = None
+        self._is_first = True
+
+    async def receive(self) -> Message:
+        """The next JSON object. Raises ApiError on any other message, SocketClosed, or SocketError."""
+        frame = await self._next_frame()
+        if frame["type"] == "websocket.disconnect":
+            raise SocketClosed
+        text = frame.get("text")
+        if text is None:
+            raise ApiError(400, "a binary message; expected a JSON object as text", "invalid_event")
+        try:
+            message = from_json(text, allow_inf_nan=False)
+        except ValueError as error:
+            raise ApiError(400, f"the message is not JSON: {str(error)[:100]}", "invalid_json") from None
+        if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+            raise ApiError(400, "expected a JSON object with a type", "invalid_event")
+        return message
+
+    async def _next_frame(self) -> Mapping[str, Any]:
+        limits = self._limits
+        silence = limits.header_s if self._is_first else limits.silent_socket_s
+        since = time.monotonic()
+        if self._receiving is None:
+            self._receiving = asyncio.ensure_future(self._socket.receive())
+        while True:
+            await asyncio.wait((self._receiving,), timeout=POLL_S)
+            now = time.monotonic()
+            if self._receiving.done():
+                task, self._receiving, self._is_first = self._receiving, None, False
+                frame: Mapping[str, Any] = task.result()
+                return frame
+            if self._is_draining():
+                raise SocketError(draining(), SHUTTING_DOWN)
+            if now - since > silence:
+                message = f"no message in {silence:g} s; the session ends"
+                raise SocketError(ApiError(400, message, "session_idle"), NORMAL)
+            if now - self._started > limits.session_s:
+                message = f"the session has lasted {limits.session_s:g} s; start a new one"
+                raise SocketError(ApiError(400, message, "session_expired"), NORMAL)
+
+    async def send(self, message: Message) -> None:
+        """Raises SocketClosed, also where the client does not receive."""
+        try:
+            text = json.dumps(message, ensure_ascii=False)
+            async with self._sending, asyncio.timeout(self._limits.send_s):
+                await self._socket.send_text(text)
+        except (TimeoutError, RuntimeError, OSError):
+            raise SocketClosed from None
+        except Exception as error:  # the exceptions of a closed socket have no common base
+            raise SocketClosed from error
+
+    async def close(self, code: int, reason: str = "") -> None:
+        if self._receiving is not None:
+            self._receiving.cancel()
+        if self._socket.application_state == WebSocketState.CONNECTED:
+            try:
+                await asyncio.wait_for(
+                    self._socket.close(code, reason.encode()[:120].decode(errors="ignore")), 5
+                )
+            except Exception:  # it is closed already
+                return

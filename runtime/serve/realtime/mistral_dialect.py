@@ -1,0 +1,107 @@
+"""The realtime transcription of Mistral's API."""
+
+from typing import Any
+
+from runtime.serve.errors import ApiError
+from runtime.serve.listen_worker import ListenWorker
+from runtime.serve.realtime.connection import Connection, Message
+from runtime.serve.realtime.session import Session
+from runtime.serve.realtime.utterances import Utterance, decode_pcm
+
+ENCODING, RATES = "pcm_s16le", (8000, 48000)
+MAX_APPEND = 262_144  # bytes
+CODES = {400: 3001, 404: 3004, 429: 3029, 503: 3053}  # of errors; the API documents only that they are ints
+
+
+class MistralSession(Session):
+    """One recording per socket: `input_audio.end` ends it."""
+
+    def __init__(self, connection: Connection, worker: ListenWorker, **rest: Any):
+        super().__init__(connection, **rest)
+        self._worker = worker
+        self._rate, self._delay_ms = 16000, worker.task.delays_ms[0]
+        self.use(worker)
+
+    def description(self) -> Message:
+        """The effective configuration of the session."""
+        return {
+            "request_id": f"ws_{self.number}",
+            "model": self._worker.name,
+            "audio_format": {"encoding": ENCODING, "sample_rate": self._rate},
+            "target_streaming_delay_ms": self._delay_ms,
+        }
+
+    async def handle(self, message: Message) -> None:
+        assert self.utterances is not None
+        match message["type"]:
+            case "session.update":
+                await self._update(message)
+            case "input_audio.append":
+                await self._append(message.get("audio"))
+            case "input_audio.flush":
+                pass  # audio is transcribed as it arrives
+            case "input_audio.end":
+                if self.utterances.finish() is None:
+                    raise ApiError(400, "there is no audio to transcribe", "invalid_audio")
+                await self.utterances.wait()
+                self.is_over = True
+            case other:
+                raise ApiError(400, f"type {other[:50]!r}: is no event of this session", "unknown_event")
+
+    async def _append(self, audio: object) -> None:
+        assert self.utterances is not None
+        samples = decode_pcm(audio)
+        if 2 * len(samples) > MAX_APPEND:
+            raise ApiError(400, f"audio: has {2 * len(samples)} bytes, expected at most {MAX_APPEND}")
+        if self.utterances.current is None:
+            self.utterances.begin(self._rate, self._delay_ms)
+        await self.utterances.append(samples)
+
+    async def _update(self, message: Message) -> None:
+        assert self.utterances is not None
+        session = message.get("session")
+        if not isinstance(session, dict):
+            raise ApiError(400, "session: expected an object")
+        if self.utterances.current:
+            raise ApiError(400, "session: cannot change once audio has begun")
+        form = session.get("audio_format") or {}
+        if not isinstance(form, dict):
+            raise ApiError(400, "audio_format: expected an object")
+        rate, delay = form.get("sample_rate", self._rate), session.get("target_streaming_delay_ms")
+        if form.get("encoding", ENCODING) != ENCODING:
+            raise ApiError(400, f"audio_format.encoding: expected {ENCODING}")
+        if not isinstance(rate, int) or not RATES[0] <= rate <= RATES[1]:
+            raise ApiError(400, f"audio_format.sample_rate: expected {RATES[0]} to {RATES[1]}")
+        delays = self._worker.task.delays_ms
+        if delay is not None and delay not in delays:
+            raise ApiError(400, f"target_streaming_delay_ms: expected one of {', '.join(map(str, delays))}")
+        self._rate, self._delay_ms = rate, self._delay_ms if delay is None else delay
+        await self.connection.send({"type": "session.updated", "session": self.description()})
+
+    async def on_text(self, utterance: Utterance, text: str) -> None:
+        await self.connection.send({"type": "transcription.text.delta", "text": text})
+
+    async def on_end(self, utterance: Utterance, text: str) -> None:
+        seconds = round(utterance.seconds)
+        usage = {
+            "prompt_tokens": 0,
+            "completion_tokens": 0,
+            "total_tokens": 0,
+            "prompt_audio_seconds": seconds,
+        }
+        done: Message = {
+            "model": self._worker.name,
+            "text": text,
+            "usage": usage,
+            "language": None,
+            "segments": [],
+        }
+        await self.connection.send({"type": "transcription.done", **done})
+
+    async def on_job_error(self, utterance: Utterance, error: ApiError) -> None:
+        await self.send_error(error, {})
+        self.is_over = True
+
+    async def send_error(self, error: ApiError, message: Message) -> None:
+        code = CODES.get(error.status, 3000)
+        await self.connection.send({"type": "error", "error": {"message": error.message, "code": code}})

@@ -1,0 +1,165 @@
+"""The transcription sessions of OpenAI's realtime API (general availability form)."""
+
+from typing import Any
+
+from runtime.serve.errors import ApiError
+from runtime.serve.realtime.connection import Message
+from runtime.serve.realtime.session import Session
+from runtime.serve.realtime.utterances import Utterance, Utterances, decode_pcm
+
+RATES = (24000, 16000)
+LEAST_S = 0.1  # of audio that can be committed
+TEXT = "conversation.item.input_audio_transcription"
+UNSUPPORTED = ("turn_detection", "noise_reduction")
+
+
+class OpenAiSession(Session):
+    """Text is sent while audio arrives; a commit ends an utterance and gives its whole text."""
+
+    rate = RATES[0]
+    _model: str | None = None
+    _previous: str | None = None
+    _language: str | None = None
+
+    def description(self) -> Message:
+        """The effective configuration of the session."""
+        transcription = {"model": self._model, "language": self._language}
+        audio = {
+            "format": {"type": "audio/pcm", "rate": self.rate},
+            "transcription": transcription,
+            "noise_reduction": None,
+            "turn_detection": None,
+        }
+        return {
+            "type": "transcription",
+            "id": f"sess_{self.number}",
+            "object": "realtime.transcription_session",
+            "audio": {"input": audio},
+            "include": [],
+        }
+
+    async def handle(self, message: Message) -> None:
+        match message["type"]:
+            case "session.update":
+                await self._update(message)
+            case "input_audio_buffer.append":
+                await self._append(decode_pcm(message.get("audio")))
+            case "input_audio_buffer.commit":
+                await self._commit()
+            case "input_audio_buffer.clear":
+                if self.utterances:
+                    self.utterances.clear()
+                await self._send("input_audio_buffer.cleared")
+            case other:
+                raise ApiError(
+                    400, f"type {other[:50]!r}: is no event of this session", "unknown_event", "type"
+                )
+
+    async def _update(self, message: Message) -> None:
+        session = message.get("session")
+        if not isinstance(session, dict):
+            raise ApiError(400, "session: expected an object", "invalid_value", "session")
+        if self.utterances and self.utterances.current:
+            raise ApiError(
+                400, "session: cannot change while audio is transcribed", "session_busy", "session"
+            )
+        if session.get("type", "transcription") != "transcription":
+            raise ApiError(400, "session.type: expected transcription", "invalid_value", "session.type")
+        audio = _object(_object(session, "audio", "session"), "input", "session.audio")
+        for name in UNSUPPORTED:
+            if audio.get(name) is not None:
+                where = f"session.audio.input.{name}"
+                raise ApiError(400, f"{where}: is not supported; leave it null", "unsupported_value", where)
+        rate = self._rate(_object(audio, "format", "session.audio.input"))
+        transcription = _object(audio, "transcription", "session.audio.input")
+        model = transcription.get("model", self._model)
+        if model is not None:
+            self.choose(str(model))
+        language = transcription.get("language")
+        self._language = str(language) if language is not None else None
+        self.rate = rate
+        await self._send("session.updated", session=self.description())
+
+    def _rate(self, given: dict[str, Any]) -> int:
+        kind, rate = given.get("type", "audio/pcm"), given.get("rate", self.rate)
+        if kind != "audio/pcm" or rate not in RATES:
+            raise ApiError(
+                400,
+                f"session.audio.input.format: expected audio/pcm at {' or '.join(map(str, RATES))} Hz",
+                "invalid_value",
+                "session.audio.input.format",
+            )
+        return int(rate)
+
+    def choose(self, model: str) -> Utterances:
+        """Raises ApiError."""
+        utterances, self._model = self.use(self.models.listener(model)), model
+        return utterances
+
+    def _ready(self) -> Utterances:
+        """A session that names no model has the only one there is."""
+        if self.utterances:
+            return self.utterances
+        live = [worker.name for worker in self.models.listening.values() if worker.live_slots]
+        if len(live) != 1:
+            raise ApiError(
+                400,
+                f"session.audio.input.transcription.model: expected one of {', '.join(live) or 'none'}",
+                "model_not_found",
+                "session.audio.input.transcription.model",
+            )
+        return self.choose(live[0])
+
+    async def _append(self, samples: Any) -> None:
+        utterances = self._ready()
+        if utterances.current is None:
+            utterances.begin(self.rate, None)
+        await utterances.append(samples)
+
+    async def _commit(self) -> None:
+        utterances = self._ready()
+        current = utterances.current
+        if current is None or current.seconds < LEAST_S:
+            found = 1000 * current.seconds if current else 0
+            message = f"the buffer has {found:.0f} ms of audio, expected at least {1000 * LEAST_S:.0f} ms"
+            raise ApiError(400, message, "input_audio_buffer_commit_empty")
+        item, previous = self._item(current), self._previous
+        self._previous = item
+        await self._send("input_audio_buffer.committed", item_id=item, previous_item_id=previous)
+        content = [{"type": "input_audio", "transcript": None}]
+        entry = {"id": item, "type": "message", "role": "user", "status": "completed", "content": content}
+        for kind in ("added", "done"):
+            await self._send(f"conversation.item.{kind}", previous_item_id=previous, item=entry)
+        utterances.finish()
+
+    def _item(self, utterance: Utterance) -> str:
+        return f"item_{self.number}_{utterance.number}"
+
+    async def on_text(self, utterance: Utterance, text: str) -> None:
+        await self._send(f"{TEXT}.delta", item_id=self._item(utterance), content_index=0, delta=text)
+
+    async def on_end(self, utterance: Utterance, text: str) -> None:
+        usage = {"type": "duration", "seconds": round(utterance.seconds, 3)}
+        await self._send(
+            f"{TEXT}.completed", item_id=self._item(utterance), content_index=0, transcript=text, usage=usage
+        )
+
+    async def on_job_error(self, utterance: Utterance, error: ApiError) -> None:
+        await self._send(f"{TEXT}.failed", item_id=self._item(utterance), content_index=0, error=error.fields)
+
+    async def send_error(self, error: ApiError, message: Message) -> None:
+        fields = {**error.fields, "event_id": message.get("event_id")}
+        await self._send("error", error=fields)
+
+    async def _send(self, kind: str, **fields: Any) -> None:
+        await self.connection.send({"type": kind, "event_id": self.event_id(), **fields})
+
+
+def _object(parent: dict[str, Any], name: str, where: str) -> dict[str, Any]:
+    """An optional object; null is like a missing one. Raises ApiError."""
+    value = parent.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ApiError(400, f"{where}.{name}: expected an object", "invalid_value", f"{where}.{name}")
+    return value

@@ -1,0 +1,100 @@
+"""The paths of live transcription. A socket's dialect follows from its path, query or first message."""
+
+import time
+import uuid
+from typing import Any
+
+from fastapi import APIRouter, WebSocket
+
+from runtime.serve.errors import ApiError
+from runtime.serve.limits import Limits
+from runtime.serve.models import Models
+from runtime.serve.realtime.connection import Connection, Message
+from runtime.serve.realtime.mistral_dialect import MistralSession
+from runtime.serve.realtime.openai_dialect import OpenAiSession
+from runtime.serve.realtime.session import Dialogue, Session, run_session
+from runtime.serve.realtime.vllm_dialect import NO_MODEL, VllmSession
+
+SUBPROTOCOL = "realtime"  # of browsers, which send their key as another one
+
+
+def realtime_router(models: Models, limits: Limits) -> APIRouter:
+    router = APIRouter()
+
+    @router.websocket("/v1/realtime")
+    async def realtime(socket: WebSocket) -> None:
+        query = socket.query_params
+        if model := query.get("model"):
+            models.listener(model)  # raises before the socket is accepted
+        connection, common = await _accepted(socket, models, limits)
+        session: Dialogue
+        if query.get("intent") == "transcription":
+            session = _openai(common, query.get("model"))
+        else:
+            session = UndecidedSession(query.get("model"), **common)
+        await _greet(connection, OpenAiSession(**common))
+        await run_session(session)
+
+    @router.websocket("/v1/audio/transcriptions/realtime")
+    async def mistral(socket: WebSocket) -> None:
+        worker = models.listener(socket.query_params.get("model", ""))
+        if not worker.live_slots:
+            raise ApiError(400, f"{worker.name}: is for recordings only", "model_not_live", "model")
+        connection, common = await _accepted(socket, models, limits)
+        session = MistralSession(worker=worker, **common)
+        await connection.send({"type": "session.created", "session": session.description()})
+        await run_session(session)
+
+    return router
+
+
+async def _accepted(socket: WebSocket, models: Models, limits: Limits) -> tuple[Connection, dict[str, Any]]:
+    """The connection, and the arguments that every session has."""
+    offered = socket.scope.get("subprotocols", ())
+    await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
+    connection = Connection(socket, limits, lambda: models.is_draining)
+    key = socket.scope["voxport"]["key"]
+    common = {"connection": connection, "models": models, "limits": limits, "key": key}
+    return connection, common | {"number": uuid.uuid4().hex[:12]}
+
+
+async def _greet(connection: Connection, session: OpenAiSession) -> None:
+    """One message that clients of OpenAI and of vLLM understand."""
+    common = {"event_id": session.event_id(), "session": session.description()}
+    vllm = {"id": f"sess-{session.number}", "created": int(time.time())}
+    await connection.send({"type": "session.created", **common, **vllm})
+
+
+def _openai(common: dict[str, Any], model: str | None) -> OpenAiSession:
+    session = OpenAiSession(**common)
+    if model:
+        session.choose(model)
+    return session
+
+
+class UndecidedSession(Dialogue):
+    """Waits for the message that tells the dialect, and passes everything on to it."""
+
+    def __init__(self, model: str | None, **common: Any):
+        super().__init__(**common)
+        self._common, self._model = common, model
+        self._chosen: Session | None = None
+
+    async def handle(self, message: Message) -> None:
+        if self._chosen is None:
+            self._chosen = self._choose(message)
+        await self._chosen.handle(message)
+
+    def _choose(self, message: Message) -> Session:
+        if isinstance(message.get("session"), dict):
+            return _openai(self._common, self._model)
+        if isinstance(message.get("model"), str) or "final" in message:
+            return VllmSession(**self._common)
+        raise ApiError(400, NO_MODEL, "model_not_validated")
+
+    async def send_error(self, error: ApiError, message: Message) -> None:
+        await (self._chosen or VllmSession(**self._common)).send_error(error, message)
+
+    def close(self) -> None:
+        if self._chosen:
+            self._chosen.close()

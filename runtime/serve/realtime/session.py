@@ -1,0 +1,109 @@
+"""`Session`: what the three dialects share."""
+
+import logging
+from abc import ABC, abstractmethod
+from contextlib import suppress
+
+from runtime.serve.errors import ApiError
+from runtime.serve.limits import Limits
+from runtime.serve.listen_worker import ListenWorker
+from runtime.serve.models import Models
+from runtime.serve.realtime.connection import (
+    INTERNAL,
+    NORMAL,
+    Connection,
+    Message,
+    SocketClosed,
+    SocketError,
+)
+from runtime.serve.realtime.utterances import Utterance, Utterances
+
+log = logging.getLogger(__name__)
+
+
+class Dialogue(ABC):
+    """The messages of one socket. An error of a message leaves it open."""
+
+    def __init__(self, connection: Connection, models: Models, limits: Limits, key: str, number: str):
+        """`number` is unique for each socket."""
+        self.connection, self.models, self.limits = connection, models, limits
+        self.key, self.number = key, number
+        self.is_over = False
+
+    async def run(self) -> None:
+        """Handles messages until the session is over. Raises SocketClosed."""
+        while not self.is_over:
+            message: Message = {}
+            try:
+                message = await self.connection.receive()
+                await self.handle(message)
+            except ApiError as error:
+                await self.send_error(error, message)
+
+    @abstractmethod
+    async def handle(self, message: Message) -> None:
+        """Raises ApiError on a message that cannot be followed."""
+
+    @abstractmethod
+    async def send_error(self, error: ApiError, message: Message) -> None:
+        """`message` is the one that was wrong."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends everything that is transcribed."""
+
+
+class Session(Dialogue):
+    """One dialect on one socket."""
+
+    _utterances: Utterances | None = None
+    _events = 0
+
+    @property
+    def utterances(self) -> Utterances | None:
+        return self._utterances
+
+    def use(self, worker: ListenWorker) -> Utterances:
+        """Transcribes with a model from now on. Raises ApiError where it is no model for live audio."""
+        if not worker.live_slots:
+            raise ApiError(400, f"{worker.name}: is for recordings only", "model_not_live", "model")
+        self._utterances = Utterances(
+            worker, self.key, self.limits, self.on_text, self.on_end, self.on_job_error
+        )
+        return self._utterances
+
+    def event_id(self) -> str:
+        self._events += 1
+        return f"event_{self.number}_{self._events}"
+
+    @abstractmethod
+    async def on_text(self, utterance: Utterance, text: str) -> None: ...
+
+    @abstractmethod
+    async def on_end(self, utterance: Utterance, text: str) -> None: ...
+
+    @abstractmethod
+    async def on_job_error(self, utterance: Utterance, error: ApiError) -> None: ...
+
+    def close(self) -> None:
+        if self._utterances:
+            self._utterances.close()
+
+
+async def run_session(session: Dialogue) -> None:
+    """Runs a session and closes its socket, whatever happens."""
+    connection, code, reason = session.connection, NORMAL, ""
+    try:
+        await session.run()
+    except SocketClosed:
+        pass
+    except SocketError as ended:
+        code, reason = ended.code, ended.error.code or ""
+        with suppress(SocketClosed):
+            await session.send_error(ended.error, {})
+    except Exception:
+        log.exception("a session failed")
+        code, reason = INTERNAL, "internal_error"
+    finally:
+        session.close()
+        await connection.close(code, reason)

@@ -1,0 +1,153 @@
+"""`Utterances`: the live audio of one socket, as a series of jobs."""
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bundle.errors import UsageError
+from runtime.audio.sources import Resampler
+from runtime.serve.errors import ApiError, from_exception
+from runtime.serve.limits import Limits
+from runtime.serve.listen_job import ListenJob
+from runtime.serve.listen_worker import ListenWorker
+from runtime.serve.realtime.connection import TRY_LATER, SocketClosed, SocketError
+
+FULL_SCALE = 32768
+
+
+@dataclass
+class Utterance:
+    """Audio up to a commit. `text` grows while it is transcribed."""
+
+    number: int
+    job: ListenJob
+    resampler: Resampler
+    rate: int
+    text: str = ""
+    samples: int = 0  # received, at `rate`
+    reading: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    @property
+    def seconds(self) -> float:
+        return self.samples / self.rate
+
+
+Handler = Callable[[Utterance, str], Awaitable[None]]
+ErrorHandler = Callable[[Utterance, ApiError], Awaitable[None]]
+
+
+def decode_pcm(text: object) -> np.ndarray:
+    """Base64 of 16-bit little-endian samples -> float32 [n], n at least 1. Raises ApiError."""
+    if not isinstance(text, str):
+        raise ApiError(400, "audio: expected base64 of 16-bit samples", "invalid_audio", "audio")
+    try:
+        content = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ApiError(400, "audio: is not base64", "invalid_audio", "audio") from None
+    if not content or len(content) % 2:
+        found = f"{len(content)} bytes"
+        raise ApiError(400, f"audio: {found}, expected whole 16-bit samples", "invalid_audio", "audio")
+    return np.frombuffer(content, "<i2").astype(np.float32) / FULL_SCALE
+
+
+class Utterances:
+    """`on_text(utterance, text)` gets each new piece of text, `on_end(utterance, text)` all of it."""
+
+    def __init__(
+        self,
+        worker: ListenWorker,
+        key: str,
+        limits: Limits,
+        on_text: Handler,
+        on_end: Handler,
+        on_error: ErrorHandler,
+    ):
+        self._worker, self._key, self._limits = worker, key, limits
+        self._on_text, self._on_end, self._on_error = on_text, on_end, on_error
+        self._count = 0
+        self.current: Utterance | None = None
+        self._all: list[Utterance] = []  # that are not transcribed to their end
+
+    def begin(self, rate: int, delay_ms: int | None) -> Utterance:
+        """Starts an utterance of audio at `rate`. Raises ApiError where no live stream is free."""
+        try:
+            job = self._worker.submit(self._key, True, delay_ms)
+        except UsageError as error:
+            raise from_exception(error) from None
+        self._count += 1
+        utterance = Utterance(self._count, job, Resampler(rate, self._worker.task.sample_rate), rate)
+        utterance.reading = asyncio.create_task(self._read(utterance))
+        self._all.append(utterance)
+        self.current = utterance
+        return utterance
+
+    async def append(self, samples: np.ndarray) -> None:
+        """samples float32 [n] of the current utterance. Waits while too much audio is ahead.
+
+        Raises SocketError where that takes too long.
+        """
+        assert self.current is not None
+        utterance = self.current
+        utterance.samples += len(samples)
+        utterance.job.feed(utterance.resampler.feed(samples))
+        try:
+            async with asyncio.timeout(self._limits.ahead_s):
+                await utterance.job.room()
+        except TimeoutError:
+            message = f"audio is more than {self._limits.ahead_s:g} s ahead of its transcription"
+            raise SocketError(ApiError(503, message, "audio_too_far_ahead"), TRY_LATER) from None
+
+    def finish(self) -> Utterance | None:
+        """Ends the current utterance; its text is complete later."""
+        utterance, self.current = self.current, None
+        if utterance:
+            utterance.job.feed(utterance.resampler.finish())
+            utterance.job.finish()
+        return utterance
+
+    def clear(self) -> None:
+        """Drops the current utterance and its text."""
+        utterance, self.current = self.current, None
+        if utterance:
+            self._drop(utterance)
+
+    async def wait(self) -> None:
+        """Returns when every utterance that has ended is transcribed."""
+        while pending := [each.reading for each in self._all if each.reading and each is not self.current]:
+            await asyncio.wait(pending)
+
+    def close(self) -> None:
+        for utterance in list(self._all):
+            self._drop(utterance)
+
+    def _drop(self, utterance: Utterance) -> None:
+        utterance.job.cancel()
+        if utterance.reading:
+            utterance.reading.cancel()
+        if utterance in self._all:
+            self._all.remove(utterance)
+
+    async def _read(self, utterance: Utterance) -> None:
+        try:
+            while (delta := await utterance.job.read()) is not None:
+                text = delta.text if utterance.text else delta.text.lstrip()
+                utterance.text += text
+                if text:
+                    await self._on_text(utterance, text)
+            await self._on_end(utterance, utterance.text.strip())
+        except ApiError as error:
+            with suppress(SocketClosed):
+                await self._on_error(utterance, error)
+        except SocketClosed:
+            pass  # the session sees it too, when it receives
+        finally:
+            utterance.job.cancel()  # of what nobody reads
+            if utterance in self._all:
+                self._all.remove(utterance)
+            if self.current is utterance:
+                self.current = None

@@ -1,0 +1,70 @@
+"""The realtime sessions of vLLM, as its clients of Voxtral-Realtime use them."""
+
+from typing import Any
+
+from runtime.serve.errors import ApiError
+from runtime.serve.realtime.connection import Message
+from runtime.serve.realtime.session import Session
+from runtime.serve.realtime.utterances import Utterance, Utterances, decode_pcm
+
+RATE = 16000
+NO_MODEL = "send session.update with the name of a model first"
+TOKENS_PER_SECOND = 12.5
+
+
+class VllmSession(Session):
+    """A commit begins an utterance, and a final one ends it. Errors are strings."""
+
+    async def handle(self, message: Message) -> None:
+        match message["type"]:
+            case "session.update":
+                self._update(message)
+            case "input_audio_buffer.append":
+                samples, utterances = decode_pcm(message.get("audio")), self._ready()
+                if utterances.current is None:
+                    utterances.begin(RATE, None)
+                await utterances.append(samples)
+            case "input_audio_buffer.commit":
+                await self._commit(message.get("final", False))
+            case other:
+                raise ApiError(400, f"type {other[:50]!r}: is no event of this session", "unknown_event")
+
+    def _update(self, message: Message) -> None:
+        model = message.get("model")
+        if not isinstance(model, str):
+            raise ApiError(400, "model: expected a string", "invalid_event")
+        if self.utterances and self.utterances.current:
+            raise ApiError(400, "the model cannot change while audio is transcribed", "invalid_event")
+        self.use(self.models.listener(model))
+
+    def _ready(self) -> Utterances:
+        if self.utterances is None:
+            raise ApiError(400, NO_MODEL, "model_not_validated")
+        return self.utterances
+
+    async def _commit(self, is_final: object) -> None:
+        utterances = self._ready()
+        if not is_final:
+            return  # audio is transcribed as it arrives
+        if utterances.current is None:
+            raise ApiError(400, "there is no audio to transcribe", "invalid_audio")
+        utterances.finish()
+
+    async def on_text(self, utterance: Utterance, text: str) -> None:
+        await self.connection.send({"type": "transcription.delta", "delta": text})
+
+    async def on_end(self, utterance: Utterance, text: str) -> None:
+        heard = round(utterance.seconds * TOKENS_PER_SECOND)
+        usage: dict[str, Any] = {
+            "prompt_tokens": heard,
+            "completion_tokens": heard,
+            "total_tokens": 2 * heard,
+        }
+        await self.connection.send({"type": "transcription.done", "text": text, "usage": usage})
+
+    async def on_job_error(self, utterance: Utterance, error: ApiError) -> None:
+        await self.send_error(error, {})
+
+    async def send_error(self, error: ApiError, message: Message) -> None:
+        code = error.code or "processing_error"
+        await self.connection.send({"type": "error", "error": error.message, "code": code})

@@ -1,0 +1,220 @@
+"""`SpeechWorker`: the engine thread of a text-to-speech bundle. It owns every slot."""
+
+import logging
+import time
+from collections.abc import Mapping
+from threading import Condition, Thread
+from typing import Any
+
+from runtime.batching import Status, StepEvent, Ticket
+from runtime.serve.errors import ApiError, draining, from_exception, overloaded
+from runtime.serve.fair_queue import FairQueue
+from runtime.serve.limits import MIB, Limits
+from runtime.serve.metrics import Metrics
+from runtime.serve.speech_job import BufferPool, SpeechJob
+from runtime.text_to_speech import Speech, TextToSpeech
+
+TICK_S = 0.25  # between looks at the time that requests have waited
+FIRST_RATE = 12.5  # frames per second until some are measured
+SAMPLE_BYTES = 2
+log = logging.getLogger(__name__)
+
+
+class SpeechWorker:
+    """Serves texts in the slots of one `BatchedDecoder`.
+
+    Handlers call `submit` and the methods of a job; one thread calls everything else. A long text has a slot
+    for one part at a time. The next part starts when the client has received enough of the last one, so a
+    slow client never holds a slot.
+    """
+
+    def __init__(
+        self, name: str, task: TextToSpeech, limits: Limits, metrics: Metrics, pool: BufferPool, slots: int
+    ):
+        self.name, self.task = name, task
+        self.slots = min(slots, task.max_slots)
+        self._limits, self._metrics, self._pool = limits, metrics, pool
+        self._decoder = task.batched(self.slots)
+        self._waiting: FairQueue[SpeechJob] = FairQueue()  # for their first part
+        self._between: list[SpeechJob] = []  # parts: they need a slot, and room in their buffers
+        self._running: dict[Ticket, SpeechJob] = {}
+        self._changed = Condition()
+        self._rate = FIRST_RATE
+        self._stops = self._is_draining = False
+        self._thread = Thread(target=self._run, name=f"engine of {name}", daemon=True)
+        metrics.slots.labels(name).set(self.slots)
+
+    # Handlers
+
+    def start(self) -> None:
+        """Starts the thread. The first request opens the graphs."""
+        self._thread.start()
+
+    @property
+    def is_ready(self) -> bool:
+        return self._thread.is_alive() and not self._is_draining
+
+    @property
+    def is_idle(self) -> bool:
+        with self._changed:
+            return not (self._waiting or self._between or self._running)
+
+    def drain(self) -> None:
+        """Refuses new requests; those that wait end with an error."""
+        with self._changed:
+            self._is_draining = True
+            for job in self._waiting.remove(lambda job: True):
+                job.end(draining())
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Ends the thread; requests that run end with an error."""
+        with self._changed:
+            self._stops = self._is_draining = True
+            self._changed.notify_all()
+        if self._thread.ident:
+            self._thread.join(timeout=10)
+
+    def prepare(self, text: str, options: Mapping[str, Any]) -> tuple[Speech, Ticket]:
+        """Checks a text and its options, and prepares its first part. Any thread. Raises UsageError."""
+        speech = Speech(self.task, text, **options)
+        part = speech.next_part()
+        assert part is not None  # a text without a part raises
+        return speech, self._decoder.prepare(part)
+
+    def submit(self, speech: Speech, ticket: Ticket, key: str) -> SpeechJob:
+        """Queues a prepared text. Called on the event loop. Raises ApiError where there is no room."""
+        job = SpeechJob(speech, ticket, key, self._pool, self._wake)
+        with self._changed:
+            if not self._thread.is_alive() or self._is_draining:
+                raise draining()
+            waiting = len(self._waiting)
+            if waiting >= self._limits.waiting:
+                raise overloaded(
+                    f"{waiting} requests wait for {self.name}; try again later", self._queued_s()
+                )
+            self._waiting.put(job)
+            self._changed.notify_all()
+        return job
+
+    def _queued_s(self) -> float:
+        """About how long the queued requests take. A request is counted as 5 s of speech."""
+        return (len(self._waiting) + len(self._running)) * 5 * FIRST_RATE / self._rate
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    # The engine thread
+
+    def _run(self) -> None:
+        error = draining()
+        try:
+            while not self._stops:
+                self._turn()
+        except Exception:  # nothing is known about the engine now: the bundle is no longer served
+            log.exception("%s: the engine thread ended", self.name)
+            error = ApiError(503, f"{self.name}: the engine failed; restart the server", "engine_failed")
+        with self._changed:
+            jobs = [*self._waiting.remove(lambda job: True), *self._between, *self._running.values()]
+            self._between, self._running, self._is_draining = [], {}, True
+        for job in jobs:
+            job.ticket.cancel()
+            job.end(error)
+
+    def _turn(self) -> None:
+        with self._changed:
+            self._drop()
+            self._admit()
+            self._publish()
+            if not self._running:
+                self._changed.wait(TICK_S if self._waiting or self._between else None)
+                return
+        started = time.perf_counter()
+        events = self._decoder.step()
+        elapsed, frames = time.perf_counter() - started, len(self._running)
+        self._metrics.pass_seconds.labels(self.name).observe(elapsed)
+        self._metrics.frames.labels(self.name).inc(frames)
+        self._rate += 0.05 * (frames / max(elapsed, 1e-6) - self._rate)
+        for event in events:
+            self._hand_out(event)
+
+    def _drop(self) -> None:
+        """Ends jobs that are cancelled, and those that waited too long."""
+        now = time.monotonic()
+        for job in self._waiting.remove(lambda job: job.is_cancelled):
+            self._metrics.cancelled.labels("client").inc()
+            job.end()
+        for job in self._waiting.remove(lambda job: now - job.submitted_at > self._limits.queue_s):
+            self._metrics.cancelled.labels("queue_timeout").inc()
+            job.end(overloaded(f"no slot in {self._limits.queue_s:g} s; try again later", self._queued_s()))
+        for job in [job for job in self._between if job.is_cancelled]:
+            self._metrics.cancelled.labels("client").inc()
+            self._between.remove(job)
+            job.end()
+
+    def _admit(self) -> None:
+        """Fills free slots: first with the next parts of texts that have begun."""
+        for job in list(self._between):
+            if len(self._running) < self.slots and self._has_room(job):
+                self._between.remove(job)
+                self._start(job)
+        while self._waiting and len(self._running) < self.slots and self._pool.has_room(self._part_bytes):
+            job = self._waiting.take()
+            job.started_at = time.monotonic()
+            self._metrics.queue_seconds.labels(self.name).observe(job.started_at - job.submitted_at)
+            self._start(job)
+
+    def _has_room(self, job: SpeechJob) -> bool:
+        size = self._limits.job_buffer_mib * MIB
+        return job.buffered + self._part_bytes <= size and self._pool.has_room(self._part_bytes)
+
+    @property
+    def _part_bytes(self) -> int:
+        """About as many bytes as the speech of a part has: 60 s. A part of usual length has 16 s."""
+        return min(60 * self.task.sample_rate * SAMPLE_BYTES, self._limits.job_buffer_mib * MIB)
+
+    def _start(self, job: SpeechJob) -> None:
+        self._running[job.ticket] = job
+        self._decoder.enqueue(job.ticket)
+
+    def _publish(self) -> None:
+        self._metrics.waiting.labels(self.name).set(len(self._waiting))
+        self._metrics.slots_busy.labels(self.name).set(len(self._running))
+        self._metrics.buffer_bytes.set(self._pool.used)
+
+    def _hand_out(self, event: StepEvent) -> None:
+        ticket, samples = event
+        job = self._running[ticket]
+        if samples is not None:
+            if not job.frames:
+                self._metrics.first_sound.labels(self.name).observe(time.monotonic() - job.submitted_at)
+            job.frames += len(samples) // self.task.samples_per_frame
+            job.put(job.speech.take(samples))
+        if ticket.is_done:
+            self._end_part(job, ticket)  # first: between two parts the worker is not idle
+            with self._changed:
+                del self._running[ticket]
+
+    def _end_part(self, job: SpeechJob, ticket: Ticket) -> None:
+        if ticket.error:
+            log.error("%s: a request failed", self.name, exc_info=ticket.error)
+            job.end(from_exception(ticket.error))
+            return
+        if ticket.status == Status.CANCELLED or job.is_cancelled:
+            self._metrics.cancelled.labels("client").inc()
+            job.end()
+            return
+        silence = job.speech.end_part(ticket.status)
+        try:
+            part = job.speech.next_part()
+            if part is None:
+                job.end()
+                return
+            job.ticket = self._decoder.prepare(part)
+        except Exception as error:  # belongs to this request, whatever it is
+            job.end(from_exception(error))
+            return
+        job.put(silence)
+        with self._changed:
+            self._between.append(job)

@@ -1,0 +1,319 @@
+"""POST /v1/audio/transcriptions."""
+
+import asyncio
+import logging
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
+
+from bundle.errors import UsageError
+from runtime.audio.captions import Word, as_srt, as_vtt, cues
+from runtime.audio.gain import amplified, recording_gain_db
+from runtime.audio.sources import Recording
+from runtime.serve.errors import ApiError, from_exception
+from runtime.serve.limits import MIB, Limits
+from runtime.serve.listen_job import ListenJob
+from runtime.serve.listen_worker import ListenWorker
+from runtime.serve.models import Models
+from runtime.serve.responses import ClientLeft, StreamedResponse, bounded, while_connected
+from runtime.serve.speech_api import event
+
+FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
+GRANULARITIES = ("word", "segment")
+MAX_FIELDS = 64
+LIST_FIELD = "timestamp_granularities[]"
+FIELDS = (
+    "file",
+    "model",
+    "response_format",
+    LIST_FIELD,
+    "stream",
+    "delay_ms",
+    "language",
+    "temperature",
+    "prompt",
+)
+IGNORED = ("language", "temperature", "prompt")  # hints, which this model has no use for
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The fields of a request besides the recording."""
+
+    model: str
+    response_format: str
+    granularities: tuple[str, ...]
+    stream: bool
+    delay_ms: int | None
+
+
+@dataclass
+class Transcript:
+    """The text of a job so far."""
+
+    text: str = ""
+    words: list[Word] = field(default_factory=list)
+
+    async def collect(self, job: ListenJob) -> AsyncIterator[str]:
+        """Yields each new piece of text. The text has no blank in front."""
+        while (delta := await job.read()) is not None:
+            self.words += delta.words
+            text = delta.text if self.text else delta.text.lstrip()
+            self.text += text
+            if text:
+                yield text
+
+
+def transcription_router(models: Models, limits: Limits) -> APIRouter:
+    router = APIRouter()
+
+    @router.post(
+        "/v1/audio/transcriptions", response_class=Response, openapi_extra={"requestBody": _schema()}
+    )
+    async def transcribe(request: Request) -> Response:
+        form, upload = await _read_form(bounded(request, limits.upload_mib * MIB, "upload", limits.header_s))
+        async with _Stored(upload) as path:
+            options = _parse(form)
+            worker = models.listener(options.model)
+            with _hidden(path):
+                recording = await asyncio.to_thread(Recording, path, worker.task.sample_rate)
+                _check_length(recording, limits)
+                blocks = await asyncio.to_thread(_amplified, recording)
+            job = _submit(worker, request.scope["voxport"]["key"], options)
+            feeding = asyncio.create_task(_feed(job, blocks, path, limits))
+        if options.stream:
+            return StreamedResponse(
+                _events(job), "text/event-stream", _ending(job, feeding), limits.send_s, _error_event
+            )
+        return await _whole(request, job, options, _ending(job, feeding))
+
+    return router
+
+
+def _schema() -> dict[str, Any]:
+    properties: dict[str, Any] = {name: {"type": "string"} for name in FIELDS}
+    properties["file"] = {"type": "string", "format": "binary"}
+    properties["response_format"]["enum"] = list(FORMATS)
+    properties[LIST_FIELD] = {"type": "array", "items": {"type": "string", "enum": list(GRANULARITIES)}}
+    schema = {"type": "object", "properties": properties, "required": ["file", "model"]}
+    return {"content": {"multipart/form-data": {"schema": schema}}, "required": True}
+
+
+async def _read_form(request: Request) -> tuple[FormData, UploadFile]:
+    """Raises ApiError."""
+    try:
+        form = await request.form(max_files=1, max_fields=MAX_FIELDS)
+    except (MultiPartException, HTTPException) as error:
+        detail = error.message if isinstance(error, MultiPartException) else error.detail
+        raise ApiError(400, f"body: {detail}", "invalid_multipart") from None
+    upload = form.get("file")
+    if not isinstance(upload, UploadFile):
+        raise ApiError(400, "file: expected a recording in multipart/form-data", "missing_file", "file")
+    return form, upload
+
+
+def _parse(form: FormData) -> Options:
+    """Raises ApiError that names the field."""
+    values: dict[str, str] = {}
+    for name, value in form.multi_items():
+        if name not in FIELDS:
+            raise ApiError(
+                400, f"{name[:50]}: expected one of {', '.join(FIELDS)}", "unknown_field", name[:50]
+            )
+        if isinstance(value, str):
+            values[name] = value
+    granularities = tuple(str(value) for value in form.getlist(LIST_FIELD))
+    checks = {
+        "model": ("model" in values, "expected the name of a model"),
+        "response_format": (
+            values.get("response_format", "json") in FORMATS,
+            f"expected one of {', '.join(FORMATS)}",
+        ),
+        LIST_FIELD: (set(granularities) <= set(GRANULARITIES), f"expected {' or '.join(GRANULARITIES)}"),
+        "stream": (values.get("stream", "false") in ("true", "false"), "expected true or false"),
+        "delay_ms": (values.get("delay_ms", "0").isdecimal(), "expected milliseconds"),
+    }
+    for name, (is_right, expected) in checks.items():
+        if not is_right:
+            raise ApiError(400, f"{name}: {expected}", "invalid_value", name)
+    response_format = values.get("response_format", "json")
+    if granularities and response_format != "verbose_json":
+        raise ApiError(
+            400,
+            f"{LIST_FIELD}: needs response_format verbose_json",
+            "invalid_value",
+            "timestamp_granularities",
+        )
+    delay = values.get("delay_ms")
+    return Options(
+        values["model"],
+        response_format,
+        granularities or ("segment",),
+        values.get("stream") == "true",
+        None if delay is None else int(delay),
+    )
+
+
+class _Stored:
+    """The upload as a file, which is deleted at the end. Raises ApiError where the disk is full."""
+
+    def __init__(self, upload: UploadFile):
+        self._upload = upload
+
+    async def __aenter__(self) -> Path:
+        return await asyncio.to_thread(self._store)
+
+    def _store(self) -> Path:
+        # the file is open until the recording is; its name is deleted then
+        file = tempfile.NamedTemporaryFile(prefix="voxport-", delete=False)  # noqa: SIM115
+        self._path = Path(file.name)
+        try:
+            with file:
+                shutil.copyfileobj(self._upload.file, file)
+        except OSError as error:
+            self._path.unlink()
+            log.error("an upload cannot be stored: %s", error)
+            raise ApiError(
+                503, "the upload cannot be stored", "storage_full", "file", retry_after=30
+            ) from None
+        return self._path
+
+    async def __aexit__(self, *error: object) -> None:
+        with suppress(FileNotFoundError):
+            self._path.unlink()
+        await self._upload.close()
+
+
+@contextmanager
+def _hidden(path: Path) -> Iterator[None]:
+    """Messages about the upload do not show where it is stored."""
+    try:
+        yield
+    except UsageError as error:
+        message = str(error).replace(str(path), "file")
+        raise ApiError(400, message, "invalid_audio", "file") from None
+
+
+def _check_length(recording: Recording, limits: Limits) -> None:
+    length = recording.length_s
+    if length is not None and length > limits.recording_s:
+        raise ApiError(
+            400,
+            f"file: {length:.0f} s of audio, expected at most {limits.recording_s}",
+            "audio_too_long",
+            "file",
+        )
+
+
+def _amplified(recording: Recording) -> Iterator[np.ndarray]:
+    """Quiet recordings are made louder, as `voxport transcribe` does."""
+    gain = recording_gain_db("auto", recording.peak_dbfs())
+    return amplified(recording.blocks(), gain) if gain else recording.blocks()
+
+
+def _submit(worker: ListenWorker, key: str, options: Options) -> ListenJob:
+    try:
+        return worker.submit(key, False, options.delay_ms)
+    except UsageError as error:
+        raise from_exception(error) from None
+
+
+async def _feed(job: ListenJob, blocks: Iterator[np.ndarray], path: Path, limits: Limits) -> None:
+    """Reads the recording as fast as it is transcribed."""
+    try:
+        while (block := await asyncio.to_thread(next, blocks, None)) is not None:
+            job.feed(block)
+            if job.seconds > limits.recording_s:
+                raise ApiError(400, "file: the recording is too long", "audio_too_long", "file")
+            await job.room()
+        job.finish()
+    except Exception as error:
+        message = str(error).replace(str(path), "file")
+        job.cancel()
+        job.end(error if isinstance(error, ApiError) else ApiError(400, message, "invalid_audio", "file"))
+
+
+def _ending(job: ListenJob, feeding: asyncio.Task[None]) -> Callable[[], None]:
+    def end() -> None:
+        feeding.cancel()
+        job.cancel()
+
+    return end
+
+
+async def _whole(request: Request, job: ListenJob, options: Options, end: Callable[[], None]) -> Response:
+    transcript = Transcript()
+
+    async def collect() -> None:
+        async for _ in transcript.collect(job):
+            pass
+
+    try:
+        await while_connected(request.receive, collect())
+    except ClientLeft:
+        return Response(status_code=499)  # nobody receives it
+    finally:
+        end()
+    return _formatted(transcript, options, job.seconds)
+
+
+def _formatted(transcript: Transcript, options: Options, seconds: float) -> Response:
+    text, usage = transcript.text.strip(), {"type": "duration", "seconds": round(seconds, 3)}
+    match options.response_format:
+        case "json":
+            return JSONResponse({"text": text, "usage": usage})
+        case "text":
+            return PlainTextResponse(f"{text}\n")
+        case "srt":
+            return PlainTextResponse(as_srt(transcript.words))
+        case "vtt":
+            return PlainTextResponse(as_vtt(transcript.words), media_type="text/vtt")
+    content: dict[str, Any] = {
+        "task": "transcribe",
+        "language": None,
+        "duration": usage["seconds"],
+        "text": text,
+    }
+    if "word" in options.granularities:
+        content["words"] = [_timed(word, "word") for word in transcript.words]
+    if "segment" in options.granularities:
+        content["segments"] = [
+            {"id": index, **_timed(cue, "text")} for index, cue in enumerate(cues(transcript.words))
+        ]
+    return JSONResponse(content | {"usage": usage})
+
+
+def _timed(word: Word, name: str) -> dict[str, Any]:
+    return {name: word.text, "start": round(word.start, 3), "end": round(word.end, 3)}
+
+
+async def _events(job: ListenJob) -> AsyncIterator[bytes]:
+    transcript, pieces = Transcript(), 0
+    async for text in transcript.collect(job):
+        pieces += 1
+        yield event({"type": "transcript.text.delta", "delta": text})
+    heard = round(job.seconds / 0.08)  # a token of audio covers 80 ms
+    usage = {
+        "type": "tokens",
+        "input_tokens": heard,
+        "output_tokens": pieces,
+        "total_tokens": heard + pieces,
+        "input_token_details": {"text_tokens": 0, "audio_tokens": heard},
+    }
+    yield event({"type": "transcript.text.done", "text": transcript.text.strip(), "usage": usage})
+
+
+def _error_event(error: ApiError) -> bytes:
+    return event({"type": "error", "error": error.fields})

@@ -1,0 +1,127 @@
+"""Events of the Wyoming protocol on a socket, with bounds of size and time.
+
+An event is a line of JSON, then `data_length` bytes of JSON, then `payload_length` bytes. The reader of the
+package `wyoming` has no bounds, so this module has its own.
+"""
+
+import asyncio
+from contextlib import suppress
+from functools import cache
+from typing import Any, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+from wyoming.error import Error
+from wyoming.event import Event, Eventable, async_write_event
+
+from runtime.serve.errors import ApiError
+from runtime.serve.limits import MIB
+from runtime.serve.responses import ClientLeft
+
+HEADER_BYTES, DATA_BYTES, PAYLOAD_BYTES = 65_536, 65_536, MIB
+LINGER_S = 2.0  # for which input is read and dropped before a close
+DROPPED_BYTES = 65_536  # at a time
+INVALID = "invalid_event"
+Parsed = TypeVar("Parsed")
+
+
+async def read_event(reader: asyncio.StreamReader) -> Event | None:
+    """The next event; None where the client has left. `reader` has the limit HEADER_BYTES.
+
+    Raises ApiError. The events that follow cannot be found then, so the connection has to end. This also
+    stops web pages: the first line of an HTTP request is not JSON.
+    """
+    try:
+        line = await reader.readuntil(b"\n")
+        header = _object(line, "header")
+        kind, data = header.get("type"), header.get("data") or {}
+        if not isinstance(kind, str) or not isinstance(data, dict):
+            raise ApiError(400, "header: expected a type, a string, and data, an object", INVALID)
+        data_size = _length(header, "data_length", DATA_BYTES)
+        payload_size = _length(header, "payload_length", PAYLOAD_BYTES)
+        if data_size:
+            data |= _object(await reader.readexactly(data_size), "data")
+        payload = await reader.readexactly(payload_size) if payload_size else None
+    except asyncio.LimitOverrunError:
+        raise ApiError(400, f"header: has more than {HEADER_BYTES} bytes", "event_too_large") from None
+    except (asyncio.IncompleteReadError, OSError):
+        return None
+    return Event(kind, data, payload)
+
+
+def _object(content: bytes, what: str) -> dict[str, Any]:
+    try:
+        found = from_json(content, allow_inf_nan=False)
+    except ValueError as error:
+        raise ApiError(400, f"{what}: is not JSON: {str(error)[:100]}", "invalid_json") from None
+    if not isinstance(found, dict):
+        raise ApiError(400, f"{what}: expected a JSON object", INVALID)
+    return found
+
+
+def _length(header: dict[str, Any], name: str, most: int) -> int:
+    """The number of bytes of a part of an event; 0 where it has none."""
+    value = header.get(name)
+    if value is None:
+        return 0
+    if type(value) is not int or value < 0:
+        raise ApiError(400, f"{name}: expected an integer from 0 to {most}", INVALID)
+    if value > most:
+        raise ApiError(400, f"{name}: {value} bytes, expected at most {most}", "event_too_large")
+    return value
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def parse(kind: type[Parsed], event: Event, **more: Any) -> Parsed:
+    """The data of an event as a class of the package `wyoming`. Raises ApiError that names the field."""
+    try:
+        found: Parsed = _adapter(cast(Any, kind)).validate_python(event.data | more)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = ".".join(map(str, first["loc"])) or "data"
+        raise ApiError(400, f"{event.type}: {name}: {first['msg']}", INVALID, name) from None
+    return found
+
+
+def error_event(error: ApiError) -> Error:
+    return Error(error.message, error.code or error.type)
+
+
+class Connection:
+    """`send` may be called by several tasks; events are sent whole and in order."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, send_s: float):
+        self._reader, self._writer, self._send_s = reader, writer, send_s
+        self._sending = asyncio.Lock()
+
+    async def receive(self) -> Event | None:
+        """See `read_event`."""
+        return await read_event(self._reader)
+
+    async def send(self, event: Eventable) -> None:
+        """Raises ClientLeft, also where the client does not receive."""
+        try:
+            async with self._sending, asyncio.timeout(self._send_s):
+                await async_write_event(event.event(), self._writer)
+        except (TimeoutError, OSError):
+            raise ClientLeft from None
+
+    async def close(self) -> None:
+        """Waits until the client has received everything, for a short time.
+
+        Input that nobody reads would reset the connection, and the client would lose the last events.
+        """
+        with suppress(TimeoutError, OSError, RuntimeError):
+            async with asyncio.timeout(LINGER_S):
+                self._writer.write_eof()
+                while await self._reader.read(DROPPED_BYTES):
+                    pass
+                await self._writer.drain()
+        self.abort()
+
+    def abort(self) -> None:
+        self._writer.transport.abort()

@@ -1,0 +1,142 @@
+"""Speech to text: `transcribe`, `audio-start`, `audio-chunk` and `audio-stop`."""
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+from wyoming import asr
+from wyoming.audio import AudioChunk, AudioFormat, AudioStart
+from wyoming.event import Event
+
+from runtime.audio.sources import Resampler
+from runtime.serve.errors import ApiError
+from runtime.serve.limits import Limits
+from runtime.serve.listen_job import ListenJob
+from runtime.serve.listen_worker import ListenWorker
+from runtime.serve.transcription_api import Transcript
+from runtime.serve.wyoming.events import INVALID, Connection, parse
+from runtime.serve.wyoming.replies import Replies, Reply
+from runtime.serve.wyoming.speech import KEY
+
+WIDTH, MOST_CHANNELS = 2, 8
+RATES = (8000, 48000)
+FULL_SCALE = 32768
+PIECE_S = 1.0  # of audio that the job takes at a time
+
+
+class TranscriptReply(Reply):
+    """The text of a job, in pieces and whole."""
+
+    def __init__(self, connection: Connection, job: ListenJob):
+        self._connection, self._job = connection, job
+
+    async def run(self) -> None:
+        transcript = Transcript()
+        await self._connection.send(asr.TranscriptStart())
+        async for text in transcript.collect(self._job):
+            await self._connection.send(asr.TranscriptChunk(text))
+        await self._connection.send(asr.Transcript(transcript.text.strip()))
+        await self._connection.send(asr.TranscriptStop())
+
+    def cancel(self) -> None:
+        self._job.cancel()
+
+
+class Audio:
+    """Audio that arrives, and the job that transcribes it."""
+
+    def __init__(self, form: AudioFormat, job: ListenJob, rate: int, limits: Limits):
+        """`rate`: samples per second that the model takes."""
+        self.form, self.job, self._limits = form, job, limits
+        self._resampler = Resampler(form.rate, rate)
+        self._piece = round(PIECE_S * form.rate)
+
+    async def feed(self, content: bytes) -> None:
+        """Waits while too much audio is ahead. Raises ApiError."""
+        channels = self.form.channels
+        if len(content) % (WIDTH * channels):
+            raise ApiError(
+                400,
+                f"audio-chunk: {len(content)} bytes, expected whole samples of {WIDTH * channels}",
+                "invalid_audio",
+            )
+        samples = np.frombuffer(content, "<i2").reshape(-1, channels).astype(np.float32).mean(axis=1)
+        samples /= FULL_SCALE
+        for start in range(0, len(samples), self._piece):
+            self.job.feed(self._resampler.feed(samples[start : start + self._piece]))
+            await self._wait_for_room()
+        if self.job.seconds > self._limits.recording_s:
+            message = f"audio has more than {self._limits.recording_s} s; start a new request"
+            raise ApiError(400, message, "audio_too_long")
+
+    async def _wait_for_room(self) -> None:
+        seconds = self._limits.ahead_s if self.job.is_live else self._limits.queue_s
+        try:
+            async with asyncio.timeout(seconds):
+                await self.job.room()
+        except TimeoutError:
+            message = f"audio is more than {self._limits.ahead_s:g} s ahead of its transcription"
+            raise ApiError(503, message, "audio_too_far_ahead") from None
+
+    def finish(self) -> None:
+        self.job.feed(self._resampler.finish())
+        self.job.finish()
+
+
+class AudioEvents:
+    """The events of speech to text of one connection."""
+
+    def __init__(self, connection: Connection, replies: Replies, limits: Limits):
+        self._connection, self._replies, self._limits = connection, replies, limits
+        self._name: str | None = None  # of the model for the next audio
+        self._audio: Audio | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more audio is to come."""
+        return self._audio is not None
+
+    async def handle(self, event: Event, worker: Callable[[str | None], ListenWorker]) -> None:
+        """`worker` returns the model of a name, or the preferred one. Raises ApiError."""
+        match event.type:
+            case "transcribe":
+                self._name = parse(asr.Transcribe, event).name
+                worker(self._name)  # raises where there is none
+            case "audio-start":
+                if self._audio is not None:
+                    raise ApiError(400, "audio-start: the last audio has no audio-stop", INVALID)
+                self._begin(parse(AudioStart, event), worker(self._name))
+            case "audio-chunk":
+                chunk = parse(AudioChunk, event, audio=event.payload or b"")
+                audio = self._audio or self._begin(chunk, worker(self._name))
+                if _format(chunk) != _format(audio.form):
+                    raise ApiError(400, "audio-chunk: its format is not that of audio-start", INVALID)
+                await audio.feed(chunk.audio)
+            case _:
+                if self._audio is None:
+                    raise ApiError(400, "audio-stop: expected audio-start before it", INVALID)
+                self._audio.finish()
+                self._audio = self._name = None
+
+    def _begin(self, form: AudioFormat, worker: ListenWorker) -> Audio:
+        _check_format(form)
+        job = worker.submit(KEY, bool(worker.live_slots), None)
+        self._replies.add(TranscriptReply(self._connection, job))
+        self._audio = Audio(form, job, worker.task.sample_rate, self._limits)
+        return self._audio
+
+
+def _format(form: AudioFormat) -> tuple[int, int, int]:
+    return form.rate, form.width, form.channels
+
+
+def _check_format(form: AudioFormat) -> None:
+    if form.width != WIDTH or not 1 <= form.channels <= MOST_CHANNELS:
+        raise ApiError(
+            400,
+            f"audio: width {form.width} and {form.channels} channels; expected width {WIDTH} and "
+            f"1 to {MOST_CHANNELS} channels",
+            "invalid_audio",
+        )
+    if not RATES[0] <= form.rate <= RATES[1]:
+        raise ApiError(400, f"audio: rate {form.rate}: expected {RATES[0]} to {RATES[1]} Hz", "invalid_audio")

@@ -1,0 +1,131 @@
+"""Folders of Qwen3-TTS that are damaged, of another kind, or tuned: one line each, or accepted."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from bundle.errors import VoxportError
+from export.resolve import Source
+from model.synthetic.checkpoint import embedded_default
+
+WEIGHTS, CODEC = "model.safetensors", "speech_tokenizer/model.safetensors"
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return Path(shutil.copytree(embedded_default("qwen3_tts"), tmp_path / "model"))
+
+
+def edit(folder: Path, name: str, **changes) -> None:
+    """Sets values of a JSON file; a dotted name leads into sections."""
+    path = folder / name
+    content = json.loads(path.read_text())
+    for key, value in changes.items():
+        *sections, last = key.split("__")
+        section = content
+        for each in sections:
+            section = section[each]
+        section[last] = value
+    path.write_text(json.dumps(content))
+
+
+def message(folder: Path) -> str:
+    with pytest.raises(VoxportError) as raised:
+        Source(folder)
+    text = str(raised.value)
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "says"),
+    [
+        (
+            "config.json",
+            {"tokenizer_type": "qwen3_tts_tokenizer_25hz"},
+            "25hz is not supported",
+        ),
+        ("speech_tokenizer/config.json", {"model_type": "qwen3_tts_tokenizer_25hz"}, "model_type"),
+        ("config.json", {"tokenizer_type": "other"}, "tokenizer_type"),
+        ("config.json", {"tts_model_type": "singer"}, "tts_model_type"),
+        ("config.json", {"tts_pad_token_id": 10**6}, "tts_pad_token_id 1000000.*text_vocab_size"),
+        ("config.json", {"im_start_token_id": -1}, "im_start_token_id"),
+        ("config.json", {"talker_config__codec_bos_id": 10**6}, "codec_bos_id 1000000.*vocab_size"),
+        ("config.json", {"talker_config__spk_id": {"anna": 10**6}}, "anna.*1000000"),
+        ("config.json", {"talker_config__codec_language_id": {"english": 10**6}}, "english.*1000000"),
+        ("config.json", {"talker_config__num_code_groups": 3}, "num_code_groups|num_quantizers"),
+        ("config.json", {"talker_config__hidden_size": 32}, "shape"),
+        (
+            "config.json",
+            {"talker_config__spk_id": {"eric": 9}, "talker_config__spk_is_dialect": {"eric": "klingon"}},
+            "spk_is_dialect.eric 'klingon'",
+        ),
+        ("generation_config.json", {"top_p": 2}, "top_p"),
+    ],
+)
+def test_a_configuration_that_does_not_fit_is_named(folder, file, changes, says):
+    edit(folder, file, **changes)
+    assert re.search(says, message(folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("config.json", "config.json"),
+        (WEIGHTS, "model.safetensors"),
+        ("speech_tokenizer", "speech_tokenizer/config.json"),
+        ("speech_tokenizer/config.json", "speech_tokenizer/config.json"),
+        (CODEC, "speech_tokenizer/model.safetensors"),
+        ("vocab.json", "vocab.json"),
+        ("merges.txt", "merges.txt"),
+    ],
+)
+def test_a_missing_part_is_named(folder, name, says):
+    path = folder / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert says in message(folder)
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, CODEC])
+@pytest.mark.parametrize("kept", [0.0, 0.001, 0.5, 0.999])
+def test_a_half_downloaded_file_is_named(folder, name, kept):
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[: int(kept * len(content))])
+    assert name in message(folder)
+
+
+def test_a_pointer_of_git_lfs_is_named(folder):
+    (folder / WEIGHTS).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    assert "LFS" in message(folder)
+
+
+def test_weights_that_mlx_quantised_are_named(folder):
+    found = load_file(folder / WEIGHTS)
+    name = "talker.model.layers.0.self_attn.q_proj"
+    rows = len(found[f"{name}.weight"])
+    found[f"{name}.weight"] = torch.zeros(rows, 8, dtype=torch.int32)
+    found |= {f"{name}.{part}": torch.zeros(rows, 2) for part in ("scales", "biases")}
+    save_file(found, folder / WEIGHTS)
+    assert f"{name}.biases: the weights were quantised for MLX" in message(folder)
+
+
+def test_a_tuned_folder_is_accepted(folder):
+    """Any names of speakers, ids as lists, the section of the Base model without its tensors."""
+    found = load_file(folder / WEIGHTS)
+    kept = {name: tensor for name, tensor in found.items() if not name.startswith("speaker_encoder.")}
+    save_file(kept, folder / WEIGHTS)
+    edit(
+        folder,
+        "config.json",
+        tts_model_type="custom_voice",
+        talker_config__spk_id={"my_voice": [100]},
+        talker_config__spk_is_dialect={"my_voice": False},
+    )
+    source = Source(folder)
+    assert source.family.constants(source.config, source.family.options())["speakers"] == {"my_voice": 100}
+    assert not source.config.has_encoders

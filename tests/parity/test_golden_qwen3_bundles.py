@@ -1,0 +1,84 @@
+"""Traces of exported bundles of Qwen3-TTS equal the official package. One seed gives one speech.
+
+`tools/golden_qwen3.py` runs all runs on every target, with all graphs lowered.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from parity.test_golden_qwen3 import BAR, DESIGN
+from support.golden_qwen3 import CASES, golden_bundle, misses, partly_lowered
+
+from runtime.opening import open_task
+from runtime.text_to_speech import TextToSpeech
+
+TALKER = ("embed_text", "embed_codes", "talker")  # the other graphs take minutes to lower
+FEW = ("sampled", "icl_short")  # drawn codes, and those of a recording
+TEXTS = ("Hello there.", "How are you today? I am well.", "Yes.")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Callable[[str], Path]:
+    """The ONNX bundle of a checkpoint; each is exported once."""
+    folder = tmp_path_factory.mktemp("golden")
+
+    def exported(name: str) -> Path:
+        golden_bundle(name, "onnx", folder / name)
+        return folder / name
+
+    return cache(exported)
+
+
+@pytest.mark.parametrize(("name", "run"), CASES)
+def test_a_run_of_the_official_package(folder, name, run, tmp_path):
+    assert misses(golden_bundle(name, "onnx", folder(name)).run(run, tmp_path)) == []
+
+
+def test_codec_and_encoders_of_the_official_package(folder):
+    assert misses(golden_bundle("base", "onnx", folder("base")).stages()) == []
+
+
+@pytest.mark.parametrize("target", ["executorch", "coreml"])
+def test_the_talker_of_other_targets_gives_runs_of_the_official_package(target, tmp_path):
+    golden = partly_lowered("base", target, TALKER, tmp_path)
+    with TemporaryDirectory() as inputs:
+        assert [misses(golden.run(run, Path(inputs))) for run in FEW] == [[]] * len(FEW)
+
+
+@pytest.fixture(scope="module", params=["speaker", "speaker with instruction", "design"])
+def mode(request, folder) -> tuple[TextToSpeech, dict]:
+    """A task, and what a request of this mode needs."""
+    described = {"instruct": DESIGN}
+    name, options = {
+        "speaker": ("custom_voice", {"voice": "ryan"}),
+        "speaker with instruction": ("custom_voice", {"voice": "ryan"} | described),
+        "design": ("voice_design", described),
+    }[request.param]
+    return open_task(TextToSpeech, folder(name)), {**options, "seed": 3, "max_frames": 5}
+
+
+def test_speech_of_one_seed_is_equal_streamed_whole_and_in_a_batch(mode):
+    """In every mode. The codec's convolutions sum in another order for other lengths."""
+    speech, options = mode
+    found: list[list[np.ndarray]] = [[] for _ in TEXTS]
+    for index, samples in speech.speak_all(TEXTS, slots=len(TEXTS), **options):
+        found[index].append(samples)
+    for text, pieces in zip(TEXTS, found, strict=True):
+        streamed = list(speech.speak(text, chunk_frames=1, **options))
+        assert len(streamed) > 1
+        whole = np.concatenate(list(speech.speak(text, chunk_frames=5, **options)))
+        for other in (streamed, pieces):
+            np.testing.assert_allclose(np.concatenate(other), whole, atol=BAR)
+
+
+def test_another_seed_or_instruction_gives_other_speech(mode):
+    speech, options = mode
+    first = np.concatenate(list(speech.speak(TEXTS[0], **options)))
+    for changes in ({"seed": 4}, {"instruct": "Very happy."}):
+        other = np.concatenate(list(speech.speak(TEXTS[0], **options | changes)))
+        assert other.shape != first.shape or not np.allclose(other, first, atol=BAR)

@@ -1,0 +1,153 @@
+"""Faults that were planted in Qwen3-TTS change what the official package gives."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from parity.test_golden_qwen3 import BAR, Opened, open_golden, prompt_of
+from support.codec_faults import WRONG_VALUES, drop_a_state
+from torch import nn
+
+from model.qwen3_tts.codec import CodecDecoder
+from runtime.families.qwen3_tts.decoder import SpeechDecoder
+from runtime.families.qwen3_tts.prompt import PromptEmbedder
+from runtime.sampler import SamplerSettings
+
+
+@pytest.fixture
+def base() -> Opened:
+    return open_golden("base")
+
+
+def predicted(opened: Opened) -> np.ndarray:
+    """Codes that the predictor gives after the reference's hidden values."""
+    reference = opened.reference
+    decoder = SpeechDecoder(opened.engine.stream(), opened.constants)
+    found = []
+    for hidden, codes in zip(reference["xvector_hidden"], reference["xvector_codes"], strict=True):
+        decoder.hidden = hidden
+        found.append(decoder.predict(int(codes[0]))[0])
+    return np.array(found)
+
+
+@torch.no_grad()
+def decoded(opened: Opened, codec: CodecDecoder, frames: int = 12) -> float:
+    """Distance of the samples that `codec` decodes from the reference's, in steps of one frame."""
+    codes, states, pieces = opened.reference["codec_codes"][:frames], opened.codec_states(1), []
+    for index, frame in enumerate(codes):
+        part = torch.from_numpy(frame[None, None]).long()
+        audio, *states = codec(part, torch.tensor([index]), *states)
+        pieces.append(audio[0].numpy())
+    samples = np.concatenate(pieces)
+    return float(np.abs(samples - opened.reference["codec_audio"][: len(samples)]).max())
+
+
+@contextmanager
+def replaced(module: nn.Module, name: str, value: object) -> Iterator[None]:
+    """Sets an attribute of a module, and restores it."""
+    kept = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, kept)
+
+
+def swapped(modules: nn.ModuleList, first: int, second: int) -> nn.ModuleList:
+    parts = list(modules)
+    parts[first], parts[second] = parts[second], parts[first]
+    return nn.ModuleList(parts)
+
+
+@pytest.mark.parametrize("name", ["heads", "tables"])
+def test_heads_and_tables_of_the_predictor_in_another_order(base, name):
+    predictor, expected = base.modules["code_predictor"], base.reference["xvector_codes"]
+    assert predicted(base).tolist() == expected.tolist()
+    with replaced(predictor, name, swapped(getattr(predictor, name), 3, 4)):
+        assert predicted(base).tolist() != expected.tolist()
+
+
+@pytest.mark.parametrize("fault", [*WRONG_VALUES, drop_a_state])
+def test_a_fault_of_the_codec(base, fault):
+    """SnakeBeta, the halves and tables of the quantiser, and the state of a transposed convolution."""
+    assert decoded(base, base.codec) < BAR
+    faulty = deepcopy(base.codec)
+    fault(faulty)
+    assert decoded(base, faulty) > BAR
+
+
+def test_the_projections_of_the_halves_of_the_quantiser_exchanged(base):
+    """Each half has its own projection."""
+    weights = base.root.speech_tokenizer.decoder
+    first, rest = weights.quantizer.rvq_first, weights.quantizer.rvq_rest
+    own = first.output_proj
+    with replaced(first, "output_proj", rest.output_proj), replaced(rest, "output_proj", own):
+        books = torch.cat([first.folded(), rest.folded()])
+    faulty = deepcopy(base.codec)
+    faulty.books = nn.Buffer(books.flatten(0, 1), persistent=False)
+    assert decoded(base, faulty) > BAR
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_codes_embedded_with_the_table_of_the_next_book(base, step):
+    """Each book but the first, which has another size."""
+    embedding, run = base.modules["embed_codes"], "xvector"
+    assert spoken(base, run) == base.reference[f"{run}_codes"].tolist()
+    first, *others = embedding.tables
+    moved = nn.ModuleList([first, *others[step:], *others[:step]])
+    with replaced(embedding, "tables", moved):
+        assert spoken(base, run) != base.reference[f"{run}_codes"].tolist()
+
+
+def spoken(opened: Opened, run: str, **changes) -> list[list[int]]:
+    """Codes of a greedy run, whose decoder has other constants or settings."""
+    settings = changes.pop("settings", SamplerSettings(repetition_penalty=1.05))
+    constants = opened.constants.model_copy(update=changes)
+    rows = PromptEmbedder(opened.engine.stream(), constants).rows(prompt_of(opened, opened.name, run))
+    sampling = replace(opened.constants.sampling, first=settings, others=SamplerSettings())
+    decoder = SpeechDecoder(opened.engine.stream(), constants, sampling)
+    decoder.start(rows)
+    found = []
+    for _ in range(12):
+        codes = decoder.frame()
+        if codes is None:
+            break
+        found.append(codes.tolist())
+        decoder.step(codes)
+    return found
+
+
+@pytest.mark.parametrize("run", ["dialect_auto", "dialect_chinese"])
+def test_the_language_of_a_dialect_ignored(run):
+    opened = open_golden("custom_voice")
+    expected = opened.reference[f"{run}_codes"].tolist()
+    assert spoken(opened, run) == expected
+    assert spoken(opened, run, dialects={}) != expected
+
+
+def test_the_end_not_masked(base, monkeypatch):
+    """At frame 0 it would win."""
+    assert spoken(base, "xvector") == base.reference["xvector_codes"].tolist()
+    with monkeypatch.context() as patch:
+        patch.setattr("runtime.families.qwen3_tts.decoder.LEAST_FRAMES", 0)
+        assert spoken(base, "xvector") == []
+
+
+def test_the_penalty_left_out_or_over_all_codes_of_a_frame(base, monkeypatch):
+    run = "icl_nonstreaming"
+    expected = base.reference[f"{run}_codes"].tolist()
+    assert spoken(base, run) == expected
+    assert spoken(base, run, settings=SamplerSettings()) != expected
+    step = SpeechDecoder.step
+
+    def remember_all(decoder: SpeechDecoder, codes: np.ndarray) -> np.ndarray:
+        fed = step(decoder, codes)
+        decoder._first_codes.extend(codes[1:].tolist())
+        return fed
+
+    monkeypatch.setattr(SpeechDecoder, "step", remember_all)
+    assert spoken(base, run) != expected

@@ -1,0 +1,102 @@
+"""The six graphs of `--split six` give the runs of the official package, in eager."""
+
+import json
+from functools import cache
+
+import numpy as np
+import pytest
+from parity.test_golden_qwen3 import BAR, CASES, GOLDEN, SAMPLED, open_golden, prompt_of
+from support.golden_qwen3 import request_of
+
+from bundle.errors import IntegrityError
+from bundle.manifest import ExportRequest
+from export.model import Model
+from export.resolve import Source, resolve
+from export.verify.eager import EagerEngine
+from runtime.engines.base import Arrays, Stream
+from runtime.families.qwen3_tts.decoder import SpeechDecoder
+from runtime.families.qwen3_tts.prompt import PromptEmbedder
+from runtime.families.qwen3_tts.six import SixGraphStream, standard_stream
+from runtime.families.qwen3_tts.trace import TRACE
+
+FRAMES = 125  # of a call of the speech decoder
+SAMPLES = 1920
+
+
+@cache
+def engine(name: str) -> EagerEngine:
+    resolved = resolve(Source(GOLDEN / name), ExportRequest(options={"split": "six"}))
+    model = Model(resolved, "BSHD")
+    return EagerEngine(model.components, model.module, "BSHD")
+
+
+def stream(name: str) -> SixGraphStream:
+    found = standard_stream(engine(name).stream(), open_golden(name).constants)
+    assert isinstance(found, SixGraphStream)
+    return found
+
+
+def traced(name: str, run: str) -> Arrays:
+    opened, inputs = open_golden(name), {"request": np.array(json.dumps(request_of(name, run)))}
+    if name == "base":
+        inputs["ref_pcm"] = opened.reference["ref_pcm"]
+    if run in SAMPLED:
+        inputs |= {f"noise_{part}": opened.reference[f"{run}_noise_{part}"] for part in ("c0", "cp")}
+    files = [GOLDEN / name / file for file in ("vocab.json", "merges.txt", "tokenizer_config.json")]
+    return TRACE.run(engine(name), opened.constants, inputs, False, files)
+
+
+@pytest.mark.parametrize(("name", "run"), CASES)
+def test_a_run_of_the_official_package(name, run):
+    found, reference = traced(name, run), open_golden(name).reference
+    assert found["codes"].tolist() == reference[f"{run}_codes"].tolist()
+    for key, bar in (("prefill", 1e-5), ("trailing", 1e-5), ("hidden", BAR), ("audio", BAR)):
+        if f"{run}_{key}" in reference:
+            assert np.abs(found[key] - reference[f"{run}_{key}"]).max() < bar, key
+
+
+def decoded(codes: np.ndarray, size: int, opened: Stream | None = None) -> np.ndarray:
+    """Samples of calls of `size` frames each."""
+    decoder = SpeechDecoder(opened or stream("base"), open_golden("base").constants)
+    return np.concatenate([decoder.decode(codes[at : at + size]) for at in range(0, len(codes), size)])
+
+
+def test_the_windows_of_the_speech_decoder_do_not_depend_on_the_calls():
+    config = open_golden("base").config.codec.decoder_config
+    shape = (FRAMES + 110, 16)  # more than one window, and more than begins with the next one
+    codes = np.random.default_rng(0).integers(0, config.codebook_size, shape)
+    expected = decoded(codes, len(codes), open_golden("base").engine.stream())
+    whole = decoded(codes, len(codes))
+    for size in (1 + FRAMES // 2, FRAMES + 1):
+        np.testing.assert_array_equal(decoded(codes, size), whole)
+    first = slice(FRAMES * SAMPLES)
+    assert np.abs(whole[first] - expected[first]).max() < BAR
+    # a window has less context than the whole speech, so its samples are near and not equal
+    rest = slice(FRAMES * SAMPLES, len(whole))
+    error = np.sqrt(np.mean((whole[rest] - expected[rest]) ** 2) / np.mean(expected[rest] ** 2))
+    assert 0 < error < 0.1
+
+
+def test_a_prefix_of_a_prompt_is_taken_from_saved_rows():
+    opened = open_golden("base")
+    rows = PromptEmbedder(stream("base"), opened.constants).rows(prompt_of(opened, "base", "xvector"))
+    first = SpeechDecoder(stream("base"), opened.constants)
+    saved = first.start_with_prefix(rows, None)
+    assert {name: array.shape for name, array in saved.items()} == first.stream.row_shapes(rows.fixed)
+    second = SpeechDecoder(stream("base"), opened.constants)
+    second.start_with_prefix(rows, saved)
+    np.testing.assert_array_equal(second.hidden, first.hidden)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"n_codebooks": 4}, "audio_codes has shape"),
+        ({"dim": 9}, "hidden_states has shape"),
+        ({"other_codes": 7}, "all_logits has shape"),
+    ],
+)
+def test_components_that_do_not_fit_the_constants_are_refused(changes, says):
+    constants = open_golden("base").constants.model_copy(update=changes)
+    with pytest.raises(IntegrityError, match=says):
+        standard_stream(engine("base").stream(), constants)

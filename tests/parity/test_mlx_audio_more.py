@@ -1,0 +1,183 @@
+"""mlx-audio runs converted folders: its own loaders, codes, the variants of Qwen3-TTS and all integers.
+
+MLX runs on the processor, in float32.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx.utils import tree_flatten
+from mlx_audio.tts.models.qwen3_tts import qwen3_tts
+from mlx_audio.tts.models.qwen3_tts.config import (
+    Qwen3TTSTokenizerConfig,
+    Qwen3TTSTokenizerDecoderConfig,
+    Qwen3TTSTokenizerEncoderConfig,
+    filter_dict_for_dataclass,
+)
+from mlx_audio.tts.models.qwen3_tts.speech_tokenizer import Qwen3TTSSpeechTokenizer
+from mlx_audio.tts.utils import load_model
+
+from export.__main__ import main as export
+from model.families import open_family
+from model.layouts import stored_tensors
+from model.stored_weights import StoredWeights
+from model.synthetic.checkpoint import embedded_default
+
+GOLDEN = Path(__file__).parent / "golden"
+VOXTRAL, QWEN = GOLDEN / "voxtral_tts" / "checkpoint", GOLDEN / "qwen3_tts"
+CODEC = "speech_tokenizer."  # prefix of the names of its tensors
+BAR = 1e-4  # as in test_mlx_audio.py
+pytestmark = pytest.mark.slow
+mx.set_default_device(mx.cpu)
+
+
+def convert(source: Path, out: Path, *options: str) -> Path:
+    assert export(["convert", str(source), str(out), "--to", "mlx", *options]) == 0
+    return out
+
+
+def near(found: mx.array, expected: np.ndarray) -> None:
+    values = np.array(found.astype(mx.float32))
+    assert values.shape == expected.shape
+    assert np.abs(values - expected).max() < BAR * max(1, np.abs(expected).max())
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    """Replaces mlx-audio's guess of layouts, which is wrong for the few channels of the golden checkpoints.
+    The speaker encoder is in MLX's layout, the speech tokenizer as published.
+    """
+    monkeypatch.setattr(qwen3_tts.Model, "sanitize", staticmethod(dict))
+    monkeypatch.setattr(qwen3_tts, "check_array_shape_qwen3", lambda array: False)
+
+
+@pytest.fixture(scope="module")
+def voxtral(tmp_path_factory) -> Path:
+    return convert(VOXTRAL, tmp_path_factory.mktemp("mlx") / "voxtral_tts", "--dtype", "f32")
+
+
+def test_the_loader_of_mlx_audio_opens_voxtral_tts(voxtral):
+    """Strictly: every tensor of the model, and no other."""
+    model, reference = load_model(voxtral), np.load(GOLDEN / "voxtral_tts" / "reference.npz")
+    near(model.audio_tokenizer.decode(mx.array(reference["codec_codes"])), reference["audio"])
+    assert sorted(model._voice_embedding_files) == ["fr_male", "neutral_female"]
+
+
+def test_acoustic_codes_of_voxtral_tts(voxtral, monkeypatch):
+    model, reference = load_model(voxtral), np.load(GOLDEN / "voxtral_tts" / "reference.npz")
+    noise = iter(reference["noise"])
+    monkeypatch.setattr(mx.random, "normal", lambda shape: mx.array(next(noise)).reshape(shape))
+    codes = model.acoustic_transformer.forward_batch(mx.array(reference["hidden"])[None])
+    assert codes[0].tolist() == reference["codes"].tolist()
+
+
+def test_the_loader_of_mlx_audio_opens_integers_of_voxtral_tts(tmp_path):
+    """Hidden states are those of the same weights as floats."""
+    packed = convert(VOXTRAL, tmp_path / "w4", "--quant", "w4", "--dtype", "f32")
+    assert export(["convert", str(packed), str(tmp_path / "back"), "--to", "published"]) == 0
+    floats = convert(tmp_path / "back", tmp_path / "floats")
+    ids = mx.array(np.load(GOLDEN / "voxtral_tts" / "reference.npz")["ids"])[None]
+    found, expected = (load_model(folder).language_model.model.model(ids) for folder in (packed, floats))
+    near(found, np.array(expected))
+
+
+def test_codes_of_the_encoder_of_qwen3_tts(narrow, tmp_path):
+    """A code is at least 1.3e-3 from a tie, and the encoder's states are within 1e-4."""
+    model = load_model(convert(QWEN / "base", tmp_path / "out", "--dtype", "f32"))
+    reference = np.load(QWEN / "base.npz")
+    for name in ("ref", "short"):
+        samples = mx.array(reference[f"{name}_pcm"].astype(np.float32) / 32768)[None, None]
+        codes = model.speech_tokenizer.encode(samples)
+        assert codes[0].T.tolist() == reference[f"{name}_codes"].tolist()
+
+
+@pytest.mark.parametrize(("name", "run"), [("custom_voice", "speaker"), ("voice_design", "design")])
+def test_variants_of_qwen3_tts(narrow, tmp_path, name, run):
+    """The talker of 1.7B, whose predictor has a projection, over a whole run; and the audio of its codes."""
+    model = load_model(convert(QWEN / name, tmp_path / "out", "--dtype", "f32"))
+    reference = np.load(QWEN / f"{name}.npz")
+    prefill, inputs, codes = (reference[f"{run}_{key}"] for key in ("prefill", "inputs", "codes"))
+    logits, hidden = model.talker(mx.array(np.concatenate((prefill, inputs)))[None])
+    near(hidden[0, len(prefill) - 1 : -1], reference[f"{run}_hidden"])
+    near(logits[0, len(prefill) - 1 :], reference[f"{run}_logits"])
+    for state, frame, scores in zip(
+        reference[f"{run}_hidden"], codes, reference[f"{run}_cp_logits"], strict=True
+    ):
+        near(predictor_logits(model.talker, state, frame), scores)
+    near(model.speech_tokenizer.decoder(mx.array(codes.T)[None])[0, 0], reference[f"{run}_audio"])
+
+
+def predictor_logits(talker, hidden: np.ndarray, codes: np.ndarray) -> mx.array:
+    """Logits of the codes of a frame but the first, each behind the codes before it."""
+    predictor, rows = talker.code_predictor, list[mx.array]()
+    cache = predictor.make_cache()
+    first = talker.get_input_embeddings()(mx.array(codes[None, :1]))
+    x = mx.concatenate((mx.array(hidden)[None, None], first), axis=1)
+    for index, table in enumerate(predictor.codec_embedding):
+        logits, cache, _ = predictor(x, cache=cache, generation_step=index)
+        rows.append(logits[0, -1])
+        x = table(mx.array(codes[None, index + 1 : index + 2]))
+    return mx.stack(rows)
+
+
+@pytest.mark.parametrize("size", ["0.6b", "1.7b"])
+def test_the_layout_guess_of_mlx_audio_is_right_at_the_published_widths(size):
+    """Its loaders give each tensor of a converted folder the shape that its modules have."""
+    family = open_family("qwen3_tts")
+    config = family.synthetic.documents(size)["config.json"]
+    root = family.build_root(family.parse_config(family.synthetic.config(size), size))
+    weights = {
+        name: mx.zeros(stored.mlx_shape if family.mlx.is_reordered(name) else stored.shape)
+        for name, stored in stored_tensors(root).items()
+    }  # MLX makes no value before it is needed
+    codec = {name.removeprefix(CODEC): weights.pop(name) for name in list(weights) if name.startswith(CODEC)}
+    model = qwen3_tts.Model(qwen3_tts.ModelConfig.from_dict(config))
+    assert shapes(qwen3_tts.Model.sanitize(weights)) == shapes(dict(tree_flatten(model.parameters())))
+    expected = shapes(dict(tree_flatten(codec_model(family.synthetic.documents(size)).parameters())))
+    found = shapes(Qwen3TTSSpeechTokenizer.sanitize(codec))
+    assert set(found.items()) <= set(expected.items())
+    # the holder leaves out parts of the quantisers that decoding or encoding does not need
+    assert all(".quantizer." in name for name in expected.keys() - found.keys())
+
+
+def codec_model(documents: dict[str, Any]) -> Qwen3TTSSpeechTokenizer:
+    """mlx-audio's speech tokenizer, as its loader makes it."""
+    document = documents["speech_tokenizer/config.json"]
+    sections = {
+        name: kind(**filter_dict_for_dataclass(kind, document[name]))
+        for name, kind in (
+            ("encoder_config", Qwen3TTSTokenizerEncoderConfig),
+            ("decoder_config", Qwen3TTSTokenizerDecoderConfig),
+        )
+    }
+    return Qwen3TTSSpeechTokenizer(Qwen3TTSTokenizerConfig(**sections))
+
+
+@pytest.mark.parametrize(
+    ("name", "quant", "kinds"),
+    [
+        ("voxtral_tts", "w8", {(8, 32), (8, 64), (8, 128)}),
+        ("voxtral_realtime", "w4g128", {(4, 128), (8, 32)}),
+        ("qwen3_tts", "w4g128", {(4, 128), (8, 32), (8, 64), (8, 128)}),
+        ("qwen3_tts", "w8g128", {(8, 128)}),
+    ],
+)
+def test_integers_are_those_that_mlx_dequantises(name, quant, kinds, tmp_path):
+    folder = convert(embedded_default(name), tmp_path / "out", "--quant", quant)
+    weights = mx.load(str(folder / "model.safetensors"))
+    family = open_family(name)
+    source = StoredWeights(folder, family, family.config_of(folder))
+    packed = {key: found for key, found in source.tensors.items() if found.bits}
+    assert {(found.bits, found.group) for found in packed.values()} == kinds
+    for key, found in packed.items():
+        path = found.name.removesuffix(".weight")
+        parts = (weights[path + end] for end in (".weight", ".scales", ".biases"))
+        expected = mx.dequantize(*parts, group_size=found.group, bits=found.bits)
+        np.testing.assert_array_equal(source.tensor(key).float(), np.array(expected.astype(mx.float32)))
+
+
+def shapes(weights: dict[str, mx.array]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in weights.items()}

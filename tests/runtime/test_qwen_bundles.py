@@ -1,0 +1,104 @@
+"""Speech of exported Qwen3-TTS bundles on every target: streamed, whole, batched, and with voices."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from bundle.errors import UsageError
+from runtime.engines.base import EngineOptions
+from runtime.opening import open_task
+from runtime.text_to_speech import TextToSpeech
+from voxport.__main__ import main as voxport
+
+TARGETS = ("onnx", "executorch", "coreml")
+RATE, SECONDS = 24_000, 1.2
+TEXTS = ("Hello there.", "How are you today? I am well.", "Yes.")
+CLOSE = 1e-4  # codec convolutions sum in another order for other lengths; the design's bar of one target
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory) -> Path:
+    """A sound whose pitch rises and falls."""
+    path = tmp_path_factory.mktemp("recording") / "anna.wav"
+    time = np.arange(int(SECONDS * RATE)) / RATE
+    wave = 0.3 * np.sin(2 * np.pi * (180 * time + 4 * np.sin(3 * time))) * (0.6 + 0.4 * np.sin(9 * time))
+    soundfile.write(path, wave, RATE)
+    return path
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def speech(request, qwen_bundles) -> TextToSpeech:
+    """Core ML without rounding to half precision, which differs from chunk to chunk."""
+    options = EngineOptions(compute_precision="float32" if request.param == "coreml" else None)
+    return open_task(TextToSpeech, qwen_bundles / request.param, options)
+
+
+@pytest.fixture(scope="module", params=["vector", "transcript"])
+def voice(request, speech, recording, tmp_path_factory) -> Path:
+    """A voice that is a vector only, and one that continues its recording."""
+    path = tmp_path_factory.mktemp("voice") / f"{request.param}.safetensors"
+    transcript = "How are you?" if request.param == "transcript" else None
+    path.write_bytes(speech.make_voice(recording, transcript))
+    return path
+
+
+def whole(speech: TextToSpeech, text: str, **options) -> np.ndarray:
+    return np.concatenate(list(speech.speak(text, max_frames=6, **options)))
+
+
+def test_streamed_speech_is_that_in_one_piece(speech, voice):
+    options = {"voice": str(voice), "seed": 4}
+    pieces = list(speech.speak(TEXTS[0], max_frames=6, chunk_frames=1, **options))
+    assert {len(piece) for piece in pieces} == {speech.samples_per_frame}
+    found, expected = np.concatenate(pieces), whole(speech, TEXTS[0], chunk_frames=6, **options)
+    assert found.shape == expected.shape and np.abs(expected).max() > 0.01
+    np.testing.assert_allclose(found, expected, atol=CLOSE)
+
+
+def test_texts_in_a_batch_give_the_speech_of_each_alone(speech, voice):
+    options = {"voice": str(voice), "seed": 5, "max_frames": 5}
+    found: list[list[np.ndarray]] = [[] for _ in TEXTS]
+    for index, samples in speech.speak_all(TEXTS, slots=3, **options):
+        found[index].append(samples)
+    for text, pieces in zip(TEXTS, found, strict=True):
+        expected = np.concatenate(list(speech.speak(text, **options)))
+        assert np.concatenate(pieces).shape == expected.shape
+        np.testing.assert_allclose(np.concatenate(pieces), expected, atol=CLOSE)
+
+
+def test_sampling_settings_reach_the_model(speech, voice):
+    greedy = {"temperature": 0, "sub_temperature": 0}
+    first, second = (whole(speech, TEXTS[0], voice=str(voice), seed=seed, sampling=greedy) for seed in (1, 2))
+    np.testing.assert_array_equal(first, second)  # the seed draws nothing
+    drawn = whole(speech, TEXTS[0], voice=str(voice), seed=1)
+    assert drawn.shape != first.shape or not np.allclose(drawn, first, atol=CLOSE)
+
+
+def test_both_kinds_of_voice_differ(speech, recording, tmp_path):
+    for name, transcript in (("a", None), ("b", "How are you?")):
+        (tmp_path / f"{name}.safetensors").write_bytes(speech.make_voice(recording, transcript))
+    first, second = (
+        whole(speech, TEXTS[0], voice=str(tmp_path / f"{name}.safetensors")) for name in ("a", "b")
+    )
+    assert first.shape != second.shape or not np.allclose(first, second, atol=CLOSE)
+
+
+def test_what_a_base_model_does_not_take(speech, voice):
+    with pytest.raises(UsageError, match="instruct: a Base model"):
+        list(speech.speak("Hi.", voice=str(voice), instruct="Happy."))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_voice_of_the_user_speaks_by_its_name(qwen_bundles, recording, target, tmp_path, capsys):
+    bundle = str(qwen_bundles / target)
+    assert voxport(["voice", "add", "anna", str(recording), "--bundle", bundle]) == 0
+    assert "anna" in capsys.readouterr().out
+    assert voxport(["voices", bundle]) == 0
+    assert "anna" in capsys.readouterr().out
+    out = tmp_path / "out.wav"
+    arguments = ["say", "Hi.", "--voice", "anna", "--max-frames", "3", "--bundle", bundle, "-o", str(out)]
+    assert voxport(arguments) == 0
+    assert soundfile.info(str(out)).frames <= 3 * 1920

@@ -1,0 +1,84 @@
+"""Speech that repeats itself or stays silent is stopped; speech with pauses and held sounds is not."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from runtime.batching import Status
+from runtime.runaway import FRAMES, LONGEST_PERIOD
+from runtime.text_to_speech import SpeechRequest
+from runtime.utterance import SpokenFrames
+
+SAMPLES, BOOKS = 8, 4  # of a frame
+
+
+class Codec:
+    """Samples of a frame are as loud as its code 0."""
+
+    has_room = True
+
+    def decode(self, codes: np.ndarray) -> np.ndarray:
+        return np.repeat(codes[:, 0] / 1000, SAMPLES).astype(np.float32)
+
+
+def run(
+    frames: Iterable[np.ndarray], budget: float | None = 100.0, chunk: int = 1
+) -> tuple[Status | None, int]:
+    """The final status, and the number of frames until then."""
+    request = SpeechRequest("a", budget=budget, chunk_frames=chunk)
+    spoken, count = SpokenFrames(Codec(), request, lambda text: 100), 0
+    for codes in frames:
+        count += 1
+        if final := spoken.push(codes).final:
+            return final, count
+    return None, count
+
+
+def speech(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(100, 900, (count, BOOKS))
+
+
+def cycle(period: int, count: int) -> np.ndarray:
+    return np.resize(speech(period, 1), (count, BOOKS))
+
+
+@pytest.mark.parametrize("period", [1, 2, 5, LONGEST_PERIOD])
+def test_a_cycle_of_whole_frames_is_stopped(period):
+    frames = np.concatenate((speech(20), cycle(period, 200)))
+    assert run(frames) == (Status.REPETITION, 20 + period + FRAMES)
+
+
+def test_a_cycle_with_noise_in_it_is_not():
+    frames = cycle(3, 200)
+    frames[FRAMES // 2 :: FRAMES // 2, -1] += 1  # one code of a frame
+    assert run(frames)[0] is None
+
+
+def test_a_longer_cycle_is_not_and_neither_is_the_first_code_alone():
+    assert run(cycle(LONGEST_PERIOD + 1, 300))[0] is None
+    frames = speech(200)
+    frames[:, 0] = 500
+    assert run(frames)[0] is None
+
+
+@pytest.mark.parametrize("chunk", [1, 5])
+def test_silence_is_stopped_where_its_samples_are_made(chunk):
+    frames = speech(20 + 100)
+    frames[20:, 0] = 0
+    assert run(frames, chunk=chunk) == (Status.SILENCE, 20 + FRAMES)
+
+
+def test_a_pause_is_not():
+    frames = speech(300)
+    frames[20 : 20 + FRAMES - 1, 0] = 0
+    frames[100 : 100 + FRAMES - 1, 0] = 3  # -50.5 dB
+    frames[200 : 200 + FRAMES, 0] = 4  # -48 dB
+    assert run(frames)[0] is None
+
+
+def test_without_a_budget_nothing_is_stopped():
+    assert run(cycle(1, 300), budget=None)[0] is None
+    silent = speech(300)
+    silent[:, 0] = 0
+    assert run(silent, budget=None)[0] is None

@@ -1,0 +1,292 @@
+"""Sampling settings of a request: what each does, in every way of speaking, and what is refused."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from support.faulty_engines import BatchedStreams, Engines, FaultyStream, no_fault
+from support.prefixes import own_prefixes
+from support.speech_tasks import ToyVoxtral, qwen_engines, qwen_task
+from toy_speech import CONSTANTS
+
+from bundle.errors import UsageError
+from runtime.batching import BatchedDecoder
+from runtime.engines.base import Stream
+from runtime.families.qwen3_tts.builder import Voice
+from runtime.families.qwen3_tts.constants import Constants
+from runtime.families.qwen3_tts.prompt import Prompt
+from runtime.families.qwen3_tts.task import SpeechSlots
+from runtime.families.qwen3_tts.voices import model_digest, voice_content
+from runtime.families.voxtral_tts.prompt import PromptBuilder
+from runtime.sampling import SAMPLING
+from runtime.text_to_speech import SpeechRequest
+from voxport.__main__ import main as voxport
+
+GREEDY = {"temperature": 0, "sub_temperature": 0}
+FRAMES = 6
+NEW = {
+    "temperature": 0.5,
+    "top_k": 7,
+    "top_p": 0.25,
+    "repetition_penalty": 2.0,
+    "sub_temperature": 0.75,
+    "sub_top_k": 9,
+    "sub_top_p": 0.125,
+}
+
+
+@pytest.fixture(scope="module")
+def engines() -> Engines:
+    return qwen_engines()
+
+
+@pytest.fixture(scope="module")
+def constants(engines) -> Constants:
+    """The tiny model's. It gives every setting a default that none of the tests asks for."""
+    found: Constants = engines.constants
+    return found
+
+
+class Spoken:
+    """Requests that are spoken in the slots of one decoder, by eager: samples and codes of each."""
+
+    def __init__(self, engines: Engines, requests: list[SpeechRequest], slots: int = 1):
+        self.codes: list[np.ndarray] = []  # int64 [slots, K] of each call of the code predictor
+        make = lambda: FaultyStream(engines.eager.stream(), no_fault)
+        stream: Stream = BatchedStreams(make, slots, self._keep)
+        decoder = BatchedDecoder(
+            SpeechSlots(stream, engines.constants, partial(prompt_of, engines), own_prefixes())
+        )
+        pieces = {decoder.submit(request): [np.zeros(0, np.float32)] for request in requests}
+        for ticket, samples in decoder.run():
+            pieces[ticket].append(samples)
+        self.samples = [np.concatenate(found) for found in pieces.values()]
+
+    def _keep(self, stream, component, inputs, outputs) -> None:
+        if component == "code_predictor" and outputs:
+            self.codes.append(outputs["chosen"].copy())
+
+
+def prompt_of(engines: Engines, request: SpeechRequest) -> Prompt:
+    generator = np.random.default_rng(len(request.text))
+    vector = generator.standard_normal(engines.constants.dim, dtype=np.float32)
+    return Prompt(generator.integers(0, 200, len(request.text)), 10, "english", vector)
+
+
+def codes(engines: Engines, seed: int = 1, chunk_frames: int = 2, **sampling: float) -> np.ndarray:
+    """Codes int64 [T, K] of a text that is spoken alone."""
+    options = {"seed": seed, "chunk_frames": chunk_frames, "max_frames": FRAMES, "budget": None}
+    found = Spoken(engines, [SpeechRequest("aaaa", sampling=sampling or None, **options)])
+    return np.concatenate(found.codes)
+
+
+def test_the_help_lists_the_settings_of_a_request():
+    assert NEW.keys() == SAMPLING.keys()
+
+
+@pytest.mark.parametrize("name", SAMPLING)
+def test_a_setting_replaces_the_default_of_the_model_and_no_other(constants, name):
+    part, setting = ("others", name[4:]) if name.startswith("sub_") else ("first", name)
+    found, default = constants.sampling_with({name: NEW[name]}), constants.sampling
+    changed = replace(getattr(default, part), **{setting: NEW[name]})
+    assert changed != getattr(default, part)
+    assert found == replace(default, **{part: changed})
+
+
+def test_all_settings_at_once(constants):
+    found = constants.sampling_with(NEW)
+    assert (found.first.temperature, found.first.top_k, found.first.top_p) == (0.5, 7, 0.25)
+    assert (found.others.temperature, found.others.top_k, found.others.top_p) == (0.75, 9, 0.125)
+    assert (found.first.repetition_penalty, found.others.repetition_penalty) == (2, 1)
+    assert constants.sampling_with({}) == constants.sampling
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("temperature", -0.1, "greater than or equal to 0"),
+        ("temperature", float("nan"), ""),
+        ("temperature", float("inf"), ""),
+        ("temperature", 1e-4, "expected 0, or at least 0.001"),
+        ("sub_temperature", -1, "greater than or equal to 0"),
+        ("sub_temperature", 1e-40, "expected 0, or at least 0.001"),  # infinite logits in float32
+        ("top_k", -1, "greater than or equal to 0"),
+        ("top_k", 1.5, "integer"),
+        ("top_k", float("inf"), "finite"),
+        ("sub_top_k", float("nan"), "finite"),
+        ("sub_top_k", 10**400, "less than or equal to"),
+        ("top_p", 0, "greater than 0"),
+        ("top_p", 1.01, "less than or equal to 1"),
+        ("sub_top_p", 0, "greater than 0"),
+        ("repetition_penalty", 0, "greater than 0"),
+        ("repetition_penalty", 1e9, "less than or equal to 100"),
+    ],
+)
+def test_a_wrong_value_is_named(engines, name, value, says):
+    with pytest.raises(UsageError, match=f"^{name} {value}: .*{says}"[:200]) as caught:
+        next(qwen_task(engines).speak("Fine.", sampling={"top_p": 0.5, name: value}))
+    assert caught.value.field == name
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"warmth": 1},
+        {"sub_repetition_penalty": 1.1},
+        {"others_top_k": 5},
+        {"temperature": "hot"},
+        {"temperature": True},
+        {"temperature": None},
+        {3: 3},
+        [("temperature", 1)],
+        "temperature",
+        0.9,
+    ],
+)
+def test_a_request_takes_numbers_of_known_names(sampling):
+    with pytest.raises(UsageError, match=r"^sampling .*: expected") as caught:
+        SpeechRequest("Fine.", sampling=sampling)
+    assert caught.value.field == "sampling"
+
+
+@pytest.mark.parametrize("name", SAMPLING)
+def test_a_model_that_draws_no_codes_refuses_every_setting(name):
+    with pytest.raises(UsageError, match=f"^{name}: this model draws no codes") as caught:
+        next(ToyVoxtral().speak("Fine.", sampling={name: NEW[name]}))
+    assert caught.value.field == name
+
+
+def builder() -> PromptBuilder:
+    component = SimpleNamespace(signature=SimpleNamespace(capacity=8))
+    return PromptBuilder(SimpleNamespace(component=lambda name: component), None, CONSTANTS)
+
+
+def test_a_submitted_request_of_such_a_model_is_refused():
+    with pytest.raises(UsageError, match="this model draws no codes"):
+        builder().build(SpeechRequest("Fine.", sampling=GREEDY))
+
+
+def test_temperature_0_ignores_the_seed(engines):
+    np.testing.assert_array_equal(codes(engines, 1, **GREEDY), codes(engines, 2, **GREEDY))
+    assert not np.array_equal(codes(engines, 1), codes(engines, 2))
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"top_k": 1, "sub_top_k": 1},
+        {"top_p": 1e-6, "sub_top_p": 1e-6},
+        {"temperature": 1e-3, "sub_temperature": 1e-3},
+        {"temperature": 0, "sub_top_k": 1},
+    ],
+)
+def test_settings_that_leave_one_code_are_greedy(engines, sampling):
+    np.testing.assert_array_equal(codes(engines, **sampling), codes(engines, **GREEDY))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "is_first"), [({"temperature": 0}, True), ({"sub_temperature": 0}, False)]
+)
+def test_a_setting_is_of_the_first_code_or_of_the_others(engines, sampling, is_first):
+    """In the first frame, to which no other choice has led."""
+    found, drawn = codes(engines, **sampling)[0], codes(engines)[0]
+    assert (found[0] == drawn[0]) != is_first
+    if not is_first:
+        assert (found[1:] != drawn[1:]).any()
+
+
+def test_the_penalty_decides_how_often_first_codes_repeat(engines):
+    low, high = (len(set(codes(engines, **GREEDY, repetition_penalty=value)[:, 0])) for value in (0.01, 100))
+    assert low < high == FRAMES
+
+
+@pytest.mark.parametrize("sampling", [{}, GREEDY, NEW])
+def test_the_codes_do_not_depend_on_the_chunks(engines, sampling):
+    whole = codes(engines, chunk_frames=FRAMES, **sampling)
+    for size in (1, 4):
+        np.testing.assert_array_equal(codes(engines, chunk_frames=size, **sampling), whole)
+
+
+@pytest.mark.parametrize("slots", [2, 4])
+def test_each_slot_has_its_own_settings(engines, slots):
+    """Bit-identical to each request alone, because eager computes each slot separately."""
+    different = (
+        None,
+        GREEDY,
+        NEW,
+        {"sub_temperature": 0},
+        {"top_k": 3, "sub_top_p": 0.5},
+        {"temperature": 2},
+    )
+    texts = [
+        SpeechRequest("a" * 4, seed=1, sampling=sampling, max_frames=3 + index % 3, budget=None)
+        for index, sampling in enumerate(different)
+    ]
+    alone = [Spoken(engines, [text]).samples[0] for text in texts]
+    for found, expected in zip(Spoken(engines, texts, slots).samples, alone, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    firsts = {each[:1920].tobytes() for each in alone}
+    assert len(firsts) == len(alone)  # one seed and one text, so the settings make the difference
+
+
+def test_settings_are_those_of_the_time_of_the_request(engines):
+    sampling = dict(GREEDY)
+    slots = SpeechSlots(
+        engines.eager.stream(), engines.constants, partial(prompt_of, engines), own_prefixes()
+    )
+    fill = slots.prepare(SpeechRequest("aaaa", sampling=sampling))
+    sampling["temperature"] = -1
+    list(fill(0, lambda: 1000))
+
+
+@pytest.fixture
+def say(monkeypatch, tmp_path, capsys, engines):
+    """Runs `say` in `tmp_path` with a voice file. Returns the exit code, the output file and the error."""
+    monkeypatch.chdir(tmp_path)
+    task = qwen_task(engines)
+    vector = np.random.default_rng(0).standard_normal(engines.constants.dim, dtype=np.float32)
+    Path("voice.safetensors").write_bytes(voice_content(Voice(vector), model_digest(task.bundle)))
+
+    def run(*options: str, task=task) -> tuple[int, bytes, str]:
+        monkeypatch.setattr("runtime.opening.open_task", lambda *_: task)
+        fixed = ("--voice", "voice.safetensors", "--max-frames", "4", "--bundle", "none", "-o", "out.wav")
+        Path("out.wav").unlink(missing_ok=True)
+        code = voxport(["say", "Hi.", *fixed, *options])
+        errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("voxport: error")]
+        return code, Path("out.wav").read_bytes() if code == 0 else b"", "".join(errors)
+
+    return run
+
+
+def test_options_of_say_reach_the_model(say):
+    greedy = ("--temperature", "0", "--sub-temperature", "0")
+    first, second, drawn = say(*greedy, "--seed", "1"), say(*greedy, "--seed", "2"), say("--seed", "1")
+    assert first == second and first[0] == drawn[0] == 0 and first != drawn
+    names = [f"--{name.replace('_', '-')}" for name in NEW]
+    given = [part for name, value in zip(names, NEW.values(), strict=True) for part in (name, str(value))]
+    assert say(*given, "--seed", "1")[1] not in (first[1], drawn[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--temperature", "-1"), "--temperature -1.0: should be greater than or equal to 0"),
+        (("--sub-temperature", "nan"), "--sub-temperature nan: should be"),
+        (("--top-p", "0"), "--top-p 0.0: should be greater than 0"),
+        (("--sub-top-p", "2"), "--sub-top-p 2.0: should be less than or equal to 1"),
+        (("--top-k", "0.5"), "--top-k: expected an integer, found '0.5'"),
+        (("--sub-top-k", "-1"), "--sub-top-k: expected at least 0, found -1"),
+        (("--repetition-penalty", "0"), "--repetition-penalty 0.0: should be greater than 0"),
+    ],
+)
+def test_a_wrong_option_of_say_is_one_line(say, options, says):
+    code, _, error = say(*options)
+    assert code == 2 and says in error and not Path("out.wav").exists()
+
+
+def test_options_of_a_model_that_draws_nothing(say):
+    code, _, error = say("--sub-top-k", "4", task=ToyVoxtral())
+    assert code == 2 and "--sub-top-k: this model draws no codes; leave out the setting" in error

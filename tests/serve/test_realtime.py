@@ -1,0 +1,335 @@
+"""Live transcription: the clients of OpenAI and Mistral, and messages as clients of vLLM send them."""
+
+import asyncio
+import base64
+import json
+
+import numpy as np
+import openai
+import pytest
+import websockets
+from mistralai.client import Mistral
+from mistralai.client.models import AudioFormat
+from support.http_server import Running, running, wait_until
+from support.listening import BLOCK, RATE, LoudToText
+
+from runtime.serve.keys import Keys
+from runtime.serve.limits import Limits
+
+BLOCKS = [0.5, 0.0, 0.5, 0.0, 0.5, 0.0, 0.0, 0.0]  # three words
+
+
+def pcm(rate: int = RATE, blocks=BLOCKS) -> list[bytes]:
+    """16-bit samples of 80 ms each."""
+    return [np.full(BLOCK * rate // RATE, 32767 * value, "<i2").tobytes() for value in blocks]
+
+
+def text_of(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running({"loud": LoudToText(), "recordings": LoudToText(is_live=False)}) as started:
+        yield started
+
+
+class Socket:
+    """JSON messages over a socket."""
+
+    def __init__(self, socket):
+        self.socket = socket
+
+    async def send(self, kind: str, **fields) -> None:
+        await self.socket.send(json.dumps({"type": kind, **fields}))
+
+    async def receive(self) -> dict:
+        return json.loads(await asyncio.wait_for(self.socket.recv(), 5))
+
+    async def until(self, kind: str) -> list[dict]:
+        messages = [await self.receive()]
+        while messages[-1]["type"] != kind:
+            messages.append(await self.receive())
+        return messages
+
+
+def talk(server: Running, conversation, path: str = "/v1/realtime", **options):
+    """Runs a coroutine function with a connected socket."""
+
+    async def run():
+        url = f"ws://127.0.0.1:{server.port}{path}"
+        async with websockets.connect(url, **options) as socket:
+            return await conversation(Socket(socket))
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("rate", [24000, 16000])
+def test_openai_client(server, rate):
+    async def run():
+        client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none")
+        async with client.realtime.connect(extra_query={"intent": "transcription"}) as connection:
+            assert (await connection.recv()).type == "session.created"
+            audio = {"format": {"type": "audio/pcm", "rate": rate}, "transcription": {"model": "loud"}}
+            await connection.session.update(session={"type": "transcription", "audio": {"input": audio}})
+            updated = await connection.recv()
+            assert updated.session.audio.input.transcription.model == "loud"
+            texts = []
+            for _ in range(2):
+                for block in pcm(rate):
+                    await connection.input_audio_buffer.append(audio=text_of(block))
+                await connection.input_audio_buffer.commit()
+                events = []
+                async for event in connection:
+                    events.append(event)
+                    if event.type.endswith("transcription.completed"):
+                        break
+                texts.append(event.transcript)
+                kinds = [each.type.rpartition(".")[2] for each in events]
+                assert kinds.index("committed") < kinds.index("added") < kinds.index("completed")
+                assert "".join(each.delta for each in events if each.type.endswith(".delta")) == texts[-1]
+                assert {each.item_id for each in events if hasattr(each, "item_id")} == {event.item_id}
+            return texts
+
+    assert asyncio.run(run()) == ["one two three"] * 2
+
+
+def test_text_comes_while_audio_arrives(server):
+    async def conversation(socket: Socket):
+        await socket.receive()
+        for block in pcm(24000):
+            await socket.send("input_audio_buffer.append", audio=text_of(block))
+        return await socket.until("conversation.item.input_audio_transcription.delta")
+
+    path = "/v1/realtime?intent=transcription&model=loud"
+    assert talk(server, conversation, path)[-1]["delta"] == "one"
+
+
+def test_messages_of_vllm(server):
+    async def conversation(socket: Socket):
+        assert (await socket.receive())["id"].startswith("sess-")
+        await socket.send("session.update", model="loud")
+        await socket.send("input_audio_buffer.commit")
+        for block in pcm():
+            await socket.send("input_audio_buffer.append", audio=text_of(block))
+        await socket.send("input_audio_buffer.commit", final=True)
+        return await socket.until("transcription.done")
+
+    messages = talk(server, conversation)
+    assert messages[-1]["text"] == "one two three" == "".join(each["delta"] for each in messages[:-1])
+
+
+def test_mistral_client(server):
+    async def run():
+        client = Mistral(api_key="none", server_url=server.url)
+
+        async def audio():
+            for block in pcm():
+                yield block
+
+        form = AudioFormat(encoding="pcm_s16le", sample_rate=RATE)
+        return [
+            event
+            async for event in client.audio.realtime.transcribe_stream(
+                audio_stream=audio(), model="loud", audio_format=form, target_streaming_delay_ms=480
+            )
+        ]
+
+    events = asyncio.run(run())
+    assert events[0].session.model == "loud" and events[-1].text == "one two three"
+
+
+OPENAI, VLLM = "/v1/realtime?intent=transcription&model=loud", "/v1/realtime"
+MISTRAL = "/v1/audio/transcriptions/realtime?model=loud"
+SOUND = text_of(b"\0\0" * 1280)
+WRONG = [
+    (OPENAI, b"binary", "invalid_event"),
+    (OPENAI, "{", "invalid_json"),
+    (OPENAI, "[" * 10_000, "invalid_json"),
+    (OPENAI, "[]", "invalid_event"),
+    (OPENAI, {"type": "conversation.item.create"}, "unknown_event"),
+    (OPENAI, {"type": "input_audio_buffer.append", "audio": "***"}, "invalid_audio"),
+    (OPENAI, {"type": "input_audio_buffer.append", "audio": "AAAA"}, "invalid_audio"),  # three bytes
+    (OPENAI, {"type": "input_audio_buffer.append", "audio": ""}, "invalid_audio"),
+    (OPENAI, {"type": "input_audio_buffer.append"}, "invalid_audio"),
+    (OPENAI, {"type": "input_audio_buffer.commit"}, "input_audio_buffer_commit_empty"),
+    (
+        OPENAI,
+        {"type": "session.update", "session": {"audio": {"input": {"turn_detection": {}}}}},
+        "unsupported_value",
+    ),
+    (
+        OPENAI,
+        {"type": "session.update", "session": {"audio": {"input": {"format": {"rate": 8000}}}}},
+        "invalid_value",
+    ),
+    (OPENAI, {"type": "session.update", "session": {"audio": []}}, "invalid_value"),
+    (
+        OPENAI,
+        {"type": "session.update", "session": {"audio": {"input": {"transcription": {"model": "x"}}}}},
+        "model_not_found",
+    ),
+    (VLLM, {"type": "input_audio_buffer.commit"}, "model_not_validated"),
+    (VLLM, {"type": "input_audio_buffer.commit", "final": True}, "model_not_validated"),
+    (VLLM, {"type": "session.update", "model": "other"}, "model_not_found"),
+    (VLLM, {"type": "session.update", "model": "recordings"}, "model_not_live"),
+    (MISTRAL, {"type": "input_audio.append", "audio": text_of(b"\0\0" * 131_073)}, 3001),
+    (MISTRAL, {"type": "input_audio.end"}, 3001),
+    (MISTRAL, {"type": "session.update", "session": {"target_streaming_delay_ms": 81}}, 3001),
+    (MISTRAL, {"type": "session.update", "session": {"audio_format": {"encoding": "mulaw"}}}, 3001),
+    (MISTRAL, "{", 3001),
+]
+
+
+@pytest.mark.parametrize("path, message, code", WRONG)
+def test_a_wrong_message_is_named_and_the_session_goes_on(server, path, message, code):
+    async def conversation(socket: Socket):
+        await socket.receive()
+        raw = json.dumps(message) if isinstance(message, dict) else message
+        for _ in range(2):
+            await socket.socket.send(raw)
+            answer = await socket.receive()
+            assert answer["type"] == "error"
+            error = answer["error"] if isinstance(answer["error"], dict) else answer
+            assert error["code"] == code
+
+    talk(server, conversation, path)
+
+
+def test_a_session_cannot_change_while_it_transcribes_and_can_be_cleared(server):
+    async def conversation(socket: Socket):
+        await socket.receive()
+        await socket.send("input_audio_buffer.append", audio=SOUND)
+        await socket.send("session.update", session={}, event_id="mine")
+        error = (await socket.receive())["error"]
+        assert error["code"] == "session_busy" and error["event_id"] == "mine"
+        await socket.send("input_audio_buffer.clear")
+        assert (await socket.receive())["type"] == "input_audio_buffer.cleared"
+        await socket.send("session.update", session={})
+        assert (await socket.receive())["type"] == "session.updated"
+        await socket.send("input_audio_buffer.append", audio=text_of(b"\0\0" * 2000))
+        await socket.send("input_audio_buffer.commit")
+        assert (await socket.receive())["error"]["code"] == "input_audio_buffer_commit_empty"
+
+    talk(server, conversation, OPENAI)
+
+
+@pytest.mark.parametrize(
+    "path, status",
+    [("/v1/realtime?model=x", 404), (MISTRAL + "x", 404), (MISTRAL.replace("loud", "recordings"), 400)],
+)
+def test_a_socket_that_cannot_be_served_is_refused_with_a_status(server, path, status):
+    with pytest.raises(websockets.exceptions.InvalidStatus) as refused:
+        talk(server, Socket.receive, path)
+    assert refused.value.response.status_code == status
+    assert json.loads(refused.value.response.body)["error"]["param"] == "model"
+
+
+def test_keys_and_origins_of_sockets():
+    key = "k" * 20
+    hashes = {"anna": __import__("hashlib").sha256(key.encode()).digest()}
+    with running({"loud": LoudToText()}, keys=Keys(hashes)) as server:
+        for options, status in (({}, 401), ({"origin": "http://evil.example"}, 403)):
+            with pytest.raises(websockets.exceptions.InvalidStatus) as refused:
+                talk(server, Socket.receive, **options)
+            assert refused.value.response.status_code == status
+        created = talk(server, Socket.receive, additional_headers={"authorization": f"Bearer {key}"})
+        assert created["type"] == "session.created"
+
+        async def conversation(socket: Socket):
+            return socket.socket.subprotocol
+
+        protocols = ["realtime", f"openai-insecure-api-key.{key}"]
+        assert talk(server, conversation, subprotocols=protocols) == "realtime"
+
+
+def closing_code(server: Running, conversation=None, path: str = OPENAI) -> tuple[int, list[dict]]:
+    """The code with which the server closes the socket, and its last messages."""
+
+    async def run(socket: Socket):
+        messages = []
+        try:
+            await socket.receive()
+            if conversation:
+                await conversation(socket)
+            while True:
+                messages.append(await socket.receive())
+        except websockets.exceptions.ConnectionClosed as closed:
+            return closed.rcvd.code, messages
+
+    return talk(server, run, path)
+
+
+def test_a_silent_socket_ends():
+    with running({"loud": LoudToText()}, Limits(header_s=0.2)) as server:
+        code, messages = closing_code(server)
+        assert code == 1000 and messages[-1]["error"]["code"] == "session_idle"
+
+
+def test_a_long_session_ends():
+    with running({"loud": LoudToText()}, Limits(session_s=0.3)) as server:
+        assert closing_code(server)[1][-1]["error"]["code"] == "session_expired"
+
+
+def test_a_large_message_ends_the_socket():
+    async def conversation(socket: Socket):
+        await socket.socket.send("a" * 200_000)
+
+    with running({"loud": LoudToText()}, Limits(message_mib=0.1)) as server:
+        assert closing_code(server, conversation)[0] == 1009
+
+
+def test_audio_that_is_too_far_ahead_ends_the_session():
+    task = LoudToText()
+    with running({"loud": task}, Limits(ahead_s=0.5)) as server:
+        task.before_feed = lambda: __import__("time").sleep(1)
+
+        async def conversation(socket: Socket):
+            for _ in range(3):
+                await socket.send("input_audio_buffer.append", audio=text_of(b"\0\0" * 24000))
+
+        code, messages = closing_code(server, conversation)
+        assert code == 1013 and messages[-1]["error"]["code"] == "audio_too_far_ahead"
+
+
+def test_a_client_that_leaves_frees_its_stream(server):
+    async def conversation(socket: Socket):
+        await socket.receive()
+        await socket.send("input_audio_buffer.append", audio=SOUND)
+        while not server.models.listening["loud"]._live:
+            await asyncio.sleep(0.01)
+
+    talk(server, conversation, OPENAI)
+    wait_until(lambda: server.models.listening["loud"].is_idle, 0.5)
+
+
+def test_more_live_streams_than_the_machine_can_follow_are_refused():
+    with running({"loud": LoudToText()}) as server:
+        server.models.listening["loud"].live_slots = 1
+
+        async def conversation(socket: Socket):
+            await socket.receive()
+            await socket.send("input_audio_buffer.append", audio=SOUND)
+            while not server.models.listening["loud"]._live:
+                await asyncio.sleep(0.01)
+
+            async def other(second: Socket):
+                await second.receive()
+                await second.send("input_audio_buffer.append", audio=SOUND)
+                return (await second.receive())["error"]["code"]
+
+            url = f"ws://127.0.0.1:{server.port}{OPENAI}"
+            async with websockets.connect(url) as second:
+                return await other(Socket(second))
+
+        assert talk(server, conversation, OPENAI) == "server_is_overloaded"
+
+
+def test_a_server_that_shuts_down_closes_its_sockets(server):
+    with running({"loud": LoudToText()}) as other:
+
+        async def conversation(socket: Socket):
+            await asyncio.to_thread(other.models.drain, 1)
+
+        code, messages = closing_code(other, conversation)
+        assert code == 1012 and messages[-1]["error"]["code"] == "server_shutting_down"

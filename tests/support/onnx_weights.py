@@ -1,0 +1,39 @@
+"""Quantised weights of ONNX bundles."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+
+def read_quantized_weights(bundle: Path) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Integers int8 [N, K] and scales [N, blocks] of every quantised product and table of a bundle."""
+    return [weight for path in sorted(bundle.glob("*.onnx")) for weight in _of_file(path)]
+
+
+def _of_file(path: Path) -> list[tuple[np.ndarray, np.ndarray]]:
+    model = onnx.load(path)
+    tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    found = []
+    for node in model.graph.node:
+        if node.op_type == "MatMulNBits":
+            attributes = {attribute.name: attribute.i for attribute in node.attribute}
+            integers = _unpacked(tensors[node.input[1]], attributes["bits"])[:, : attributes["K"]]
+            found.append((integers, tensors[node.input[2]]))
+        if node.op_type == "MatMulIntegerToFloat":
+            integers = tensors[node.input[1]].T.astype(np.int16) - tensors[node.input[5]]
+            found.append((integers.astype(np.int8), tensors[node.input[3]][:, None]))
+    tables = [value for value in tensors.values() if value.dtype == np.int8 and value.ndim == 2]
+    return found + [
+        (table, scale)
+        for table in tables
+        for scale in tensors.values()
+        if scale.dtype == np.float32 and scale.shape == (len(table), 1)
+    ]
+
+
+def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
+    """The packing of MatMulNBits: uint8 [N, blocks, bytes] -> int8 [N, K rounded up to whole blocks]."""
+    if bits == 4:
+        packed = np.stack((packed & 15, packed >> 4), axis=-1)
+    return (packed.astype(np.int16) - (1 << (bits - 1))).astype(np.int8).reshape(len(packed), -1)

@@ -1,0 +1,15 @@
+"""A prefix cache for streams that come from no bundle."""
+
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+from bundle.manifest import MANIFEST
+from runtime.prefix_cache import PrefixCache
+
+
+def own_prefixes() -> PrefixCache:
+    """A cache whose rows no other one reads."""
+    folder = Path(tempfile.mkdtemp())
+    (folder / MANIFEST).write_text(f'"{folder}"')
+    return PrefixCache(SimpleNamespace(folder=folder), "test")

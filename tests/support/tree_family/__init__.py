@@ -1,0 +1,1 @@
+"""A family whose holder is any tree of modules, as its configuration lists them."""
