@@ -14,7 +14,11 @@ from torch import nn
 from bundle.errors import ConfigError
 
 Layout = Literal["pytorch", "mlx"]
-LAYOUT_KEY = "voxport_layout"  # of a weight file's metadata: the layout of its convolutions
+# Of a weight file's metadata: the layout of its convolutions. MLX_AUDIO: those that mlx-audio stores reordered
+# have the layout of MLX, the others that of PyTorch.
+LAYOUT_KEY = "voxport_layout"
+MLX_AUDIO = "mlx-audio"
+LAYOUT_TAGS = ("pytorch", "mlx", MLX_AUDIO)
 ORDERS: Mapping[type[nn.Module], tuple[int, ...]] = {  # axes of PyTorch in the order of MLX
     nn.Conv1d: (0, 2, 1),  # [out, in, k] -> [out, k, in]
     nn.Conv2d: (0, 2, 3, 1),  # [out, in, h, w] -> [out, h, w, in]

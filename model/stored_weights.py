@@ -13,7 +13,16 @@ from bundle.errors import CheckpointError
 from model.checkpoint import DTYPES, Checkpoint, Shapes
 from model.checkpoint_format import WeightFile, weight_paths
 from model.family import Config, Family
-from model.layouts import COMPUTED, LAYOUT_KEY, Layout, Stored, recurrent_names, stored_tensors
+from model.layouts import (
+    COMPUTED,
+    LAYOUT_KEY,
+    LAYOUT_TAGS,
+    MLX_AUDIO,
+    Layout,
+    Stored,
+    recurrent_names,
+    stored_tensors,
+)
 from model.mlx_config import config_faults
 
 PACKED = "U32"  # dtype of integers that MLX packs
@@ -140,12 +149,13 @@ class StoredWeights:
         layout = layouts[0]
         if stored.is_ambiguous:
             tag = checkpoint.metadata(name).get(LAYOUT_KEY)
-            if tag not in layouts:
+            if tag not in LAYOUT_TAGS:
                 raise CheckpointError(
                     f"{where}: shape {list(shape)} fits the layouts of PyTorch and of MLX, and the file does "
-                    f"not say which it has; write {LAYOUT_KEY} pytorch or mlx into its metadata"
+                    f"not say which it has; write {LAYOUT_KEY} pytorch, mlx or {MLX_AUDIO} into its metadata"
                 )
-            layout = "mlx" if tag == "mlx" else "pytorch"
+            is_reordered = self._mlx.is_reordered(self._mlx.published(name))
+            layout = "mlx" if tag == "mlx" or (tag == MLX_AUDIO and is_reordered) else "pytorch"
         return Found(name, shape, stored, layout, dtype)
 
     def _integers(self, name: str, stored: Stored, where: str) -> Found:

@@ -53,14 +53,27 @@ class Drawn(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """`shape` in PyTorch, `mlx_name`, and `order`: axes of PyTorch in the order of MLX, or None."""
+    """`shape` in PyTorch, `mlx_name`, and `order`: axes of PyTorch in the order of MLX, or None.
+
+    is_moved: whether mlx-audio stores it in the order of MLX.
+    """
 
     shape: tuple[int, ...]
     mlx_name: str
     order: tuple[int, ...] | None
+    is_moved: bool
 
     def for_mlx(self, value: torch.Tensor) -> torch.Tensor:
         return value if self.order is None else value.permute(self.order).contiguous()
+
+    def for_mlx_audio(self, value: torch.Tensor) -> torch.Tensor:
+        return self.for_mlx(value) if self.is_moved else value
+
+    def layout_by(self, tag: str) -> str:
+        """The layout that a tag gives to a kernel that fits both."""
+        if tag == "mlx-audio":
+            return "mlx" if self.is_moved else "pytorch"
+        return tag
 
     @property
     def is_ambiguous(self) -> bool:
@@ -86,11 +99,12 @@ DRAWN = st.builds(
     st.builds(
         lambda first, moved, kept: {"moved": [first, *moved], "kept": kept}, leaves(), BRANCHES, BRANCHES
     ),
-    st.sampled_from([None, "pytorch", "mlx"]),
+    st.sampled_from([None, "pytorch", "mlx", "mlx-audio"]),
     st.sampled_from([WEIGHTS, MLX_WEIGHTS]),
     st.integers(0, 2**32),
 )
 SQUARE = {"moved": [["conv1d", 3, 2, 3, ""]], "kept": []}
+SQUARES = {"moved": [["conv1d", 2, 1, 2, ""]], "kept": [["conv1d", 2, 1, 2, ""]]}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -118,11 +132,11 @@ def described(config: dict[str, Node]) -> dict[str, Tensor]:
         path = re.sub(r"(\.parametrizations\.weight)?\.\w+$", "", name)
         module, shape = root.get_submodule(path), tuple(parameter.shape)
         kernel = type(module).__name__.removeprefix("Parametrized")
-        order = MLX_ORDERS.get(kernel) if len(shape) > 2 and name.startswith("moved.") else None
+        order = MLX_ORDERS.get(kernel) if len(shape) > 2 else None
         tail = name.removeprefix(f"{path}.")
         other = f"{path}.{MLX_LSTM.get(tail, tail)}"
         other = re.sub("^moved", "model.blocks", re.sub("^kept", "codec", other))
-        found[name] = Tensor(shape, other, order)
+        found[name] = Tensor(shape, other, order, name.startswith("moved."))
     return found
 
 
@@ -135,7 +149,7 @@ def write(folder: Path, drawn: Drawn, values: dict[str, torch.Tensor], random: R
     for name, tensor in described(drawn.config).items():
         layout = random.choice(["pytorch", "mlx"])
         if tensor.is_ambiguous:
-            is_ambiguous, layout = True, drawn.tag or layout
+            is_ambiguous, layout = True, tensor.layout_by(drawn.tag) if drawn.tag else layout
         value = tensor.for_mlx(values[name]) if layout == "mlx" else values[name]
         content[random.choice([name, tensor.mlx_name])] = value
     folder.mkdir()
@@ -172,6 +186,10 @@ def converted(source: Path, to: str) -> Path:
 @example(Drawn(SQUARE, None, WEIGHTS, 0))
 @example(Drawn(SQUARE, "mlx", WEIGHTS, 0))
 @example(Drawn(SQUARE, "pytorch", MLX_WEIGHTS, 0))
+@example(Drawn(SQUARES, None, WEIGHTS, 0))
+@example(Drawn(SQUARES, "mlx", WEIGHTS, 0))
+@example(Drawn(SQUARES, "pytorch", WEIGHTS, 0))
+@example(Drawn(SQUARES, "mlx-audio", MLX_WEIGHTS, 0))
 def test_a_mixed_folder_converts_to_the_bit_or_is_refused_as_ambiguous(tmp_path, capsys, drawn):
     shutil.rmtree(tmp_path / "case", ignore_errors=True)
     (tmp_path / "case").mkdir()
@@ -189,7 +207,7 @@ def test_a_mixed_folder_converts_to_the_bit_or_is_refused_as_ambiguous(tmp_path,
         return
     mlx, plain = converted(source, "mlx"), converted(source, "published")
     assert_equal(load_file(plain / WEIGHTS), values)
-    expected = {tensor.mlx_name: tensor.for_mlx(values[name]) for name, tensor in tensors.items()}
+    expected = {tensor.mlx_name: tensor.for_mlx_audio(values[name]) for name, tensor in tensors.items()}
     assert_equal(load_file(mlx / MLX_WEIGHTS), expected)
     for first, to, path in (
         (plain, "mlx", mlx / MLX_WEIGHTS),
