@@ -195,7 +195,7 @@ def _verify(
     Raises VerificationError, after the report was written.
     """
     log.info("%s: verifying", manifest.job.source.name)
-    result = verify(Bundle(folder), resolved, target, model=model, checked=checked)
+    result = verify(Bundle(folder), resolved, target, DEFAULTS, model, checked)
     if page:
         from export.report.page import write_page  # matplotlib takes a second
 

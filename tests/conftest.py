@@ -10,16 +10,45 @@ import pytest
 from bundle_options import QUANT
 from filelock import FileLock, Timeout
 from hypothesis import settings
+from support.brief import brief_verification
 from support.faulty_engines import Engines
 
 from export.__main__ import main as export
+from export.verify.modes import VerifyOptions
 from model.synthetic.checkpoint import embedded_default
 
 TARGETS = ("onnx", "executorch", "coreml")
+# Steps of the long run in the first precision. The ONNX bundles have all 1,000 of a user's export.
+SHORT_RUN = VerifyOptions(steps=200)
+# Files that take longest, the longest first. They start first, so that no process ends with one of them.
+LONGEST = (
+    "test_golden_qwen3_bundles.py",
+    "test_bundle.py",
+    "test_golden.py",
+    "test_coreml_engine.py",
+    "test_golden_realtime.py",
+    "test_coreml.py",
+    "test_qwen_bundles.py",
+    "test_qwen_six_bundle.py",
+    "test_resume.py",
+    "test_verify.py",
+    "test_fuzz.py",
+    "test_toy_scheme.py",
+    "test_toy_family.py",
+    "test_networks.py",
+)
 
 # A green commit stays green; `--hypothesis-profile default` looks for new cases.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sorts files: `LONGEST`, then those with slow tests, then the others."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    rank = {name: index for index, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: (rank.get(item.path.name, len(rank)), item.path not in slow))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -50,9 +79,15 @@ def exported_once(factory: pytest.TempPathFactory, name: str, arguments: list[st
         for target in TARGETS:
             with suppress(Timeout), FileLock(shared / f"{target}.lock", timeout=seconds):
                 if not (shared / target).exists():
-                    out = str(shared / target)
-                    assert export(["--target", target, *arguments, "--out", out]) == 0
+                    _export_once(target, arguments, shared / target)
     return shared
+
+
+def _export_once(target: str, arguments: list[str], out: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        if target != "onnx":
+            patch.setattr("export.build.DEFAULTS", SHORT_RUN)
+        assert export(["--target", target, *arguments, "--out", str(out)]) == 0
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +117,13 @@ def qwen_bundles(tmp_path_factory) -> Path:
     """Bundles of the embedded Qwen3-TTS Base model. The short cache keeps the long checks short."""
     arguments = ["--model", "qwen3-tts", "--quant", "w4", "--cache-length", "96"]
     return exported_once(tmp_path_factory, "qwen_bundles", arguments)
+
+
+@pytest.fixture
+def brief() -> Iterator[None]:
+    """Verification in this process compares few calls."""
+    with brief_verification():
+        yield
 
 
 @pytest.fixture

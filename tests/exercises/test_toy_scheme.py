@@ -64,7 +64,7 @@ def test_every_target_lowers_its_module_and_speaks(toy_bundles, target):
     assert frames and np.isfinite(frames).all()
 
 
-def test_a_changed_weight_fails(toy_bundles, toy_checkpoint, tmp_path, capsys):
+def test_a_changed_weight_fails(toy_bundles, toy_checkpoint, brief, tmp_path, capsys):
     bundle = Path(shutil.copytree(toy_bundles / "onnx", tmp_path / "bundle"))
     path = bundle / "decoder.onnx.data"
     content = path.read_bytes()

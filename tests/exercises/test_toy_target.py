@@ -38,7 +38,7 @@ def test_its_engine_speaks_and_is_timed(bundle, capsys):
     assert "numpy" in capsys.readouterr().out
 
 
-def test_a_changed_weight_fails(bundle, toy_checkpoint, tmp_path, capsys):
+def test_a_changed_weight_fails(bundle, toy_checkpoint, brief, tmp_path, capsys):
     damaged = Path(shutil.copytree(bundle, tmp_path / "bundle"))
     path = damaged / "decoder.npz"
     with np.load(path) as stored:
