@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from export.verify.modes import VerifyOptions
 from model.synthetic.checkpoint import embedded_default
 
 TARGETS = ("onnx", "executorch", "coreml")
-# Steps of the long run in the first precision. The ONNX bundles have all 1,000 of a user's export.
+# The shared ONNX bundles are verified as those of a user, the others with fewer steps or calls.
 SHORT_RUN = VerifyOptions(steps=200)
 # Files that take longest, the longest first. They start first, so that no process ends with one of them.
 LONGEST = (
@@ -71,7 +71,9 @@ def _shared_folder(factory: pytest.TempPathFactory) -> Path:
     return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
-def exported_once(factory: pytest.TempPathFactory, name: str, arguments: list[str]) -> Path:
+def exported_once(
+    factory: pytest.TempPathFactory, name: str, arguments: list[str], is_brief: bool = True
+) -> Path:
     """A verified bundle per target. Several test processes share the exports, and each makes some of them."""
     shared = _shared_folder(factory) / name
     shared.mkdir(exist_ok=True)
@@ -79,20 +81,26 @@ def exported_once(factory: pytest.TempPathFactory, name: str, arguments: list[st
         for target in TARGETS:
             with suppress(Timeout), FileLock(shared / f"{target}.lock", timeout=seconds):
                 if not (shared / target).exists():
-                    _export_once(target, arguments, shared / target)
+                    command = ["--target", target, *arguments, "--out", str(shared / target)]
+                    with _verification(target, is_brief):
+                        assert export(command) == 0
     return shared
 
 
-def _export_once(target: str, arguments: list[str], out: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
+@contextmanager
+def _verification(target: str, is_brief: bool) -> Iterator[None]:
+    """How much of a shared bundle is verified."""
+    with ExitStack() as stack:
         if target != "onnx":
-            patch.setattr("export.build.DEFAULTS", SHORT_RUN)
-        assert export(["--target", target, *arguments, "--out", str(out)]) == 0
+            stack.enter_context(pytest.MonkeyPatch.context()).setattr("export.build.DEFAULTS", SHORT_RUN)
+            if is_brief:
+                stack.enter_context(brief_verification())
+        yield
 
 
 @pytest.fixture(scope="session")
 def bundles(tmp_path_factory) -> Path:
-    return exported_once(tmp_path_factory, "bundles", QUANT)
+    return exported_once(tmp_path_factory, "bundles", QUANT, is_brief=False)
 
 
 @pytest.fixture(scope="session")

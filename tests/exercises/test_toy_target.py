@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bundle_options import write_hashes
+from support.brief import brief_verification
 
 import runtime
 from bundle.manifest import Bundle
@@ -19,7 +20,8 @@ pytestmark = pytest.mark.slow
 def bundle(request, toy_checkpoint, numpy_target, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("bundle") / request.param
     arguments = ["--checkpoint", str(toy_checkpoint), "--quant", request.param, "--out", str(out)]
-    assert export(["--target", numpy_target, *arguments]) == 0
+    with brief_verification():
+        assert export(["--target", numpy_target, *arguments]) == 0
     return out
 
 
