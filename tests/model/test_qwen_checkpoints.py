@@ -99,6 +99,23 @@ def test_a_half_downloaded_file_is_named(folder, name, kept):
     assert name in message(folder)
 
 
+@pytest.mark.parametrize("name", [WEIGHTS, CODEC])
+def test_a_half_downloaded_shard_is_named(folder, name):
+    """Either file may be split; an index then names the shards."""
+    path, tensors = folder / name, load_file(folder / name)
+    shards = {key: f"model-{index % 2 + 1}-of-2.safetensors" for index, key in enumerate(sorted(tensors))}
+    for shard in set(shards.values()):
+        save_file({key: tensors[key] for key in tensors if shards[key] == shard}, path.with_name(shard))
+    path.with_name(f"{path.name}.index.json").write_text(json.dumps({"weight_map": shards}))
+    path.unlink()
+    Source(folder)
+    last = path.with_name("model-2-of-2.safetensors")
+    last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
+    assert f"{last}: " in message(folder)
+    last.unlink()
+    assert f"{last}: " in message(folder)
+
+
 def test_a_pointer_of_git_lfs_is_named(folder):
     (folder / WEIGHTS).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
     assert "LFS" in message(folder)
