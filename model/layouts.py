@@ -14,8 +14,8 @@ from torch import nn
 from bundle.errors import ConfigError
 
 Layout = Literal["pytorch", "mlx"]
-# Of a weight file's metadata: the layout of its convolutions. MLX_AUDIO: those that mlx-audio stores reordered
-# have the layout of MLX, the others that of PyTorch.
+# Of a weight file's metadata: the layout of its convolutions. MLX_AUDIO: those that mlx-audio stores
+# reordered have the layout of MLX, the others that of PyTorch.
 LAYOUT_KEY = "voxport_layout"
 MLX_AUDIO = "mlx-audio"
 LAYOUT_TAGS = ("pytorch", "mlx", MLX_AUDIO)
