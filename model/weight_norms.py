@@ -52,4 +52,5 @@ def unfold(weight: torch.Tensor, shape: Sequence[int]) -> tuple[torch.Tensor, to
 def _norm(v: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """float64 norm of `v` over the axes along which a magnitude of `shape` has one value."""
     axes = [axis for axis, size in enumerate(shape) if size == 1] if shape else list(range(v.ndim))
-    return v.double().norm(dim=axes, keepdim=True) if axes else v.double().abs()
+    # without axes vector_norm takes all
+    return torch.linalg.vector_norm(v.double(), dim=axes, keepdim=True) if axes else v.double().abs()
