@@ -132,7 +132,8 @@ class SpeechWorker:
                 return
         started = time.perf_counter()
         events = self._decoder.step()
-        elapsed, frames = time.perf_counter() - started, len(self._running)
+        elapsed = time.perf_counter() - started
+        frames = sum(samples is not None for _, samples in events)  # a prompt that is read makes none
         self._metrics.pass_seconds.labels(self.name).observe(elapsed)
         self._metrics.frames.labels(self.name).inc(frames)
         self._rate += 0.05 * (frames / max(elapsed, 1e-6) - self._rate)
