@@ -146,7 +146,7 @@ def test_what_cannot_be_written_is_refused(bundles, realtime_bundles, tmp_path, 
         ([onnx, "--out", full], "--out: .*full is not empty"),
         ([onnx, "--out", tmp_path / "no" / "out"], "--out: the folder .*no does not exist"),
         ([onnx, "--out", out, "--graph", "x"], "--graph 'x': expected one of embed_text"),
-        ([onnx, "--out", out, "--batch", "9"], "--batch 9: one call of backbone serves at most 4"),
+        ([onnx, "--out", out, "--batch", "9"], "--batch 9: one call of backbone serves at most"),
     ):
         assert runtime(["triton", *map(str, arguments)]) == 2
         assert re.search(message, capsys.readouterr().err), message
