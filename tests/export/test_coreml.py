@@ -23,7 +23,7 @@ from export.targets.coreml.lowering import STATE_PASSES
 from export.targets.coreml.package import MODEL, WEIGHTS, blob_values, merge, normalise
 from export.targets.coreml.read_back import check_package
 from export.targets.coreml.target import CoreMLTarget
-from model.layers.attention import ReferenceAttention
+from model.layers.attention import KVCache, Projected, ReferenceAttention
 from model.layers.rope import RotaryTable
 from model.synthetic.checkpoint import embedded_default
 from quantize.modules import QuantizedLinear, float_activations, int8_per_token, linear_kernel
@@ -324,11 +324,11 @@ def test_one_hot_attention_equals_the_reference(start, rows):
     q, k, v = torch.randn(1, rows, 6, 16), torch.randn(1, rows, 2, 16), torch.randn(1, rows, 2, 16)
     caches = [torch.randn(1, 2, 8, 16) for _ in range(2)]
     rotation = RotaryTable(16, 10000.0, 8)(torch.arange(start, start + rows)[None])
-    arguments = (rotation, *caches, torch.tensor([start]))
-    expected = ReferenceAttention("BHSD").cached(
-        q, k, v, rotation, *(cache.clone() for cache in caches), arguments[-1]
-    )
-    for found, wanted in zip(OneHotAttention().cached(q, k, v, *arguments), expected, strict=True):
+    new, position = Projected(q, k, v, rotation), torch.tensor([start])
+    copies = KVCache(*(cache.clone() for cache in caches))
+    expected = ReferenceAttention("BHSD").cached(new, copies, position)
+    found_all = OneHotAttention().cached(new, KVCache(*caches), position)
+    for found, wanted in zip(found_all, expected, strict=True):
         bar = float32_bar(sums=2, products=16) * float(wanted.abs().max())
         torch.testing.assert_close(found, wanted, rtol=0, atol=bar)
 

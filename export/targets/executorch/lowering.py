@@ -75,7 +75,7 @@ def lower_graph(graph: Graph, folder: Path) -> None:
     _free_weights(edge)
 
 
-class ProductPartitioner(XnnpackPartitioner):
+class ProductPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuTorch has no types
     """Delegates products only."""
 
     def ops_to_not_decompose(self, program: torch.export.ExportedProgram) -> tuple[list[Any], Any]:
