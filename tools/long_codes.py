@@ -4,8 +4,8 @@
         --folder FOLDER -o OUT.json
 
 The checkpoint is the embedded model with inner widths that groups of 128 divide, without encoders. A recipe
-that a target does not hold is left out. `w4/w4` is `w4` with a code predictor of 4 bits. Core ML bundles run
-in both precisions.
+that a target does not hold is left out. `w4/w4` is `w4` with a code predictor of 4 bits. Core ML bundles of
+half precision run in both precisions. Those of `--compute-precision float32` run in single precision.
 
 With `--outliers 64`, two input channels of each block have weights 64 times as large, and the norm before
 them divides by 64. In full precision this is the same model, to the bit. Trained models have such channels.
@@ -81,10 +81,14 @@ def make_outliers(checkpoint: Path, factor: int) -> None:
     save_file(tensors, path, metadata={"format": "pt"})
 
 
-def measure(checkpoint: Path, target: str, recipe: str, folder: Path, frames: int) -> dict[str, Row]:
-    """What the check over many frames finds, for each precision that the bundle is verified in."""
+def measure(
+    checkpoint: Path, target: str, recipe: str, folder: Path, frames: int, options: list[str]
+) -> dict[str, Row]:
+    """What the check over many frames finds, for each precision that the bundle is verified in. `options` are
+    those of the export.
+    """
     whole, _, predictor = recipe.partition("/")
-    options = ["--checkpoint", str(checkpoint), "--target", target, "--quant", whole, "--no-verify"]
+    options = [*options, "--checkpoint", str(checkpoint), "--target", target, "--quant", whole, "--no-verify"]
     options += ["--quant-for", f"{PREDICTOR}={predictor}"] if predictor else []
     options += ["--cache-length", str(frames + PROMPT_ROWS), "--force", "--out", str(folder)]
     if export(options):
@@ -96,8 +100,10 @@ def measure(checkpoint: Path, target: str, recipe: str, folder: Path, frames: in
         log.info("%s %s: %s", target, recipe, graph.name)
     workload, constants = open_family(FAMILY).verification, read_constants(bundle.job)
     found: dict[str, Row] = {}
+    is_half = bundle.job.compute_precision == "float16"
     for mode in modes(resolved, lowered, VerifyOptions()):
-        if not mode.float_activations:  # the runtime has the others
+        # no runtime has float activations in place of integers, or rounds values of a float32 bundle
+        if not mode.float_activations and (is_half or mode.engine.compute_precision != "float16"):
             started = time.perf_counter()
             context = open_context(bundle, resolved, lowered, model, mode)
             row = summary(check_long_codes(context, workload, constants, frames))
@@ -149,6 +155,7 @@ def main() -> None:
     parser.add_argument("--targets", default="onnx,executorch,coreml")
     parser.add_argument("--recipes", default="none,w8,w8g128,w4,w4g128,8da4w,lut4")
     parser.add_argument("--frames", type=int, default=1000)
+    parser.add_argument("--compute-precision", help="of the bundles (default: that of the target)")
     parser.add_argument("--outliers", type=int, default=1, help="factor, a power of two (default: 1)")
     parser.add_argument("--folder", type=Path, help="folder of checkpoints and bundles")
     parser.add_argument("-o", "--out", type=Path, required=True, help="JSON file")
@@ -164,13 +171,15 @@ def main() -> None:
     if not checkpoint.exists():
         write_checkpoint(checkpoint, SIZE, key=FAMILY)
         make_outliers(checkpoint, arguments.outliers)
+    precision = arguments.compute_precision
+    options = ["--compute-precision", precision] if precision else []
     for target in arguments.targets.split(","):
         for recipe in arguments.recipes.split(","):
-            key = f"{target}/{recipe}"
+            key = f"{target}/{recipe}" + (f", {precision} bundle" if precision else "")
             if key in content["rows"] or not holds(target, recipe):
                 continue
             bundle = arguments.folder / f"bundle-{os.getpid()}"
-            content["rows"][key] = measure(checkpoint, target, recipe, bundle, arguments.frames)
+            content["rows"][key] = measure(checkpoint, target, recipe, bundle, arguments.frames, options)
             content |= {"frames": arguments.frames, "outliers": arguments.outliers}
             content["machine"] = describe_machine(None, "torch")
             log.info("%s: %s", key, json.dumps(content["rows"][key]))
