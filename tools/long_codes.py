@@ -7,9 +7,6 @@ The checkpoint is the embedded model with inner widths that groups of 128 divide
 that a target does not hold is left out. `w4/w4` is `w4` with a code predictor of 4 bits. Core ML bundles of
 half precision run in both precisions. Those of `--compute-precision float32` run in single precision.
 
-With `--outliers 64`, two input channels of each block have weights 64 times as large, and the norm before
-them divides by 64. In full precision this is the same model, to the bit. Trained models have such channels.
-
 OUT.json is written after each bundle; a row that it has already is not made again. Each bundle is removed
 after it was read. `--table` prints OUT.json as Markdown, and exports nothing.
 """
@@ -24,8 +21,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from safetensors.torch import load_file, save_file
 
 from bundle.manifest import Bundle
 from export.__main__ import main as export
@@ -51,11 +46,7 @@ REPORTS = {  # key of a row -> end of the name of a report
     "end": "frames, artifact",
     "full_end": "frames, full precision",
 }
-PREDICTOR, OUTLIERS = "code_predictor", (3, 70)  # channels that are made large; in different groups of 32
-READERS = {  # norm -> linears that read its output
-    "input_layernorm": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "post_attention_layernorm": ("mlp.gate_proj", "mlp.up_proj"),
-}
+PREDICTOR = "code_predictor"
 log = logging.getLogger(__name__)
 Row = dict[str, Any]  # JSON
 
@@ -66,19 +57,6 @@ def add_size() -> None:
     talker = {"hidden_size": 256, "intermediate_size": 384}
     predictor = {"hidden_size": 128, "intermediate_size": 256}
     sizes.SIZES["wide"] = replace(tiny, talker=tiny.talker | talker, predictor=tiny.predictor | predictor)
-
-
-def make_outliers(checkpoint: Path, factor: int) -> None:
-    """Scales channels of all blocks. `factor` is a power of two, so no bit of a product changes."""
-    path = checkpoint / "model.safetensors"
-    tensors = load_file(path)
-    for name, norm in tensors.items():
-        prefix, _, kind = name.removesuffix(".weight").rpartition(".")
-        for channel in OUTLIERS if kind in READERS else ():
-            norm[channel] /= factor
-            for linear in READERS[kind]:
-                tensors[f"{prefix}.{linear}.weight"][:, channel] *= factor
-    save_file(tensors, path, metadata={"format": "pt"})
 
 
 def measure(
@@ -156,7 +134,6 @@ def main() -> None:
     parser.add_argument("--recipes", default="none,w8,w8g128,w4,w4g128,8da4w,lut4")
     parser.add_argument("--frames", type=int, default=1000)
     parser.add_argument("--compute-precision", help="of the bundles (default: that of the target)")
-    parser.add_argument("--outliers", type=int, default=1, help="factor, a power of two (default: 1)")
     parser.add_argument("--folder", type=Path, help="folder of checkpoints and bundles")
     parser.add_argument("-o", "--out", type=Path, required=True, help="JSON file")
     parser.add_argument("--table", action="store_true", help="print the table of OUT.json")
@@ -167,10 +144,9 @@ def main() -> None:
         return
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     add_size()
-    checkpoint = arguments.folder / f"wide-{arguments.outliers}"
+    checkpoint = arguments.folder / "wide"
     if not checkpoint.exists():
         write_checkpoint(checkpoint, SIZE, key=FAMILY)
-        make_outliers(checkpoint, arguments.outliers)
     precision = arguments.compute_precision
     options = ["--compute-precision", precision] if precision else []
     for target in arguments.targets.split(","):
@@ -180,7 +156,7 @@ def main() -> None:
                 continue
             bundle = arguments.folder / f"bundle-{os.getpid()}"
             content["rows"][key] = measure(checkpoint, target, recipe, bundle, arguments.frames, options)
-            content |= {"frames": arguments.frames, "outliers": arguments.outliers}
+            content["frames"] = arguments.frames
             content["machine"] = describe_machine(None, "torch")
             log.info("%s: %s", key, json.dumps(content["rows"][key]))
             arguments.out.parent.mkdir(parents=True, exist_ok=True)
