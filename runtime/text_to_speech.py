@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -15,7 +15,7 @@ import numpy as np
 
 from bundle.errors import UsageError
 from runtime.batching import BatchedDecoder, Status, Ticket
-from runtime.sampling import SAMPLING
+from runtime.sampling import SAMPLING, is_number
 from runtime.text.language import check_language
 from runtime.text.preparation import prepare
 
@@ -105,10 +105,6 @@ class SpeechRequest:
         if self.budget is None:
             return math.inf
         return math.ceil(self.budget * usual_frames) + SPARE_FRAMES
-
-
-def is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 class Speech:
@@ -254,6 +250,10 @@ class TextToSpeech(ABC):
         Raises UsageError, which lists the languages, on one that the model does not speak.
         """
         return check_language(language)
+
+    def check_clones(self) -> None:
+        """Raises UsageError where the model makes no voices from recordings."""
+        raise self._no_clones()
 
     def voice_path(self, name: str) -> Path:
         """Where a voice of this name is kept for the user. Raises UsageError where the model clones none."""
