@@ -57,7 +57,10 @@ class SharedBufferAttention(AttentionKernel):
     def cache_update(
         self, position: torch.Tensor, rows: int, cache: torch.Tensor, window: int
     ) -> CacheUpdate:
-        """Row of the last new key, int32 [1], and the bias of the scores [1, 1, S, total] or None."""
+        """Row of the last new key, int32 [B], and the bias of the scores [1, 1, S, total] or None.
+
+        B is 1 with a bias.
+        """
         history = window - 1
         if (
             cache.shape[2] == window
@@ -80,7 +83,9 @@ class SharedBufferAttention(AttentionKernel):
     ) -> Attended:
         last, bias = update
         flat, heads = (_rotated(q, rotation), _rotated(k, rotation), v.flatten(-2)), (q.shape[2], k.shape[2])
-        out, k_cache, v_cache = biased_attention(*flat, k_cache, v_cache, last, last + 1, bias, *heads)
+        out, k_cache, v_cache = biased_attention(
+            *flat, k_cache, v_cache, last, last.max().reshape(1) + 1, bias, *heads
+        )
         return out.reshape(q.shape), k_cache, v_cache
 
     def rotated(
