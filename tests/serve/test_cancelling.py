@@ -144,7 +144,8 @@ def test_a_live_stream_is_free_after_the_step_in_progress():
         wait_until(lambda: worker.is_idle and not worker._streams._places)
         with websockets.connect(url) as client:
             client.send(json.dumps(sound))
-            wait_until(lambda: worker._live)
+            wait_until(lambda: worker._streams._places)
+            assert len(worker._streams._batches) == 1  # it has the place of the first
 
 
 def resources() -> dict[str, int]:
