@@ -1,6 +1,5 @@
 """The ASGI application: routes, errors and access."""
 
-import asyncio
 import logging
 from collections.abc import Iterable
 from typing import Any
@@ -23,6 +22,7 @@ from runtime.serve.page_routes import page_router
 from runtime.serve.realtime.routes import realtime_router
 from runtime.serve.speech_api import speech_router
 from runtime.serve.transcription_api import transcription_router
+from runtime.serve.voice_api import voice_router
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 log = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ def build_app(
     app = FastAPI(title="voxport", docs_url=None, redoc_url=None)
     app.include_router(speech_router(models, limits))
     app.include_router(transcription_router(models, limits))
+    app.include_router(voice_router(models, limits))
     app.include_router(realtime_router(models, limits))
     app.include_router(page_router(models, limits))
     _add_listings(app, models)
@@ -80,13 +81,6 @@ def _add_listings(app: FastAPI, models: Models) -> None:
                 404, f"no model {name[:100]!r}; this server has: {names}", "model_not_found", "model"
             )
         return _model(name)
-
-    @app.get("/v1/audio/voices")
-    async def list_voices(model: str | None = None) -> dict[str, Any]:
-        workers = models.speaking.values() if model is None else [models.speaker(model)]
-        names = [(each.name, await asyncio.to_thread(each.task.voices)) for each in workers]
-        voices = [{"id": voice, "name": voice, "model": name} for name, found in names for voice in found]
-        return {"object": "list", "voices": voices, "data": voices}
 
 
 def _model(name: str) -> dict[str, Any]:

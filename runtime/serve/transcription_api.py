@@ -1,11 +1,7 @@
 """POST /v1/audio/transcriptions."""
 
 import asyncio
-import logging
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,9 +9,7 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
-from starlette.datastructures import FormData, UploadFile
-from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException
+from starlette.datastructures import FormData
 
 from bundle.errors import UsageError
 from runtime.audio.captions import Word, as_srt, as_vtt, cues
@@ -28,10 +22,10 @@ from runtime.serve.listen_worker import ListenWorker
 from runtime.serve.models import Models
 from runtime.serve.responses import ClientLeft, StreamedResponse, bounded, while_connected
 from runtime.serve.speech_api import event
+from runtime.serve.uploads import StoredUpload, hidden, read_form, text_fields
 
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 GRANULARITIES = ("word", "segment")
-MAX_FIELDS = 64
 LIST_FIELD = "timestamp_granularities[]"
 FIELDS = (
     "file",
@@ -45,7 +39,6 @@ FIELDS = (
     "prompt",
 )
 IGNORED = ("language", "temperature", "prompt")  # hints, which this model has no use for
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -83,11 +76,12 @@ def transcription_router(models: Models, limits: Limits) -> APIRouter:
         "/v1/audio/transcriptions", response_class=Response, openapi_extra={"requestBody": _schema()}
     )
     async def transcribe(request: Request) -> Response:
-        form, upload = await _read_form(bounded(request, limits.upload_mib * MIB, "upload", limits.header_s))
-        async with _Stored(upload) as path:
+        body = bounded(request, limits.upload_mib * MIB, "upload", limits.header_s)
+        form, upload = await read_form(body, "file")
+        async with StoredUpload(upload, "file") as path:
             options = _parse(form)
             worker = models.listener(options.model)
-            with _hidden(path):
+            with hidden(path, "file"):
                 recording = await asyncio.to_thread(Recording, path, worker.task.sample_rate)
                 _check_length(recording, limits)
                 blocks = await asyncio.to_thread(_amplified, recording)
@@ -113,29 +107,9 @@ def _schema() -> dict[str, Any]:
     return {"content": {"multipart/form-data": {"schema": schema}}, "required": True}
 
 
-async def _read_form(request: Request) -> tuple[FormData, UploadFile]:
-    """Raises ApiError."""
-    try:
-        form = await request.form(max_files=1, max_fields=MAX_FIELDS)
-    except (MultiPartException, HTTPException) as error:
-        detail = error.message if isinstance(error, MultiPartException) else error.detail
-        raise ApiError(400, f"body: {detail}", "invalid_multipart") from None
-    upload = form.get("file")
-    if not isinstance(upload, UploadFile):
-        raise ApiError(400, "file: expected a recording in multipart/form-data", "missing_file", "file")
-    return form, upload
-
-
 def _parse(form: FormData) -> Options:
     """Raises ApiError that names the field."""
-    values: dict[str, str] = {}
-    for name, value in form.multi_items():
-        if name not in FIELDS:
-            raise ApiError(
-                400, f"{name[:50]}: expected one of {', '.join(FIELDS)}", "unknown_field", name[:50]
-            )
-        if isinstance(value, str):
-            values[name] = value
+    values = text_fields(form, FIELDS)
     granularities = tuple(str(value) for value in form.getlist(LIST_FIELD))
     checks = {
         "model": ("model" in values, "expected the name of a model"),
@@ -166,46 +140,6 @@ def _parse(form: FormData) -> Options:
         values.get("stream") == "true",
         None if delay is None else int(delay),
     )
-
-
-class _Stored:
-    """The upload as a file, which is deleted at the end. Raises ApiError where the disk is full."""
-
-    def __init__(self, upload: UploadFile):
-        self._upload = upload
-
-    async def __aenter__(self) -> Path:
-        return await asyncio.to_thread(self._store)
-
-    def _store(self) -> Path:
-        # the file is open until the recording is; its name is deleted then
-        file = tempfile.NamedTemporaryFile(prefix="voxport-", delete=False)  # noqa: SIM115
-        self._path = Path(file.name)
-        try:
-            with file:
-                shutil.copyfileobj(self._upload.file, file)
-        except OSError as error:
-            self._path.unlink()
-            log.error("an upload cannot be stored: %s", error)
-            raise ApiError(
-                503, "the upload cannot be stored", "storage_full", "file", retry_after=30
-            ) from None
-        return self._path
-
-    async def __aexit__(self, *error: object) -> None:
-        with suppress(FileNotFoundError):
-            self._path.unlink()
-        await self._upload.close()
-
-
-@contextmanager
-def _hidden(path: Path) -> Iterator[None]:
-    """Messages about the upload do not show where it is stored."""
-    try:
-        yield
-    except UsageError as error:
-        message = str(error).replace(str(path), "file")
-        raise ApiError(400, message, "invalid_audio", "file") from None
 
 
 def _check_length(recording: Recording, limits: Limits) -> None:

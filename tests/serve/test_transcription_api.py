@@ -12,7 +12,7 @@ import soundfile
 from support.http_server import Running, running, wait_until
 from support.listening import BLOCK, RATE, LoudToText
 
-from runtime.serve import transcription_api
+from runtime.serve import uploads
 from runtime.serve.limits import Limits
 
 
@@ -136,13 +136,13 @@ def test_a_full_disk_is_told(server, monkeypatch):
     def fail(*arguments) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(transcription_api.shutil, "copyfileobj", fail)
+    monkeypatch.setattr(uploads.shutil, "copyfileobj", fail)
     response = post(server)
     assert response.status_code == 503 and response.json()["error"]["code"] == "storage_full"
 
 
 def test_nothing_of_an_upload_is_left(server, monkeypatch, tmp_path):
-    monkeypatch.setattr(transcription_api.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(uploads.tempfile, "tempdir", str(tmp_path))
     assert post(server).status_code == 200 and post(server, content=b"no audio").status_code == 400
     assert list(Path(tmp_path).iterdir()) == []
 

@@ -78,17 +78,19 @@ class QwenTextToSpeech(TextToSpeech):
     def voices(self) -> dict[str, int]:
         return count_rows(self.bundle, self._constants)
 
-    def voice_path(self, name: str) -> Path:
+    def check_clones(self) -> None:
         if self._constants.kind != "base":
             raise self._no_clones()
+
+    def voice_path(self, name: str) -> Path:
+        self.check_clones()
         folder = user_voices(self.bundle)
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{name}.safetensors"
 
     def make_voice(self, recording: Path, transcript: str | None = None) -> bytes:
         """Without a transcript the voice is a vector only. Raises UsageError."""
-        if self._constants.kind != "base":
-            raise self._no_clones()
+        self.check_clones()
         samples, stream = read_recording(recording, self.sample_rate), self.engine.stream()
         reference = None
         if transcript is not None:
@@ -99,8 +101,7 @@ class QwenTextToSpeech(TextToSpeech):
         return self._content(Voice(vector, reference), samples.tobytes(), transcript)
 
     def import_voice(self, path: Path) -> bytes:
-        if self._constants.kind != "base":
-            raise self._no_clones()
+        self.check_clones()
         found, reference = read_foreign_voice(path), None
         try:
             if found.codes is not None:
@@ -113,8 +114,7 @@ class QwenTextToSpeech(TextToSpeech):
         return self._content(voice, path.read_bytes(), found.transcript)
 
     def blend_voices(self, weights: Mapping[str, float]) -> bytes:
-        if self._constants.kind != "base":
-            raise self._no_clones()
+        self.check_clones()
         total = sum(weights.values())
         if len(weights) < 2 or not all(0 < weight < math.inf for weight in weights.values()):
             raise UsageError("voice: expected at least two voices, each with a weight above 0", field="voice")
