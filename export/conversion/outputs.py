@@ -1,6 +1,8 @@
 """The tensors that a conversion writes, each with a function that makes it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -23,7 +25,7 @@ MlxLayout = Literal["mlx-audio", "mlx"]
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.uint32: PACKED}
 STORED = {name: dtype for dtype, name in NAMES.items()}
-CHUNK = 2**24  # weights that are quantised together
+CHUNK = 2**22  # weights that a thread quantises together
 
 
 class Entry(NamedTuple):
@@ -158,13 +160,16 @@ class OutputMaker:
         mlx_path = source.mlx_name(name).removesuffix(WEIGHT)
         (rows, columns), dtype = found.stored.shape, self._dtype(found)
 
+        def quantise(part: torch.Tensor) -> tuple[SquaredErrors, tuple[torch.Tensor, ...]]:
+            quantised = scheme.quantize(part, mlx_path, is_table)
+            words, scales, biases = affine(quantised.module, scheme, group)
+            return quantised.errors, (words, *cast_scales(scales, biases, scheme.bits, dtype, name))
+
         def make() -> tuple[torch.Tensor, ...]:
-            errors, parts = SquaredErrors(), []
-            for part in source.tensor(name).split(max(1, CHUNK // columns)):  # rows do not share scales
-                quantised = scheme.quantize(part, mlx_path, is_table)
-                errors += quantised.errors
-                words, scales, biases = affine(quantised.module, scheme, group)
-                parts.append((words, *cast_scales(scales, biases, scheme.bits, dtype, name)))
+            rows = source.tensor(name).split(max(1, CHUNK // columns))  # which do not share scales
+            with _workers() as workers:
+                found, parts = zip(*workers.map(quantise, rows), strict=True)
+            errors = sum(found, SquaredErrors())
             if not errors.are_plausible:
                 raise CheckpointError(f"{name}: rounded worse than to the nearest value; this is a defect")
             return tuple(torch.cat(each) for each in zip(*parts, strict=True))
@@ -176,6 +181,22 @@ class OutputMaker:
         """That of the conversion, or of the tensor; of the scales where it is packed."""
         kept = self._source.scale_dtype(found.name) if found.bits else found.dtype
         return self._conversion.dtype or STORED[kept]
+
+
+@contextmanager
+def _workers() -> Iterator[ThreadPoolExecutor]:
+    """Threads that compute parts of a weight, each with torch on one thread.
+
+    The search makes many small calls. Torch's own threads wait for each other in every one of them, and on a
+    busy machine most of the time is spent there.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(threads) as workers:
+            yield workers
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _entries(

@@ -1,6 +1,5 @@
-"""A converted folder and a bundle of one checkpoint and recipe have the same integers and scales."""
+"""A converted folder and an ONNX bundle of one checkpoint and recipe have the same integers and scales."""
 
-from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from model.synthetic.checkpoint import embedded_default
 
 pytestmark = pytest.mark.slow
 Weight = tuple[np.ndarray, np.ndarray]  # integers int8 [N, K], scales [N, groups]
-Holds = Callable[[Weight], bool]  # whether a bundle has the weight
 
 
 def convert(name: str, out: Path, quant: str) -> Path:
@@ -58,75 +56,24 @@ def is_in(weight: Weight, products: list[Weight]) -> bool:
     return False
 
 
-def holds_of_onnx(bundle: Path) -> Holds:
-    products = read_quantized_weights(bundle)
-    return lambda weight: is_in(weight, products)
-
-
-def holds_of_executorch(bundle: Path) -> Holds:
-    """Rows of 8 bits as they are, with a scale each in float32. Rows of 4 bits as nibbles, offset by 8, low
-    first, with scales of groups in bfloat16.
-    """
-    programs = [path.read_bytes() for path in sorted(bundle.glob("*.pte"))]
-
-    def holds(weight: Weight) -> bool:
-        integers, scales = weight
-        shifted = (integers.astype(np.int16) + 8).astype(np.uint8)
-        nibbles = shifted[:, ::2] | shifted[:, 1::2] << 4
-        forms = [(nibbles.tobytes(), (scales.view(np.uint32) >> 16).astype(np.uint16).tobytes())]
-        if (scales == scales[:, :1]).all():
-            forms.append((integers.tobytes(), scales[:, 0].tobytes()))
-        return any(all(part in program for part in form) for form in forms for program in programs)
-
-    return holds
-
-
-def holds_of_coreml(bundle: Path) -> Holds:
-    from support.coreml_weights import read_quantized_weights, stored_functions
-
-    products = [
-        product
-        for path in sorted(bundle.glob("*.mlpackage"))
-        for function in stored_functions(path)
-        for product in read_quantized_weights(path, function)
-    ]
-    return lambda weight: is_in(weight, products)
-
-
-HOLDS = {"onnx": holds_of_onnx, "executorch": holds_of_executorch, "coreml": holds_of_coreml}
-
-
-@pytest.mark.parametrize("target", HOLDS)
-def test_four_bits(bundles, tmp_path, target):
+def test_four_bits(bundles, tmp_path):
     """Backbone and acoustic head of Voxtral-TTS, and its text table of 8 bits."""
     weights = weights_for_mlx("voxtral_tts", convert("voxtral_tts", tmp_path / "w4", "w4"), "*")
     del weights[WIDE.partition("=")[0]]  # a rule of the shared bundle gives it another scheme
-    holds = HOLDS[target](bundles / target)
+    products = read_quantized_weights(bundles / "onnx")
     assert len(weights) > 25
-    assert [path for path, weight in weights.items() if not holds(weight)] == []
+    assert [path for path, weight in weights.items() if not is_in(weight, products)] == []
     integers, scales = weights["layers.0.attention.wq"]
     integers[-1, -1] ^= 1
-    assert not holds((integers, scales))
-    integers[-1, -1] ^= 1
-    scales[-1, -1] *= 2
-    assert not holds((integers, scales))
+    assert not is_in((integers, scales), products)
 
 
-@pytest.mark.parametrize("target", HOLDS)
 @pytest.mark.parametrize(("quant", "pattern"), [("w4", "layers.*"), ("w8", "mm_streams_embeddings.*")])
-def test_four_and_eight_bits_of_voxtral_realtime(realtime_bundles, tmp_path, quant, pattern, target):
+def test_four_and_eight_bits_of_voxtral_realtime(realtime_bundles, tmp_path, quant, pattern):
     """The shared bundle has the integers of w4 in its decoder, and those of w8 elsewhere."""
     weights = weights_for_mlx(
         "voxtral_realtime", convert("voxtral_realtime", tmp_path / quant, quant), pattern
     )
-    holds = HOLDS[target](realtime_bundles / target)
+    products = read_quantized_weights(realtime_bundles / "onnx")
     assert weights
-    assert [path for path, weight in weights.items() if not holds(weight)] == []
-
-
-@pytest.mark.parametrize("target", HOLDS)
-def test_four_bits_of_qwen3_tts(qwen_bundles, tmp_path, target):
-    weights = weights_for_mlx("qwen3_tts", convert("qwen3_tts", tmp_path / "w4", "w4"), "*")
-    holds = HOLDS[target](qwen_bundles / target)
-    assert len(weights) > 25
-    assert [path for path, weight in weights.items() if not holds(weight)] == []
+    assert [path for path, weight in weights.items() if not is_in(weight, products)] == []

@@ -4,14 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from export.targets.coreml.package import MODEL
 from export.targets.coreml.read_back import stored_weights
-from export.targets.coreml.tools import ct
-
-
-def stored_functions(path: Path) -> list[str]:
-    """Names of the functions of a package."""
-    return sorted(ct.utils.load_spec(str(path / MODEL)).mlProgram.functions)
 
 
 def read_quantized_weights(path: Path, function: str) -> list[tuple[np.ndarray, np.ndarray]]:
