@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -131,7 +132,8 @@ def main() -> None:
     arguments = parser.parse_args()
     shard = Shard(arguments.index, arguments.seed, arguments.source, arguments.varied, arguments.clips)
     if arguments.wav is None:
-        sys.stdout.buffer.write(_packed(shard))
+        with suppress(BrokenPipeError):  # the training was interrupted
+            sys.stdout.buffer.write(_packed(shard))
         return
     import soundfile
 

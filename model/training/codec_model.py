@@ -17,8 +17,10 @@ from model.voxtral_tts.codec import USAGE_FLOOR, CodecBlockWeights, CodecWeights
 from model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs
 
 LAYER_SCALE = 0.1  # at the start
-BOOK_DECAY = 0.99  # of the counts and sums of the semantic code book
-DEAD_USAGE = 0.02  # an entry of a lower count takes the place of an encoded frame
+BOOK_DECAY = 0.97  # of the counts and sums of the semantic code book
+# An entry of a lower count becomes an encoded frame with a new count. 37 batches later it is dead again if
+# no frame was near it. Where that takes long, one entry wins all frames before they differ.
+DEAD_USAGE, NEW_USAGE = 0.1, 0.3
 SUBFRAMES = 4  # of a frame: a phoneme is told for each
 ENCODER_KERNEL = 7
 
@@ -31,11 +33,15 @@ class Encoded(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """samples [B, T · 1920]; commitment, a loss; phonemes [B, 4·T, classes], logits."""
+    """samples [B, T · 1920]. `commitment` is a loss. phonemes [B, 4·T, classes] are logits from the semantic
+    codes, `unquantised` from the vectors before the quantiser. `used` is the share of the book in this batch.
+    """
 
     samples: torch.Tensor
     commitment: torch.Tensor
     phonemes: torch.Tensor
+    unquantised: torch.Tensor
+    used: torch.Tensor
 
 
 class _EncoderBlock(nn.Module):
@@ -77,7 +83,9 @@ class CodecEncoder(nn.Module):
         for stage in self.stages:
             x = stage(x) if isinstance(stage, _EncoderBlock) else F.silu(stage(x.mT)).mT
         x = self.norm(x)
-        return Encoded(self.semantic(x), torch.tanh(self.acoustic(x)))
+        # of one length: otherwise the vectors shrink, and with them the loss of commitment
+        semantic = F.rms_norm(self.semantic(x), (self.semantic.out_features,))
+        return Encoded(semantic, torch.tanh(self.acoustic(x)))
 
 
 class CodecModel(nn.Module):
@@ -107,8 +115,12 @@ class CodecModel(nn.Module):
         semantic = encoded.semantic + (book - encoded.semantic).detach()
         acoustic = self._dithered(encoded.acoustic.float(), noise)
         samples = self.decode(torch.cat((semantic, acoustic), dim=-1))
-        phonemes = self.phoneme_head(semantic).unflatten(-1, (SUBFRAMES, -1)).flatten(1, 2)
-        return Decoded(samples, commitment, phonemes)
+        used = torch.tensor(len(codes.unique()) / self.args.semantic_codebook_size)
+        told = [
+            self.phoneme_head(part).unflatten(-1, (SUBFRAMES, -1)).flatten(1, 2)
+            for part in (semantic, encoded.semantic)
+        ]
+        return Decoded(samples, commitment, *told, used)
 
     def book(self) -> torch.Tensor:
         """The semantic code book [codes, semantic_dim]."""
@@ -184,7 +196,7 @@ class CodecModel(nn.Module):
         sums.mul_(BOOK_DECAY).index_add_(0, codes, flat * (1 - BOOK_DECAY))
         dead = torch.nonzero(usage < DEAD_USAGE).flatten()[: len(flat)]
         places = torch.linspace(0, len(flat) - 1, len(dead), device=flat.device).long()
-        sums[dead], usage[dead] = flat[places], torch.ones_like(usage[dead])
+        sums[dead], usage[dead] = flat[places] * NEW_USAGE, torch.full_like(usage[dead], NEW_USAGE)
 
     def _initialise_codec(self, seed: int) -> None:
         for name, parameter in self.weights.named_parameters():

@@ -82,10 +82,11 @@ class Trainer:
             started, processor = time.monotonic(), time.process_time()
             found = self._train_step(losses)
             self.seconds += time.process_time() - processor
-            if self.step % log_every == 0:
+            is_last = self.step == self.schedule.steps
+            if is_last or self.step % log_every == 0:
                 values = {key: round(float(value.detach()), 4) for key, value in found.items()}
                 self.record({**values, "wall_s": round(time.monotonic() - started, 3)})
-            if self.step % save_every == 0 or self.step == self.schedule.steps:
+            if is_last or self.step % save_every == 0:
                 self.save()
 
     def record(self, values: dict[str, Any]) -> None:

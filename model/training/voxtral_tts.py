@@ -53,8 +53,8 @@ def codec_losses(model: CodecModel, clips: list[Clip], seed: str, size: int) -> 
     found = model(samples, noise)
     with torch.autocast(device().type, enabled=False):
         logarithmic, linear = spectral_distance(found.samples, samples)
-    logits = found.phonemes.float().flatten(0, 1)
-    phoneme_loss = F.cross_entropy(logits, phonemes)
+    logits, early = (part.float().flatten(0, 1) for part in (found.phonemes, found.unquantised))
+    phoneme_loss = (F.cross_entropy(logits, phonemes) + F.cross_entropy(early, phonemes)) / 2
     told = (logits.argmax(-1) == phonemes).float().mean()
     loss = (
         logarithmic
@@ -69,6 +69,7 @@ def codec_losses(model: CodecModel, clips: list[Clip], seed: str, size: int) -> 
         "phonemes": phoneme_loss,
         "told": told,
         "commitment": found.commitment,
+        "used": found.used,
     }
 
 

@@ -75,6 +75,7 @@ def _write(
     (partial / VOICE_FOLDER if voices else partial).mkdir(parents=True)
     stored = {name: value.detach().cpu().to(torch.bfloat16).contiguous() for name, value in weights.items()}
     save_file(stored, partial / WEIGHTS)
+    (partial / WEIGHTS).chmod(0o644)  # the library lets only the owner read
     for name, document in ((PARAMS, params), (TOKENIZER, tekken)):
         (partial / name).write_text(json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
     for name, rows in voices.items():

@@ -189,3 +189,17 @@ def test_the_written_speaker_is_complete_and_has_at_most_16_mb(speech, tmp_path)
 def _tokens() -> list[bytes]:
     fillers = (b"%c%c" % (first, second) for first in range(65, 97) for second in range(65, 97))
     return [*(bytes([byte]) for byte in range(256)), *islice(fillers, VOCAB_SIZE - 1256)]
+
+
+def test_unused_entries_of_the_book_take_the_place_of_frames():
+    model = CodecModel(trained_config().codec).train()
+    vectors = torch.randn(4, 16, model.args.semantic_dim)
+    for _ in range(2):  # all entries begin as frames; one of them is near to nothing that comes
+        model._update_book(vectors, model.nearest(vectors))
+    lonely = model.nearest(vectors)[0, 0]
+    for step in range(80):
+        others = vectors + 0.1 * torch.randn(vectors.shape, generator=torch.Generator().manual_seed(step))
+        others[0, 0] = others[0, 1]
+        model._update_book(others, model.nearest(others))
+    assert (model.book()[lonely] - vectors[0, 0]).norm() > 2
+    assert len(model.nearest(vectors).unique()) >= 60
