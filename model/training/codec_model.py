@@ -116,11 +116,11 @@ class CodecModel(nn.Module):
         acoustic = self._dithered(encoded.acoustic.float(), noise)
         samples = self.decode(torch.cat((semantic, acoustic), dim=-1))
         used = torch.tensor(len(codes.unique()) / self.args.semantic_codebook_size)
-        told = [
+        phonemes, unquantised = (
             self.phoneme_head(part).unflatten(-1, (SUBFRAMES, -1)).flatten(1, 2)
             for part in (semantic, encoded.semantic)
-        ]
-        return Decoded(samples, commitment, *told, used)
+        )
+        return Decoded(samples, commitment, phonemes, unquantised, used)
 
     def book(self) -> torch.Tensor:
         """The semantic code book [codes, semantic_dim]."""
