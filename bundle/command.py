@@ -71,11 +71,7 @@ def run_command_line(
     # Python starts so where a descriptor is closed
     sys.stdout, sys.stderr = (each or open(os.devnull, "w") for each in (sys.stdout, sys.stderr))  # noqa: SIM115
     set_up_logging()
-    interruption = _Interruption()
-    signal.signal(signal.SIGTERM, interruption)
-    handled = (signal.default_int_handler, signal.SIG_DFL)
-    if signal.getsignal(signal.SIGINT) in handled:  # not ignored, as by a background job
-        signal.signal(signal.SIGINT, interruption)
+    _handle_signals()
     try:
         parser, command, rest = _choose(
             prog, description, commands, sys.argv[1:] if argv is None else argv, default
@@ -97,13 +93,13 @@ def run_command_line(
     except BrokenPipeError:  # the reader of stdout has ended
         _discard_stdout()
         return 0
-    except (OSError, MemoryError) as error:
-        file = getattr(error, "filename", None)
-        if file is None:  # stdout cannot be written
+    except OSError as error:
+        if error.filename is None:  # stdout cannot be written
             _discard_stdout()
-        where = f"{str(file)[:200]}: " if file else ""
-        reason = f"{where}{error.strerror or error}" if isinstance(error, OSError) else "not enough memory"
-        return _fail(f"error: {reason}", FAILED)
+        where = f"{str(error.filename)[:200]}: " if error.filename else ""
+        return _fail(f"error: {where}{error.strerror or error}", FAILED)
+    except MemoryError:
+        return _fail("error: not enough memory", FAILED)
     except KeyboardInterrupt:
         code = _fail("; ".join(filter(None, ("interrupted", if_interrupted))), INTERRUPTED)
         for each in (signal.SIGINT, signal.SIGTERM):  # nothing is left to clean up or to say
@@ -125,6 +121,14 @@ class _Interruption:
         if time.monotonic() >= self._quiet_until:
             self._quiet_until = time.monotonic() + QUIET_S
             raise KeyboardInterrupt
+
+
+def _handle_signals() -> None:
+    interruption = _Interruption()
+    signal.signal(signal.SIGTERM, interruption)
+    handled = (signal.default_int_handler, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) in handled:  # not ignored, as by a background job
+        signal.signal(signal.SIGINT, interruption)
 
 
 def _choose(

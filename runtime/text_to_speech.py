@@ -1,5 +1,6 @@
 """`TextToSpeech`: the task that a text-to-speech family implements, and its requests."""
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,9 @@ DEFAULT_SLOTS = 4
 DEFAULT_BUDGET = 3.0
 DEFAULT_PAUSE_S, LONGEST_PAUSE_S = 0.2, 10.0
 SPARE_FRAMES = 40  # 3.2 s: for pauses, and for texts of a few characters
+LINE_BREAKS = "\n", "\r"
 MOST_CHARACTERS = 300  # of a part of a text: about 16 s of speech
+log = logging.getLogger(__name__)
 
 
 class SpeechOptions(TypedDict, total=False):
@@ -133,6 +136,8 @@ class Speech:
             replace(self._request, max_frames=max_frames)  # is checked
         room = task.room(self._request.voice, self._request.instruct)
         fits: Callable[[str], bool] = lambda part: len(part) <= MOST_CHARACTERS and room(part)
+        if isinstance(text, str) and text.startswith(LINE_BREAKS):
+            log.info("text: the line breaks at its beginning are not spoken; they are left out")
         self._parts = prepare(text, code or task.language(self._request.voice), fits, verbatim)
         self._left = math.inf if max_frames is None else max_frames
         self._samples_per_frame = task.samples_per_frame

@@ -53,13 +53,15 @@ class SpokenFrames:
             self._waiting.append(codes)
             self._frames += 1
             final = self._limit_reached() or (self._guard.see_codes(codes) if self._guard else None)
-        samples = None
-        if self._waiting and (final or len(self._waiting) == self._request.chunk_frames):
-            samples, frames = self._decoder.decode(np.stack(self._waiting)), len(self._waiting)
-            self._waiting = []
-            if self._guard and not final:
-                final = self._guard.see_samples(samples, frames)
-        return SlotOutput(samples, final)
+        if not self._waiting or not (final or len(self._waiting) == self._request.chunk_frames):
+            return SlotOutput(None, final)
+        samples, frames = self._decoder.decode(np.stack(self._waiting)), len(self._waiting)
+        self._waiting = []
+        silent = self._guard.see_samples(samples, frames) if self._guard else None
+        if silent is None or (silent == frames and final and codes is not None):
+            return SlotOutput(samples, final)
+        # frames of the chunk behind the silence are dropped, so the speech does not depend on its size
+        return SlotOutput(samples[: silent * (len(samples) // frames)], Status.SILENCE)
 
     def _limit_reached(self) -> Status | None:
         if not self._decoder.has_room:

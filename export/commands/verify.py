@@ -76,10 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         write_page(arguments.report, bundle, result, model.layer_errors)
     report = result.report()
-    try:
-        write_whole(arguments.bundle / REPORT, report.encode())
-    except VoxportError as error:  # the folder of the bundle may be read-only
-        log.warning("%s", error)
+    _write_into_bundle(arguments.bundle / REPORT, report)
     if arguments.json:
         print(report.strip())
     else:
@@ -90,3 +87,10 @@ def run(arguments: argparse.Namespace) -> int:
     if not result.passed:
         raise VerificationError(f"{arguments.bundle} does not match eager: {'; '.join(failures(result)[:3])}")
     return 0
+
+
+def _write_into_bundle(path: Path, report: str) -> None:
+    try:
+        write_whole(path, report.encode())
+    except VoxportError as error:  # the folder of the bundle may be read-only
+        log.warning("%s", error)

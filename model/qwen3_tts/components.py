@@ -56,9 +56,18 @@ def components(
     encoders = _encoders(config) if config.has_encoders else ()
     if options.is_six:
         return (*six_components(config, cache_length), *encoders)
+    return (
+        *_tables(config, cache_length),
+        *_talker(config, cache_length, layout),
+        _code_predictor(config),
+        *_codec(config, layout),
+        *encoders,
+    )
+
+
+def _tables(config: Qwen3TTSConfig, cache_length: int) -> tuple[Component, ...]:
     width = config.talker_config.hidden_size
     books = config.talker_config.num_code_groups
-    talker = partial(_talker_signature, config, cache_length, layout)
     return (
         Component(
             name="embed_text",
@@ -83,6 +92,12 @@ def components(
             purpose="the sum of one row per code of a frame; a code below 0 adds nothing",
             batched=True,
         ),
+    )
+
+
+def _talker(config: Qwen3TTSConfig, cache_length: int, layout: LayoutName) -> tuple[Component, ...]:
+    talker = partial(_talker_signature, config, cache_length, layout)
+    return (
         Component(
             name="prefill",
             graph="talker",
@@ -98,9 +113,6 @@ def components(
             purpose="embedding of the last frame and its text, written to the cache at `position`",
             batched=True,
         ),
-        _code_predictor(config),
-        *_codec(config, layout),
-        *encoders,
     )
 
 

@@ -69,6 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="seed of the start noise, which is the same on every target (default: 0)",
     )
+    _add_outputs(parser)
+    _add_limits(parser)
+    _add_sampling(parser)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+    add_task_arguments(parser)
+
+
+def _add_outputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
@@ -88,10 +96,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"with --stream: frames of 80 ms per piece (default: {STREAM_FRAMES})",
     )
-    _add_limits(parser)
-    _add_sampling(parser)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
-    add_task_arguments(parser)
 
 
 def _add_text_arguments(parser: argparse.ArgumentParser) -> None:

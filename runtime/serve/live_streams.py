@@ -78,6 +78,7 @@ class LiveStreams:
         self._step = round(STEP_S * task.sample_rate)
         self._places: dict[ListenJob, _Place] = {}
         self._batches: list[LiveBatch] = []
+        self.heard = 0.0  # steps of audio so far
 
     def keep(self, jobs: Collection[ListenJob]) -> None:
         """Frees the places of all other jobs."""
@@ -141,6 +142,7 @@ class LiveStreams:
         if place.stream.is_due:
             return
         samples, is_last = job.take(self._step)
+        self.heard += len(samples) / self._step
         place.stream.feed(samples)
         if is_last:
             place.ends_at = time.monotonic()

@@ -128,6 +128,7 @@ async def submit(worker: SpeechWorker, body: SpeechBody, voice: str | None, key:
     """Queues a text. `voice` is one of `choose_voice`. Raises ApiError."""
     options: dict[str, Any] = {"seed": body.seed, "chunk_frames": CHUNK_FRAMES, "max_frames": body.max_frames}
     options |= {"voice": voice, "language": body.language, "instruct": body.instructions}
+    worker.check_room(key)  # first: a refusal takes no time
     try:
         speech, ticket = await asyncio.to_thread(worker.prepare, body.input, options)
         return worker.submit(speech, ticket, key)

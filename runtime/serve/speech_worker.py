@@ -1,6 +1,7 @@
 """`SpeechWorker`: the engine thread of a text-to-speech bundle. It owns every slot."""
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -47,16 +48,26 @@ class SpeechWorker(Worker[SpeechJob]):
         assert part is not None  # a text without a part raises
         return speech, self._decoder.prepare(part)
 
+    def check_room(self, key: str) -> None:
+        """Raises ApiError where a request of the key has no place in the queue.
+
+        Keys with requests have equal numbers of places: one key that sends many would take all of them.
+        """
+        with self._changed:
+            self._check_ready()
+            begun = {job.key for job in (*self._between, *self._running.values())}
+            places = math.ceil(self._limits.waiting / len(begun | self._waiting.keys | {key}))
+            waiting = len(self._waiting)
+            if waiting >= self._limits.waiting or self._waiting.count(key) >= places:
+                raise overloaded(
+                    f"{waiting} requests wait for {self.name}; try again later", self._queued_s()
+                )
+
     def submit(self, speech: Speech, ticket: Ticket, key: str) -> SpeechJob:
         """Queues a prepared text. Called on the event loop. Raises ApiError where there is no room."""
         job = SpeechJob(speech, ticket, key, self._pool, self._wake)
         with self._changed:
-            self._check_ready()
-            waiting = len(self._waiting)
-            if waiting >= self._limits.waiting:
-                raise overloaded(
-                    f"{waiting} requests wait for {self.name}; try again later", self._queued_s()
-                )
+            self.check_room(key)
             self._waiting.put(job)
             self._changed.notify_all()
         return job
@@ -83,7 +94,8 @@ class SpeechWorker(Worker[SpeechJob]):
                 return
         started = time.perf_counter()
         events = self._decoder.step()
-        elapsed, frames = time.perf_counter() - started, len(self._running)
+        elapsed = time.perf_counter() - started
+        frames = sum(samples is not None for _, samples in events)  # a prompt that is read makes none
         self._metrics.pass_seconds.labels(self.name).observe(elapsed)
         self._metrics.frames.labels(self.name).inc(frames)
         self._rate += 0.05 * (frames / max(elapsed, 1e-6) - self._rate)

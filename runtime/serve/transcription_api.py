@@ -170,8 +170,10 @@ def _check_length(recording: Recording, limits: Limits) -> None:
 
 
 def _amplified(recording: Recording) -> Iterator[np.ndarray]:
-    """Quiet recordings are made louder, as `voxport transcribe` does."""
+    """Quiet recordings are made louder, as `voxport transcribe` does. Raises UsageError on a damaged one."""
     gain = recording_gain_db("auto", recording.peak_dbfs())
+    if recording.damage:  # a part of the text would look like all of it
+        raise UsageError(f"file: {recording.damage}; repair it")
     return amplified(recording.blocks(), gain) if gain else recording.blocks()
 
 

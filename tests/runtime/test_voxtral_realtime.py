@@ -23,7 +23,7 @@ from export.model import Model
 from export.resolve import Source, resolve
 from export.verify.eager import EagerEngine
 from model.checkpoint import expected_tensors
-from model.layers.attention import ReferenceAttention
+from model.layers.attention import KVCache, Projected, ReferenceAttention
 from model.layers.rope import RotaryTable, UnboundedRotaryTable
 from model.synthetic.checkpoint import embedded_default
 from model.voxtral_realtime.config import Options, delay_tokens, load_config, parse_config
@@ -116,9 +116,8 @@ def test_a_sliding_window_cache_equals_attention_over_the_window(rows, window, l
         position = torch.tensor([start])
         rotation = rotary(torch.arange(part.start, part.stop)[None])
         update = kernel.cache_update(position, part.stop - part.start, k_cache, window)
-        out, k_cache, v_cache = kernel.sliding_window(
-            q[:, part], k[:, part], v[:, part], rotation, k_cache, v_cache, update
-        )
+        new = Projected(q[:, part], k[:, part], v[:, part], rotation)
+        out, k_cache, v_cache = kernel.sliding_window(new, KVCache(k_cache, v_cache), update)
         found.append(out)
     whole = rotary(torch.arange(length)[None])
     distance = torch.arange(length)[:, None] - torch.arange(length)[None]
@@ -144,7 +143,8 @@ def rolled(kernel: ReferenceAttention, rows: int, window: int = 5, step: int = 4
         part = slice(start, start + step)
         rotation = rotary(torch.arange(start, start + step)[None])
         update = kernel.cache_update(torch.tensor([start]), step, caches[0], window)
-        out, *caches = kernel.sliding_window(q[:, part], k[:, part], v[:, part], rotation, *caches, update)
+        new = Projected(q[:, part], k[:, part], v[:, part], rotation)
+        out, *caches = kernel.sliding_window(new, KVCache(*caches), update)
         outs.append(out)
     return torch.cat(outs, 1)
 

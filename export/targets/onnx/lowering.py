@@ -18,6 +18,7 @@ import torch
 from bundle.manifest import Precision
 from bundle.spec import ONNX_PAST, ONNX_PRESENT
 from export.targets.base import Graph
+from export.targets.onnx.convolutions import widen_convolutions
 from export.targets.onnx.half import states_to_float16, to_float16, use_float_activations
 from export.targets.onnx.kernels import TRANSLATIONS, SharedBufferAttention, lower_linear, lower_to_blocks
 from export.targets.onnx.simplify import simplify
@@ -48,6 +49,8 @@ def lower_graph(graph: Graph, folder: Path, max_batch: int, precision: Precision
     if precision == "float16":
         use_float_activations(model)
         (states_to_float16 if graph.exceeds_half else to_float16)(model)
+    else:
+        widen_convolutions(model)
     _name_dimensions(model, dynamic)
     move_large_constants(model, folder / f"{name}.data")
     _strip(model, graph.name)

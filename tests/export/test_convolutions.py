@@ -1,0 +1,69 @@
+"""Convolutions of ONNX graphs have two axes, and give the same values as with one.
+
+Weights and inputs are small integers, so float32 has every sum, in any order.
+"""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from export.targets.onnx.convolutions import widen_convolutions
+
+CHANNELS = 16  # a multiple of 16, for which ONNX Runtime has direct kernels
+SETTINGS = [
+    {},
+    {"dilations": [3]},
+    {"strides": [2]},
+    {"pads": [2, 1]},
+    {"strides": [3], "pads": [1, 4], "dilations": [2], "kernel_shape": [4]},
+]
+
+
+def two_convolutions(attributes: dict[str, list[int]], groups: int) -> ir.Model:
+    """Both have the same weight. The second one is an output of the graph."""
+    weight = np.random.default_rng(0).integers(-4, 5, (CHANNELS, CHANNELS // groups, 4)).astype(np.float32)
+    bias = np.arange(CHANNELS, dtype=np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["h"], name="first", group=groups, **attributes),
+        helper.make_node("Add", ["h", "h"], ["g"], name="sum"),
+        helper.make_node("Conv", ["g", "w"], ["y"], name="second", group=groups, **attributes),
+    ]
+    value = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, CHANNELS, f"{name}T"]) for name in "xy"
+    ]
+    constants = [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(bias, "b")]
+    graph = helper.make_graph(nodes, "convolutions", value[:1], value[1:], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    return ir.from_proto(model)
+
+
+def run(model: ir.Model) -> np.ndarray:
+    proto = ir.to_proto(model)
+    onnx.checker.check_model(proto, full_check=True)
+    x = np.random.default_rng(1).integers(-8, 9, (1, CHANNELS, 60)).astype(np.float32)
+    (y,) = ort.InferenceSession(proto.SerializeToString()).run(["y"], {"x": x})
+    return np.asarray(y)
+
+
+@pytest.mark.parametrize("groups", [1, CHANNELS])
+@pytest.mark.parametrize("attributes", SETTINGS)
+def test_both_shapes_give_the_same_values(attributes, groups):
+    model = two_convolutions(attributes, groups)
+    expected = run(model)
+    widen_convolutions(model)
+    assert [len(node.inputs[1].shape) for node in model.graph if node.op_type == "Conv"] == [4, 4]
+    np.testing.assert_array_equal(run(model), expected)
+
+
+def test_a_graph_without_convolutions_is_left_alone():
+    model = two_convolutions({}, 1)
+    for node in list(model.graph)[::-1]:
+        if node.op_type == "Conv":
+            node.op_type = "Identity"
+    before = [node.op_type for node in model.graph]
+    widen_convolutions(model)
+    assert [node.op_type for node in model.graph] == before
+    assert "convolution.axes" not in model.graph.initializers
