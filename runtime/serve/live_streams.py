@@ -31,7 +31,7 @@ class Capacity:
 
 
 def measure(task: SpeechToText) -> Capacity:
-    """What the machine can follow, from the median times of steps; at least one stream."""
+    """Returns what the machine can follow, at least one stream. It takes the median times of steps."""
     best = Capacity(1, 1)
     for size in (size for size in SIZES if size <= task.max_live):
         step = _step_time(task, size)
