@@ -19,6 +19,7 @@ from runtime.engines.base import (
     put_rows,
 )
 
+Names = Iterable[str] | None  # of states; None is all
 Place = tuple[int, int]  # an address, and the bytes from row to row there
 
 
@@ -296,8 +297,8 @@ class DeviceStates(States):
 
     def read_first(self, name: str, positions: int) -> np.ndarray:
         state, shape = self.specs[name], list(self.shape(name))
-        if (count := _used_rows(state, positions)) is not None:
-            shape[_axis(state)] = count
+        if rows := first_rows(state, positions):
+            shape[_axis(state)] = rows[-1].stop
         found = np.empty(shape, self.dtype)
         self._copy_rows(
             name, (found.ctypes.data, shape[_axis(state)]), self._place(name), shape[_axis(state)]
@@ -337,18 +338,11 @@ class DeviceStates(States):
         for name in self.specs if names is None else names:
             state = self.specs[name]
             heads = prod(state.shape[1 : _axis(state)])  # the rows of a head follow one another
-            size, count = self._size(name) // self.batch // heads, _used_rows(state, positions)
-            width = size if count is None else count * self._row_size(name)
+            size, rows = self._size(name) // self.batch // heads, first_rows(state, positions)
+            width = rows[-1].stop * self._row_size(name) if rows else size
             to, start = self.slot_address(name, target), self.slot_address(name, source)
             self._device.copy((to, size), (start, size), width, heads)
         self._device.wait()
-
-
-def _used_rows(state: StateSpec, positions: int) -> int | None:
-    """Rows of a cache that the first `positions` positions use. None is all of the state."""
-    if state.cache is None:
-        return None
-    return min(positions * state.cache.rows_per_position, state.rows)
 
 
 def _axis(state: StateSpec) -> int:

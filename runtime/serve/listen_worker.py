@@ -124,7 +124,7 @@ class ListenWorker(Worker[ListenJob]):
 
     def _step_live(self, due: list[ListenJob]) -> None:
         """A step of the job with the oldest audio, and of those that share its batch."""
-        started = time.perf_counter()
+        started, heard = time.perf_counter(), self._streams.heard
         try:
             jobs = self._streams.with_job(due[0], due)
         except Exception as error:  # the stream of a job cannot begin
@@ -134,7 +134,7 @@ class ListenWorker(Worker[ListenJob]):
         for job, failure in self._streams.step(jobs):
             self._finish(job, failure)
         self._metrics.pass_seconds.labels(self.name).observe(time.perf_counter() - started)
-        self._metrics.frames.labels(self.name).inc(len(jobs))
+        self._metrics.frames.labels(self.name).inc(self._streams.heard - heard)
 
     def _next_recording(self) -> ListenJob | None:
         for job in self._recordings:

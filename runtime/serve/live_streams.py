@@ -31,7 +31,7 @@ class Capacity:
 
 
 def measure(task: SpeechToText) -> Capacity:
-    """What the machine can follow, from the median times of steps; at least one stream."""
+    """Returns what the machine can follow, at least one stream. It takes the median times of steps."""
     best = Capacity(1, 1)
     for size in (size for size in SIZES if size <= task.max_live):
         step = _step_time(task, size)
@@ -78,6 +78,7 @@ class LiveStreams:
         self._step = round(STEP_S * task.sample_rate)
         self._places: dict[ListenJob, _Place] = {}
         self._batches: list[LiveBatch] = []
+        self.heard = 0.0  # steps of audio so far
 
     def keep(self, jobs: Collection[ListenJob]) -> None:
         """Frees the places of all other jobs."""
@@ -141,6 +142,7 @@ class LiveStreams:
         if place.stream.is_due:
             return
         samples, is_last = job.take(self._step)
+        self.heard += len(samples) / self._step
         place.stream.feed(samples)
         if is_last:
             place.ends_at = time.monotonic()

@@ -44,7 +44,7 @@ from runtime.prefix_cache import PrefixCache
 from runtime.text.language import AUTO
 from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import SpeechRequest, TextToSpeech
-from runtime.utterance import SpokenFrames
+from runtime.utterance import SpokenFrames, UtteranceSlots
 
 FIXED_ROWS = 16  # of a prompt besides text, instruction and reference; at most
 LEAST_ROWS = 16  # for a part of a text and its speech: about 1 s
@@ -182,7 +182,7 @@ class QwenTextToSpeech(TextToSpeech):
         )
 
 
-class SpeechSlots:
+class SpeechSlots(UtteranceSlots["Utterance"]):
     """The operations of `runtime.batching.SlotDecoder`: utterances in the slots of one batched stream."""
 
     def __init__(
@@ -192,10 +192,8 @@ class SpeechSlots:
         prompt: Callable[[SpeechRequest], Prompt],
         prefixes: PrefixCache,
     ):
-        self._stream, self._constants, self._prompt = stream, constants, prompt
-        self._prefixes = prefixes
-        self._utterances: dict[int, Utterance] = {}  # by slot
-        self.slots = stream.batch
+        super().__init__(stream)
+        self._constants, self._prompt, self._prefixes = constants, prompt, prefixes
 
     def prepare(self, request: SpeechRequest) -> Fill:
         """Builds the prompt. Raises UsageError."""
@@ -234,18 +232,6 @@ class SpeechSlots:
     def take(self, slot: int) -> SlotOutput:
         utterance = self._utterances[slot]
         return utterance.frames.push(None if utterance.codes[0] == END else utterance.codes)
-
-    def free(self, slot: int) -> None:
-        self._utterances.pop(slot, None)
-
-    def move(self, source: int, target: int) -> None:
-        decoder = self._utterances[source].decoder
-        self._stream.move(source, target, decoder.position)
-        decoder.stream = self._stream.slot(target)
-        self._utterances[target] = self._utterances.pop(source)
-
-    def _first(self, count: int) -> "list[Utterance]":
-        return [self._utterances[slot] for slot in range(count)]
 
 
 class Utterance:
