@@ -77,15 +77,7 @@ def run_command_line(
             prog, description, commands, sys.argv[1:] if argv is None else argv, default
         )
         if_interrupted = command.if_interrupted
-        module = import_module(command.module)
-        parser.description = module.__doc__
-        module.add_arguments(parser)
-        add_verbosity(parser)
-        arguments = parser.parse_args(rest)
-        set_up_logging(arguments.verbosity)
-        code: int = module.run(arguments)
-        sys.stdout.flush()  # inside the try block, because a full disk is reported here
-        return code
+        return _run(command, parser, rest)
     except VoxportError as error:
         return _fail(f"error: {parser.with_flag(error)}", error.exit_code)
     except ModuleNotFoundError as error:
@@ -121,6 +113,18 @@ class _Interruption:
         if time.monotonic() >= self._quiet_until:
             self._quiet_until = time.monotonic() + QUIET_S
             raise KeyboardInterrupt
+
+
+def _run(command: Command, parser: Parser, argv: Sequence[str]) -> int:
+    module = import_module(command.module)
+    parser.description = module.__doc__
+    module.add_arguments(parser)
+    add_verbosity(parser)
+    arguments = parser.parse_args(argv)
+    set_up_logging(arguments.verbosity)
+    code: int = module.run(arguments)
+    sys.stdout.flush()  # before `run_command_line` returns: it reports a full disk
+    return code
 
 
 def _handle_signals() -> None:

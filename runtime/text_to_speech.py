@@ -15,7 +15,7 @@ import numpy as np
 
 from bundle.errors import UsageError
 from runtime.batching import BatchedDecoder, Status, Ticket
-from runtime.sampling import SAMPLING, is_number
+from runtime.sampling import check_sampling, is_number
 from runtime.text.language import check_language
 from runtime.text.preparation import prepare
 
@@ -88,15 +88,7 @@ class SpeechRequest:
                 raise UsageError(f"{name} {value!r}: expected an int of at least {least}", field=name)
         if self.voice is not None and not isinstance(self.voice, str | PathLike):
             raise UsageError(f"voice {self.voice!r}: expected a name or the path of a file", field="voice")
-        if self.sampling is not None and not isinstance(self.sampling, Mapping):
-            raise UsageError(
-                f"sampling {self.sampling!r}: expected a mapping of names to numbers", field="sampling"
-            )
-        for name, number in (self.sampling or {}).items():
-            if name not in SAMPLING or not is_number(number):
-                raise UsageError(
-                    f"sampling {name}={number!r}: expected numbers of {', '.join(SAMPLING)}", field="sampling"
-                )
+        check_sampling(self.sampling)
         if self.budget is not None and not (is_number(self.budget) and 0 < self.budget < math.inf):
             raise UsageError(f"budget {self.budget!r}: expected a positive number or None", field="budget")
 

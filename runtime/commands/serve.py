@@ -32,18 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", type=integer(1, 65535), default=8000, help="port to listen on (default: 8000)"
     )
-    parser.add_argument(
-        "--keys", type=Path, metavar="FILE", help="file with a name:key per line; every request needs a key"
-    )
-    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate of the server, in PEM")
-    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="private key of the certificate, in PEM")
-    parser.add_argument(
-        "--allow-origin",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="web page that may use this server, such as https://example.org; also allows its host name",
-    )
+    _add_access(parser)
     parser.add_argument(
         "--wyoming",
         metavar="URI",
@@ -75,6 +64,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         limits.add_argument(
             f"--{name.replace('_', '-')}", type=kind, default=limit.default, metavar="N", help=text
         )
+
+
+def _add_access(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--keys", type=Path, metavar="FILE", help="file with a name:key per line; every request needs a key"
+    )
+    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate of the server, in PEM")
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="private key of the certificate, in PEM")
+    parser.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="web page that may use this server, such as https://example.org; also allows its host name",
+    )
 
 
 def _positive(text: str) -> float:
