@@ -3,7 +3,7 @@
 import math
 import mmap
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import RLock
@@ -90,6 +90,16 @@ class Stream(ABC):
     @abstractmethod
     def _run(self, component: str, inputs: Arrays) -> Arrays: ...
 
+    def run_active(self, component: str, inputs: Arrays, active: Sequence[int]) -> Arrays:
+        """As `run`, for the slots `active` only. The others keep their states up to their position; what
+        follows may be overwritten. Their outputs mean nothing.
+
+        Raises UsageError where the engine cannot do this.
+        """
+        if len(active) < self.batch:
+            raise UsageError(f"{component}: this stream cannot leave out slots of a batch")
+        return self.run(component, inputs)
+
     def capacity(self, component: str) -> int:
         """Positions that the component's cache holds, or that its stream may reach.
 
@@ -110,9 +120,9 @@ class Stream(ABC):
         """
         return self
 
-    def move(self, source: int, target: int, positions: int) -> None:
-        """Copies the states of slot `source` to slot `target`: of each cache the rows of the first
-        `positions` positions, and every other state.
+    def move(self, source: int, target: int, positions: int, component: str | None = None) -> None:
+        """Copies the states of slot `source` to slot `target`, or those of a component: of each cache the
+        rows of the first `positions` positions, and every other state.
         """
         raise UsageError(f"slot {source}: this stream cannot copy it to slot {target}")
 
@@ -155,6 +165,24 @@ class Stream(ABC):
         states = self.snapshot()
         put_rows(states, unique_caches(self.signatures.values()), rows, self.batch)
         self.restore(states)
+
+    def save_states(self, component: str, positions: int) -> Arrays:
+        """Copies of the states of a component by name: of each cache the rows of the first `positions`
+        positions, and every other state.
+        """
+        with self.lock:
+            states = self._current_states()
+            return {
+                state.name: states[state.name][first_rows(state, positions)].copy()
+                for state in self.signatures[component].states
+            }
+
+    def load_states(self, states: Arrays) -> None:
+        """Writes what `save_states` returned. The stream has run nothing, or its rows mean nothing now."""
+        whole = self.snapshot()
+        for name, array in states.items():
+            whole[name][tuple(map(slice, array.shape))] = array
+        self.restore(whole)
 
 
 Sizes = dict[Dimension, int]
@@ -313,6 +341,14 @@ def check_rows(caches: dict[str, StateSpec], rows: Arrays, batch: int = 1) -> No
         is_whole = found.ndim == len(shape) and _without(found.shape, axis) == _without(shape, axis)
         if not shape or not is_whole or found.shape[axis] > shape[axis]:
             raise UsageError(f"rows: cache {name} has shape {list(found.shape)}, this bundle has {shape}")
+
+
+def first_rows(state: StateSpec, positions: int) -> tuple[slice, ...]:
+    """Index of what the first `positions` positions use: rows of a cache, and all of any other state."""
+    if state.cache is None:
+        return ()
+    count = min(positions * state.cache.rows_per_position, state.rows)
+    return (slice(None),) * state.cache.row_axis + (slice(count),)
 
 
 def _rows_shape(state: StateSpec, count: int) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
 """POST /v1/audio/transcriptions."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,6 @@ FIELDS = (
     "temperature",
     "prompt",
 )
-IGNORED = ("language", "temperature", "prompt")  # hints, which this model has no use for
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Options:
     granularities: tuple[str, ...]
     stream: bool
     delay_ms: int | None
+    language: str | None
 
 
 @dataclass
@@ -81,6 +82,7 @@ def transcription_router(models: Models, limits: Limits) -> APIRouter:
         async with StoredUpload(upload, "file") as path:
             options = _parse(form)
             worker = models.listener(options.model)
+            _check_language(options.language, worker.task.languages)
             with hidden(path, "file"):
                 recording = await asyncio.to_thread(Recording, path, worker.task.sample_rate)
                 _check_length(recording, limits)
@@ -100,6 +102,8 @@ def _schema() -> dict[str, Any]:
     properties: dict[str, Any] = {name: {"type": "string"} for name in FIELDS}
     properties["file"] = {"type": "string", "format": "binary"}
     properties["response_format"]["enum"] = list(FORMATS)
+    properties["stream"]["enum"] = ["true", "false"]
+    properties["delay_ms"]["pattern"] = "^[0-9]+$"
     properties[LIST_FIELD] = {"type": "array", "items": {"type": "string", "enum": list(GRANULARITIES)}}
     schema = {"type": "object", "properties": properties, "required": ["file", "model"]}
     return {"content": {"multipart/form-data": {"schema": schema}}, "required": True}
@@ -118,6 +122,8 @@ def _parse(form: FormData) -> Options:
         LIST_FIELD: (set(granularities) <= set(GRANULARITIES), f"expected {' or '.join(GRANULARITIES)}"),
         "stream": (values.get("stream", "false") in ("true", "false"), "expected true or false"),
         "delay_ms": (values.get("delay_ms", "0").isdecimal(), "expected milliseconds"),
+        "temperature": (_is_zero(values.get("temperature", "0")), "expected 0; the likeliest text is taken"),
+        "prompt": (not values.get("prompt"), "this server takes none; leave it out"),
     }
     for name, (is_right, expected) in checks.items():
         if not is_right:
@@ -137,7 +143,21 @@ def _parse(form: FormData) -> Options:
         granularities or ("segment",),
         values.get("stream") == "true",
         None if delay is None else int(delay),
+        values.get("language") or None,
     )
+
+
+def _is_zero(text: str) -> bool:
+    with suppress(ValueError):
+        return float(text) == 0
+    return False
+
+
+def _check_language(language: str | None, known: Sequence[str]) -> None:
+    """The model hears which of its languages is spoken. Raises ApiError on another one."""
+    if language is not None and language.replace("_", "-").partition("-")[0].lower() not in known:
+        reason = f"language: expected one of {', '.join(known)}; the model hears which one it is"
+        raise ApiError(400, reason, "invalid_value", "language")
 
 
 def _check_length(recording: Recording, limits: Limits) -> None:
@@ -218,7 +238,7 @@ def _formatted(transcript: Transcript, options: Options, seconds: float) -> Resp
             return PlainTextResponse(as_vtt(transcript.words), media_type="text/vtt")
     content: dict[str, Any] = {
         "task": "transcribe",
-        "language": None,
+        "language": options.language,
         "duration": usage["seconds"],
         "text": text,
     }

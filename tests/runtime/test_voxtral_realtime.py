@@ -31,8 +31,9 @@ from model.voxtral_realtime.family import FAMILY
 from model.voxtral_realtime.modules import embed_delay
 from model.voxtral_realtime.synthetic import SIZES
 from runtime.audio.mel import LogMel, MelSettings
-from runtime.families.voxtral_realtime.decoder import Constants, DecodeOptions, StreamingDecoder
-from runtime.families.voxtral_realtime.task import Transcript
+from runtime.families.voxtral_realtime.constants import Constants
+from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
+from runtime.families.voxtral_realtime.transcript import Transcript
 
 SETTINGS = MelSettings(16000, 128, 400, 160, -6.5)
 FULL = parse_config(SIZES["full"].params())
@@ -260,7 +261,16 @@ def test_the_memory_of_a_stream_does_not_grow(eager):
             for token in decoder.feed(noise(1280)):
                 transcript.add(token)
             transcript.take_words()
-        not_own = ("_stream", "_observe", "_mel", "_encoder", "_token_bytes", "_utf8")
+        not_own = (
+            "stream",
+            "_audio_stream",
+            "_stream",
+            "_observe",
+            "_mel",
+            "_encoder",
+            "_token_bytes",
+            "_utf8",
+        )
         parts = (decoder, decoder._encoder, decoder._encoder._mel, transcript)
         own = [{name: value for name, value in vars(part).items() if name not in not_own} for part in parts]
         return len(pickle.dumps(own))
@@ -432,7 +442,7 @@ def test_a_long_run_of_pads_is_penalised(eager, margin, penalised, expected):
     decoder = StreamingDecoder(engine.stream(), constants, DecodeOptions(blank_penalty=penalised))
     logits = np.full((1, constants.vocab_size), -20, np.float32)
     logits[0, 1000], logits[0, constants.pad_id] = 0, margin
-    tokens = [decoder._choose(logits) for _ in range(450)]
+    tokens = [decoder.choose(logits) for _ in range(450)]
     assert logits[0, constants.pad_id] == np.float32(margin)  # the observed logits stay as they are
     if expected is None:
         assert set(tokens) == {constants.pad_id}

@@ -68,6 +68,14 @@ def test_verbose_json_has_the_times_that_were_asked_for(client):
     assert transcribe(client, response_format="verbose_json").words is None
 
 
+def test_a_language_of_the_model_is_taken_and_named(client):
+    for language in ("en", "en-US"):
+        found = transcribe(
+            client, response_format="verbose_json", language=language, temperature=0, prompt=""
+        )
+        assert found.language == language and found.text == "one two three"
+
+
 def test_events_add_up_to_the_text(client):
     events = list(transcribe(client, stream=True))
     assert "".join(event.delta for event in events[:-1]) == "one two three" == events[-1].text
@@ -96,6 +104,10 @@ WRONG = [
     ({"stream": "yes"}, 400, "invalid_value", "stream"),
     ({"delay_ms": "-1"}, 400, "invalid_value", "delay_ms"),
     ({"delay_ms": "81"}, 400, "invalid_value", "delay_ms"),
+    ({"language": "fr"}, 400, "invalid_value", "language"),
+    ({"temperature": "0.2"}, 400, "invalid_value", "temperature"),
+    ({"temperature": "warm"}, 400, "invalid_value", "temperature"),
+    ({"prompt": "Names: Anna."}, 400, "invalid_value", "prompt"),
     ({"chunking_strategy": "auto"}, 400, "unknown_field", "chunking_strategy"),
 ]
 

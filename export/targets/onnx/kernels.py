@@ -56,7 +56,10 @@ class SharedBufferAttention(AttentionKernel):
     def cache_update(
         self, position: torch.Tensor, rows: int, cache: torch.Tensor, window: int
     ) -> CacheUpdate:
-        """Row of the last new key, int32 [1], and the bias of the scores [1, 1, S, total] or None."""
+        """Row of the last new key, int32 [B], and the bias of the scores [1, 1, S, total] or None.
+
+        B is 1 with a bias.
+        """
         history = window - 1
         if (
             cache.shape[2] == window
@@ -70,7 +73,8 @@ class SharedBufferAttention(AttentionKernel):
     def sliding_window(self, new: Projected, cache: KVCache, update: CacheUpdate) -> Attended:
         (q, k, v, rotation), (last, bias) = new, update
         flat, heads = (_rotated(q, rotation), _rotated(k, rotation), v.flatten(-2)), (q.shape[2], k.shape[2])
-        out, k_cache, v_cache = biased_attention(*flat, *cache, last, last + 1, bias, *heads)
+        total = last.max().reshape(1) + 1
+        out, k_cache, v_cache = biased_attention(*flat, *cache, last, total, bias, *heads)
         return out.reshape(q.shape), k_cache, v_cache
 
     def rotated(
