@@ -15,7 +15,7 @@ from export.targets.base import Graph
 from export.targets.coreml.kernels import DECOMPOSITIONS, OneHotAttention, lower_linear, register_palettes
 from export.targets.coreml.package import merge, normalise
 from export.targets.coreml.read_back import bounds_of
-from export.targets.coreml.tools import OPSET, ct, silent
+from export.targets.coreml.tools import OPSET, Builder, ct, silent
 from export.targets.tracing import export_errors, target_kernels, trace
 from model.component import Component
 
@@ -86,6 +86,8 @@ def lower_graph(graph: Graph, path: Path, precision: Precision) -> None:
         TemporaryDirectory(dir=path.parent, prefix=".coreml") as temporary,
     ):
         register_palettes(graph.module)
+        # otherwise names of operations depend on the programs that this process read or lowered before
+        Builder.name_count.clear()
         for component in graph.components:
             bounds = str((component.signature.inputs, component.signature.dims))
             if bounds not in converted:  # components of the same bounds are one program under two names
