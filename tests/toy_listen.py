@@ -1,4 +1,4 @@
-"""A listening engine in NumPy with random weights. Slots are computed singly, so batching changes no bit."""
+"""A listening engine in NumPy with random weights. It computes each slot alone, so a batch changes no bit."""
 
 from collections import Counter
 from collections.abc import Sequence

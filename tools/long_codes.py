@@ -4,11 +4,8 @@
         --folder FOLDER -o OUT.json
 
 The checkpoint is the embedded model with inner widths that groups of 128 divide, without encoders. A recipe
-that a target does not hold is left out. `w4/w4` is `w4` with a code predictor of 4 bits. Core ML bundles run
-in both precisions.
-
-With `--outliers 64`, two input channels of each block have weights 64 times as large, and the norm before
-them divides by 64. In full precision this is the same model, to the bit. Trained models have such channels.
+that a target does not hold is left out. `w4/w4` is `w4` with a code predictor of 4 bits. Core ML bundles of
+half precision run in both precisions. Those of `--compute-precision float32` run in single precision.
 
 OUT.json is written after each bundle; a row that it has already is not made again. Each bundle is removed
 after it was read. `--table` prints OUT.json as Markdown, and exports nothing.
@@ -24,8 +21,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from safetensors.torch import load_file, save_file
 
 from bundle.manifest import Bundle
 from export.__main__ import main as export
@@ -51,11 +46,7 @@ REPORTS = {  # key of a row -> end of the name of a report
     "end": "frames, artifact",
     "full_end": "frames, full precision",
 }
-PREDICTOR, OUTLIERS = "code_predictor", (3, 70)  # channels that are made large; in different groups of 32
-READERS = {  # norm -> linears that read its output
-    "input_layernorm": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "post_attention_layernorm": ("mlp.gate_proj", "mlp.up_proj"),
-}
+PREDICTOR = "code_predictor"
 log = logging.getLogger(__name__)
 Row = dict[str, Any]  # JSON
 
@@ -68,23 +59,14 @@ def add_size() -> None:
     sizes.SIZES["wide"] = replace(tiny, talker=tiny.talker | talker, predictor=tiny.predictor | predictor)
 
 
-def make_outliers(checkpoint: Path, factor: int) -> None:
-    """Scales channels of all blocks. `factor` is a power of two, so no bit of a product changes."""
-    path = checkpoint / "model.safetensors"
-    tensors = load_file(path)
-    for name, norm in tensors.items():
-        prefix, _, kind = name.removesuffix(".weight").rpartition(".")
-        for channel in OUTLIERS if kind in READERS else ():
-            norm[channel] /= factor
-            for linear in READERS[kind]:
-                tensors[f"{prefix}.{linear}.weight"][:, channel] *= factor
-    save_file(tensors, path, metadata={"format": "pt"})
-
-
-def measure(checkpoint: Path, target: str, recipe: str, folder: Path, frames: int) -> dict[str, Row]:
-    """What the check over many frames finds, for each precision that the bundle is verified in."""
+def measure(
+    checkpoint: Path, target: str, recipe: str, folder: Path, frames: int, options: list[str]
+) -> dict[str, Row]:
+    """What the check over many frames finds, for each precision that the bundle is verified in. `options` are
+    those of the export.
+    """
     whole, _, predictor = recipe.partition("/")
-    options = ["--checkpoint", str(checkpoint), "--target", target, "--quant", whole, "--no-verify"]
+    options = [*options, "--checkpoint", str(checkpoint), "--target", target, "--quant", whole, "--no-verify"]
     options += ["--quant-for", f"{PREDICTOR}={predictor}"] if predictor else []
     options += ["--cache-length", str(frames + PROMPT_ROWS), "--force", "--out", str(folder)]
     if export(options):
@@ -96,8 +78,10 @@ def measure(checkpoint: Path, target: str, recipe: str, folder: Path, frames: in
         log.info("%s %s: %s", target, recipe, graph.name)
     workload, constants = open_family(FAMILY).verification, read_constants(bundle.job)
     found: dict[str, Row] = {}
+    is_half = bundle.job.compute_precision == "float16"
     for mode in modes(resolved, lowered, VerifyOptions()):
-        if not mode.float_activations:  # the runtime has the others
+        # no runtime has float activations in place of integers, or rounds values of a float32 bundle
+        if not mode.float_activations and (is_half or mode.engine.compute_precision != "float16"):
             started = time.perf_counter()
             context = open_context(bundle, resolved, lowered, model, mode)
             row = summary(check_long_codes(context, workload, constants, frames))
@@ -149,7 +133,7 @@ def main() -> None:
     parser.add_argument("--targets", default="onnx,executorch,coreml")
     parser.add_argument("--recipes", default="none,w8,w8g128,w4,w4g128,8da4w,lut4")
     parser.add_argument("--frames", type=int, default=1000)
-    parser.add_argument("--outliers", type=int, default=1, help="factor, a power of two (default: 1)")
+    parser.add_argument("--compute-precision", help="of the bundles (default: that of the target)")
     parser.add_argument("--folder", type=Path, help="folder of checkpoints and bundles")
     parser.add_argument("-o", "--out", type=Path, required=True, help="JSON file")
     parser.add_argument("--table", action="store_true", help="print the table of OUT.json")
@@ -160,18 +144,19 @@ def main() -> None:
         return
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     add_size()
-    checkpoint = arguments.folder / f"wide-{arguments.outliers}"
+    checkpoint = arguments.folder / "wide"
     if not checkpoint.exists():
         write_checkpoint(checkpoint, SIZE, key=FAMILY)
-        make_outliers(checkpoint, arguments.outliers)
+    precision = arguments.compute_precision
+    options = ["--compute-precision", precision] if precision else []
     for target in arguments.targets.split(","):
         for recipe in arguments.recipes.split(","):
-            key = f"{target}/{recipe}"
+            key = f"{target}/{recipe}" + (f", {precision} bundle" if precision else "")
             if key in content["rows"] or not holds(target, recipe):
                 continue
             bundle = arguments.folder / f"bundle-{os.getpid()}"
-            content["rows"][key] = measure(checkpoint, target, recipe, bundle, arguments.frames)
-            content |= {"frames": arguments.frames, "outliers": arguments.outliers}
+            content["rows"][key] = measure(checkpoint, target, recipe, bundle, arguments.frames, options)
+            content["frames"] = arguments.frames
             content["machine"] = describe_machine(None, "torch")
             log.info("%s: %s", key, json.dumps(content["rows"][key]))
             arguments.out.parent.mkdir(parents=True, exist_ok=True)

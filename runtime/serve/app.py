@@ -17,6 +17,7 @@ from runtime.serve.keys import Keys
 from runtime.serve.limits import Limits
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
+from runtime.serve.openapi import describe
 from runtime.serve.page_routes import page_router
 from runtime.serve.realtime.routes import realtime_router
 from runtime.serve.speech_api import speech_router
@@ -43,6 +44,7 @@ def build_app(
     app.include_router(page_router(models, limits))
     _add_listings(app, models)
     _add_probes(app, models, metrics)
+    describe(app, models, limits)
 
     async def answer(request: HTTPConnection, raised: Exception) -> Response:
         if request.scope["type"] == "websocket":
@@ -50,7 +52,8 @@ def build_app(
         error = _as_api_error(raised)
         if error.status == 500:
             log.error("a request failed", exc_info=raised)
-        return JSONResponse(error.body, error.status, error.headers)
+        more = raised.headers if isinstance(raised, HTTPException) else None  # such as `allow`
+        return JSONResponse(error.body, error.status, {**(more or {}), **error.headers})
 
     for kind in (ApiError, HTTPException, Exception):
         app.add_exception_handler(kind, answer)

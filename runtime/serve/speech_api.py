@@ -33,7 +33,7 @@ class VoiceId(BaseModel):
 class SpeechBody(BaseModel):
     """The body of a request. `seed`, `max_frames` and `language` extend the OpenAI API."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
     model: str
     input: str
     voice: str | VoiceId | None = None
@@ -106,7 +106,8 @@ def choose_voice(name: str | None, worker: SpeechWorker, store: VoiceStore | Non
 
 def speech_router(models: Models, limits: Limits) -> APIRouter:
     router = APIRouter()
-    schema = {"content": {"application/json": {"schema": SpeechBody.model_json_schema()}}, "required": True}
+    fields = SpeechBody.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema = {"content": {"application/json": {"schema": fields}}, "required": True}
 
     @router.post("/v1/audio/speech", openapi_extra={"requestBody": schema}, response_class=Response)
     async def speech(request: Request) -> Response:

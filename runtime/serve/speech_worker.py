@@ -55,7 +55,7 @@ class SpeechWorker(Worker[SpeechJob]):
         """
         with self._changed:
             self._check_ready()
-            begun = {job.key for job in (*self._between, *self._running.values())}
+            begun = {job.key for job in self._active()}
             places = math.ceil(self._limits.waiting / len(begun | self._waiting.keys | {key}))
             waiting = len(self._waiting)
             if waiting >= self._limits.waiting or self._waiting.count(key) >= places:

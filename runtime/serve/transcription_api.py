@@ -102,6 +102,8 @@ def _schema() -> dict[str, Any]:
     properties: dict[str, Any] = {name: {"type": "string"} for name in FIELDS}
     properties["file"] = {"type": "string", "format": "binary"}
     properties["response_format"]["enum"] = list(FORMATS)
+    properties["stream"]["enum"] = ["true", "false"]
+    properties["delay_ms"]["pattern"] = "^[0-9]+$"
     properties[LIST_FIELD] = {"type": "array", "items": {"type": "string", "enum": list(GRANULARITIES)}}
     schema = {"type": "object", "properties": properties, "required": ["file", "model"]}
     return {"content": {"multipart/form-data": {"schema": schema}}, "required": True}

@@ -126,13 +126,13 @@ def again(w4, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("again")
 
     def both(parts: dict[str, Path], default: str, path: Path) -> None:
+        merge(parts, default, path)  # first, because coremltools changes the parts
         if path.stem == "backbone":
             functions = MultiFunctionDescriptor()
             for name, part in parts.items():
                 functions.add_function(str(part), "main", name)
             functions.default_function_name = default
             save_multifunction(functions, str(folder / "theirs.mlpackage"))
-        merge(parts, default, path)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("export.targets.coreml.lowering.merge", both)

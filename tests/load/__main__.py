@@ -33,7 +33,8 @@ def main() -> None:
     parser.add_argument("-o", type=Path, help="JSON to write")
     arguments = parser.parse_args()
     random.seed(1)
-    found = run(arguments.seconds, arguments.clients, arguments.sockets)
+    load = round(os.getloadavg()[0], 1)  # of other work on the machine
+    found = run(arguments.seconds, arguments.clients, arguments.sockets) | {"load_average_before": load}
     text = json.dumps(found, indent=1) + "\n"
     if arguments.o:
         arguments.o.parent.mkdir(parents=True, exist_ok=True)
