@@ -25,7 +25,7 @@ from bundle.manifest import (
 from bundle.progress import Progress, advance
 from export.bundle_readme import bundle_readme
 from export.job import graph_key
-from export.memory import check_memory, free_memory, peak_memory
+from export.memory import check_memory, free_memory, peak_memory, rare_collections
 from export.model import Model
 from export.model_card import model_card
 from export.naming import differences
@@ -145,7 +145,8 @@ def _lower_graph(target: Target, model: Model, name: str, folder: Path) -> Weigh
     graph = model.graph(name)
     check_signatures(graph, target.layout, target.linear_kernel)
     free_memory()
-    target.lower(graph, folder)
+    with rare_collections():
+        target.lower(graph, folder)
     return model.weight_errors.get(name)
 
 
@@ -195,7 +196,7 @@ def _verify(
     Raises VerificationError, after the report was written.
     """
     log.info("%s: verifying", manifest.job.source.name)
-    result = verify(Bundle(folder), resolved, target, model=model, checked=checked)
+    result = verify(Bundle(folder), resolved, target, DEFAULTS, model, checked)
     if page:
         from export.report.page import write_page  # matplotlib takes a second
 

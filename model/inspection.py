@@ -94,10 +94,12 @@ def _described(stored: StoredWeights) -> dict[str, Any]:
     tensors = stored.tensors.values()
     convolutions = Counter(found.layout for found in tensors if found.stored.order)
     details = [f"{count} convolutions of {layout}" for layout, count in sorted(convolutions.items())]
+    if stored.folded:
+        details.append(f"{len(stored.folded)} folded weight norms")
     if packed := sum(found.bits is not None for found in tensors):
         details.append(f"{packed} layers of integers")
     return {
-        "layout": "mlx-audio" if stored.is_for_mlx else PUBLISHED,
+        "layout": stored.layout,
         "layout_details": details,
         "tensors": len(rows),
         "bytes": sum(file.path.stat().st_size for file in stored.files),

@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from bundle.errors import ConfigError
+from model.weight_norms import SPELLINGS
 
 Layout = Literal["pytorch", "mlx"]
 # Of a weight file's metadata: the layout of its convolutions. MLX_AUDIO: those that mlx-audio stores
 # reordered have the layout of MLX, the others that of PyTorch.
 LAYOUT_KEY = "voxport_layout"
-MLX_AUDIO = "mlx-audio"
+MLX_AUDIO: Literal["mlx-audio"] = "mlx-audio"
 LAYOUT_TAGS = ("pytorch", "mlx", MLX_AUDIO)
 ORDERS: Mapping[type[nn.Module], tuple[int, ...]] = {  # axes of PyTorch in the order of MLX
     nn.Conv1d: (0, 2, 1),  # [out, in, k] -> [out, k, in]
@@ -29,14 +30,8 @@ ORDERS: Mapping[type[nn.Module], tuple[int, ...]] = {  # axes of PyTorch in the 
 }
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 COMPUTED = ("inv_freq", "_inv_freq", "position_ids")  # ends of names of buffers that a model computes
-# Of a convolution. Both parts of a weight norm, in torch's two spellings, are stored as the weight itself.
-KERNELS = (
-    "weight",
-    "weight_g",
-    "weight_v",
-    "parametrizations.weight.original0",
-    "parametrizations.weight.original1",
-)
+# Of a convolution. Both parts of a weight norm have the axes of the weight.
+KERNELS = ("weight", *(name for pair in SPELLINGS for name in pair))
 RECURRENT = {"weight_ih": "Wx", "weight_hh": "Wh", "bias_ih": "bias_ih", "bias_hh": "bias_hh"}
 DIRECTIONS = {"": "_forward", "_reverse": "_backward"}  # of an LSTM with two directions
 

@@ -18,7 +18,7 @@ QUANTIZATION = "quantization"  # key of the configuration
 QUANTIZATION_CONFIG = "quantization_config"  # read where that key is missing
 MODEL_TYPE = "model_type"
 OWN_KEYS = (MODEL_TYPE, QUANTIZATION, QUANTIZATION_CONFIG)  # of config.json, which no published file has
-MLX_WEIGHTS = "the weights are those of mlx-audio; first run: voxport convert FOLDER OUT --to published"
+MLX_WEIGHTS = "the weights are those for MLX; first run: voxport convert FOLDER OUT --to published"
 NUMBER = r"(\d+)"
 
 

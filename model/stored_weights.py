@@ -24,6 +24,7 @@ from model.layouts import (
     stored_tensors,
 )
 from model.mlx_config import config_faults
+from model.weight_norms import Pair, folded_names
 
 PACKED = "U32"  # dtype of integers that MLX packs
 BYTES = {"BF16": 2, "F16": 2, "F32": 4, PACKED: 4}  # of a value in a file
@@ -54,7 +55,9 @@ class StoredWeights:
     """The weights of a folder by published name. `tensors` say how each is stored.
 
     `is_mlx`: the folder has the files of mlx-audio. `computed`: names in the files of buffers that a model
-    computes, which are left out. Raises CheckpointError with every fault.
+    computes, which are left out. `pairs`: weight norms of the published model, by the name of the weight.
+    `folded`: those whose weight is in the files in their place, which has an entry in `tensors`. Raises
+    CheckpointError with every fault.
     """
 
     def __init__(self, folder: Path, family: Family, config: Config):
@@ -68,11 +71,37 @@ class StoredWeights:
         names, faults = self._published_names()
         self.tensors: dict[str, Found] = {}
         self.computed: tuple[str, ...] = ()
-        faults += self._find(names, stored_tensors(root), tuple(family.unused))
+        self.expected = stored_tensors(root)
+        self.pairs, self.folded = folded_names(self.expected), dict[str, Pair]()
+        faults += self._folded(names)
+        faults += self._find(names, self._in_files(), tuple(family.unused))
         if not faults and (self.is_mlx or mlx.published_config is None):
             faults = config_faults(folder, family, self._packed)
         if faults:
             raise CheckpointError(*faults)
+
+    def _folded(self, names: dict[str, str]) -> list[str]:
+        """Fills `folded`. Faults are weights beside a part of their weight norm; they leave `names`."""
+        faults = []
+        for weight, pair in self.pairs.items():
+            if weight not in names or weight in self.expected:
+                continue
+            parts = [names[name] for name in pair if name in names]
+            if parts:
+                stored_name = names.pop(weight)
+                faults.append(
+                    f"{self._checkpoint.path(stored_name)}: tensor {stored_name} is there beside {parts[0]}, "
+                    "a part of its weight norm, expected one; convert the published checkpoint again"
+                )
+            else:
+                self.folded[weight] = pair
+        return faults
+
+    def _in_files(self) -> dict[str, Stored]:
+        """What the files must have: of each weight norm the pair, or the weight."""
+        parts = {name for pair in self.folded.values() for name in pair}
+        weights = {weight: self.expected[pair.v] for weight, pair in self.folded.items()}
+        return {name: stored for name, stored in self.expected.items() if name not in parts} | weights
 
     def _find(self, names: dict[str, str], expected: dict[str, Stored], unused: tuple[str, ...]) -> list[str]:
         """Fills `tensors` from names in the files by published name. Returns faults."""
@@ -188,7 +217,26 @@ class StoredWeights:
     @property
     def is_for_mlx(self) -> bool:
         """Whether they are not those of a published checkpoint."""
-        return self.is_mlx or any(found.bits or found.layout == "mlx" for found in self.tensors.values())
+        return (
+            self.is_mlx
+            or bool(self.folded)
+            or any(found.bits or found.layout == "mlx" for found in self.tensors.values())
+        )
+
+    @property
+    def layout(self) -> str:
+        """`published`, `mlx-audio`, `mlx`, or `mixed`."""
+        if not self.is_for_mlx:
+            return "published"
+        orders = {
+            (self._mlx.is_reordered(name), found.layout == "mlx")
+            for name, found in self.tensors.items()
+            if found.stored.order and not found.stored.has_one_form
+        }
+        if not self.folded and all(is_reordered == is_mlx for is_reordered, is_mlx in orders):
+            return MLX_AUDIO
+        is_mlx = len(self.folded) == len(self.pairs) and all(is_mlx for _, is_mlx in orders)
+        return "mlx" if is_mlx else "mixed"
 
     @property
     def recipe(self) -> str | None:
@@ -202,8 +250,11 @@ class StoredWeights:
 
     def has(self, expected: Shapes) -> bool:
         """Whether every expected tensor is there in its shape."""
+        parts = {name for pair in self.folded.values() for name in pair}
         return all(
-            name in self.tensors and self.tensors[name].stored.shape == shape
+            name in self.expected
+            and self.expected[name].shape == shape
+            and (name in self.tensors or name in parts)
             for name, shape in expected.items()
         )
 
@@ -248,6 +299,9 @@ def unpack(words: torch.Tensor, bits: int) -> torch.Tensor:
 
 def _unpack_rows(words: torch.Tensor, bits: int) -> torch.Tensor:
     octets = words.view(torch.uint8)
+    if 8 % bits == 0:
+        parts = [octets >> place & ((1 << bits) - 1) for place in range(0, 8, bits)]
+        return torch.stack(parts, dim=-1).flatten(1)
     places = (octets[..., None] >> torch.arange(8, dtype=torch.uint8)) & 1  # bits, the lowest first
     weights = torch.tensor([1 << place for place in range(bits)], dtype=torch.uint8)
     integers: torch.Tensor = (places.flatten(1).unflatten(1, (-1, bits)) * weights).sum(-1, dtype=torch.uint8)

@@ -32,10 +32,12 @@ class RunawayGuard:
         self._last.append(codes.copy())
         return Status.REPETITION if self._repeated.max() >= FRAMES else None
 
-    def see_samples(self, samples: np.ndarray, frames: int) -> Status | None:
-        """Takes the samples float32 [n] of the next `frames`. Returns SILENCE where the last were silent."""
-        for frame in samples.reshape(frames, -1):
+    def see_samples(self, samples: np.ndarray, frames: int) -> int | None:
+        """Takes the samples float32 [n] of the next `frames`. Returns how many of them precede the end of
+        `FRAMES` silent ones; None where the speech is not silent for so long.
+        """
+        for index, frame in enumerate(samples.reshape(frames, -1)):
             self._silent = self._silent + 1 if np.sqrt(np.mean(frame**2)) < SILENCE else 0
             if self._silent >= FRAMES:
-                return Status.SILENCE
+                return index + 1
         return None

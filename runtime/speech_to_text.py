@@ -4,11 +4,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from bundle.errors import UsageError
 from runtime.audio.captions import Word
+
+if TYPE_CHECKING:
+    from runtime.live import LiveBatch
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,23 @@ class SpeechToText(ABC):
         call takes. `blank_penalty` makes text likelier after a long run of tokens without text. Raises
         UsageError on a delay or a number of tokens that the bundle does not support.
         """
+
+    @property
+    def max_live(self) -> int:
+        """Live streams that one step can serve; 1 where the engine does not batch."""
+        return 1
+
+    def live_batch(self, slots: int) -> "LiveBatch":
+        """Up to `slots` live streams that are transcribed together, with the text of each alone.
+
+        Raises UsageError above `max_live`, and if the bundle is for recordings only.
+        """
+        from runtime.live import OneLiveStream
+
+        self.check_live()
+        if slots > 1:
+            raise UsageError(f"live: one step serves one stream, not {slots}")
+        return OneLiveStream(lambda delay_ms: self.begin(delay_ms, live=True))
 
     def transcribe(
         self,

@@ -1,11 +1,12 @@
 """`TextToSpeech`: the task that a text-to-speech family implements, and its requests."""
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -14,7 +15,7 @@ import numpy as np
 
 from bundle.errors import UsageError
 from runtime.batching import BatchedDecoder, Status, Ticket
-from runtime.sampling import SAMPLING
+from runtime.sampling import SAMPLING, is_number
 from runtime.text.language import check_language
 from runtime.text.preparation import prepare
 
@@ -22,7 +23,9 @@ DEFAULT_SLOTS = 4
 DEFAULT_BUDGET = 3.0
 DEFAULT_PAUSE_S, LONGEST_PAUSE_S = 0.2, 10.0
 SPARE_FRAMES = 40  # 3.2 s: for pauses, and for texts of a few characters
+LINE_BREAKS = "\n", "\r"
 MOST_CHARACTERS = 300  # of a part of a text: about 16 s of speech
+log = logging.getLogger(__name__)
 
 
 class SpeechOptions(TypedDict, total=False):
@@ -104,10 +107,6 @@ class SpeechRequest:
         return math.ceil(self.budget * usual_frames) + SPARE_FRAMES
 
 
-def is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 class Speech:
     """A text that is spoken part by part.
 
@@ -137,6 +136,8 @@ class Speech:
             replace(self._request, max_frames=max_frames)  # is checked
         room = task.room(self._request.voice, self._request.instruct)
         fits: Callable[[str], bool] = lambda part: len(part) <= MOST_CHARACTERS and room(part)
+        if isinstance(text, str) and text.startswith(LINE_BREAKS):
+            log.info("text: the line breaks at its beginning are not spoken; they are left out")
         self._parts = prepare(text, code or task.language(self._request.voice), fits, verbatim)
         self._left = math.inf if max_frames is None else max_frames
         self._samples_per_frame = task.samples_per_frame
@@ -249,6 +250,10 @@ class TextToSpeech(ABC):
         Raises UsageError, which lists the languages, on one that the model does not speak.
         """
         return check_language(language)
+
+    def check_clones(self) -> None:
+        """Raises UsageError where the model makes no voices from recordings."""
+        raise self._no_clones()
 
     def voice_path(self, name: str) -> Path:
         """Where a voice of this name is kept for the user. Raises UsageError where the model clones none."""

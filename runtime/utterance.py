@@ -1,11 +1,12 @@
 """What utterances of every family have: a prompt that is read in pieces, and frames that are spoken."""
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from runtime.batching import RowLimit, SlotOutput, Status
+from runtime.engines.base import Stream
 from runtime.runaway import RunawayGuard
 from runtime.text_to_speech import SpeechRequest
 
@@ -17,6 +18,41 @@ def read_pieces(rows: np.ndarray, limit: RowLimit, read: Callable[[np.ndarray], 
         yield
         rows = rows[count:]
     read(rows)
+
+
+class SlotDecoderState(Protocol):
+    """The decoder of an utterance in a slot: the stream of the slot, and the positions that it has used."""
+
+    stream: Stream
+    position: int
+
+
+class SlotUtterance(Protocol):
+    @property
+    def decoder(self) -> SlotDecoderState: ...
+
+
+AnyUtterance = TypeVar("AnyUtterance", bound=SlotUtterance)
+
+
+class UtteranceSlots(Generic[AnyUtterance]):
+    """What the `SlotDecoder` of every family does alike: utterances by slot of one batched stream."""
+
+    def __init__(self, stream: Stream):
+        self._stream, self.slots = stream, stream.batch
+        self._utterances: dict[int, AnyUtterance] = {}  # by slot
+
+    def free(self, slot: int) -> None:
+        self._utterances.pop(slot, None)
+
+    def move(self, source: int, target: int) -> None:
+        decoder = self._utterances[source].decoder
+        self._stream.move(source, target, decoder.position)
+        decoder.stream = self._stream.slot(target)
+        self._utterances[target] = self._utterances.pop(source)
+
+    def _first(self, count: int) -> list[AnyUtterance]:
+        return [self._utterances[slot] for slot in range(count)]
 
 
 class FrameDecoder(Protocol):
@@ -53,13 +89,15 @@ class SpokenFrames:
             self._waiting.append(codes)
             self._frames += 1
             final = self._limit_reached() or (self._guard.see_codes(codes) if self._guard else None)
-        samples = None
-        if self._waiting and (final or len(self._waiting) == self._request.chunk_frames):
-            samples, frames = self._decoder.decode(np.stack(self._waiting)), len(self._waiting)
-            self._waiting = []
-            if self._guard and not final:
-                final = self._guard.see_samples(samples, frames)
-        return SlotOutput(samples, final)
+        if not self._waiting or not (final or len(self._waiting) == self._request.chunk_frames):
+            return SlotOutput(None, final)
+        samples, frames = self._decoder.decode(np.stack(self._waiting)), len(self._waiting)
+        self._waiting = []
+        silent = self._guard.see_samples(samples, frames) if self._guard else None
+        if silent is None or (silent == frames and final and codes is not None):
+            return SlotOutput(samples, final)
+        # frames of the chunk behind the silence are dropped, so the speech does not depend on its size
+        return SlotOutput(samples[: silent * (len(samples) // frames)], Status.SILENCE)
 
     def _limit_reached(self) -> Status | None:
         if not self._decoder.has_room:

@@ -3,23 +3,52 @@
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from bundle_options import QUANT
 from filelock import FileLock, Timeout
 from hypothesis import settings
+from support.brief import brief_verification
 from support.faulty_engines import Engines
 
 from export.__main__ import main as export
+from export.verify.modes import VerifyOptions
 from model.synthetic.checkpoint import embedded_default
 
 TARGETS = ("onnx", "executorch", "coreml")
+# The shared ONNX bundles are verified as those of a user, the others with fewer steps or calls.
+SHORT_RUN = VerifyOptions(steps=200)
+# Files that take longest, the longest first. They start first, so that no process ends with one of them.
+LONGEST = (
+    "test_golden_qwen3_bundles.py",
+    "test_bundle.py",
+    "test_golden.py",
+    "test_coreml_engine.py",
+    "test_golden_realtime.py",
+    "test_coreml.py",
+    "test_qwen_bundles.py",
+    "test_qwen_six_bundle.py",
+    "test_resume.py",
+    "test_verify.py",
+    "test_fuzz.py",
+    "test_toy_scheme.py",
+    "test_toy_family.py",
+    "test_networks.py",
+)
 
 # A green commit stays green; `--hypothesis-profile default` looks for new cases.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sorts files: `LONGEST`, then those with slow tests, then the others."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    rank = {name: index for index, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: (rank.get(item.path.name, len(rank)), item.path not in slow))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -42,7 +71,9 @@ def _shared_folder(factory: pytest.TempPathFactory) -> Path:
     return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
-def exported_once(factory: pytest.TempPathFactory, name: str, arguments: list[str]) -> Path:
+def exported_once(
+    factory: pytest.TempPathFactory, name: str, arguments: list[str], is_brief: bool = True
+) -> Path:
     """A verified bundle per target. Several test processes share the exports, and each makes some of them."""
     shared = _shared_folder(factory) / name
     shared.mkdir(exist_ok=True)
@@ -50,14 +81,26 @@ def exported_once(factory: pytest.TempPathFactory, name: str, arguments: list[st
         for target in TARGETS:
             with suppress(Timeout), FileLock(shared / f"{target}.lock", timeout=seconds):
                 if not (shared / target).exists():
-                    out = str(shared / target)
-                    assert export(["--target", target, *arguments, "--out", out]) == 0
+                    command = ["--target", target, *arguments, "--out", str(shared / target)]
+                    with _verification(target, is_brief):
+                        assert export(command) == 0
     return shared
+
+
+@contextmanager
+def _verification(target: str, is_brief: bool) -> Iterator[None]:
+    """How much of a shared bundle is verified."""
+    with ExitStack() as stack:
+        if target != "onnx":
+            stack.enter_context(pytest.MonkeyPatch.context()).setattr("export.build.DEFAULTS", SHORT_RUN)
+            if is_brief:
+                stack.enter_context(brief_verification())
+        yield
 
 
 @pytest.fixture(scope="session")
 def bundles(tmp_path_factory) -> Path:
-    return exported_once(tmp_path_factory, "bundles", QUANT)
+    return exported_once(tmp_path_factory, "bundles", QUANT, is_brief=False)
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +125,13 @@ def qwen_bundles(tmp_path_factory) -> Path:
     """Bundles of the embedded Qwen3-TTS Base model. The short cache keeps the long checks short."""
     arguments = ["--model", "qwen3-tts", "--quant", "w4", "--cache-length", "96"]
     return exported_once(tmp_path_factory, "qwen_bundles", arguments)
+
+
+@pytest.fixture
+def brief() -> Iterator[None]:
+    """Verification in this process compares few calls."""
+    with brief_verification():
+        yield
 
 
 @pytest.fixture

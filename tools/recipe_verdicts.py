@@ -6,6 +6,7 @@
 Options after -- go to `voxport export`. A recipe that a target does not hold is left out. OUT.json is written
 after each bundle; a row that it has already is not made again. Each bundle is removed after it was read.
 `--table` prints the rows of OUT.json as Markdown, and exports nothing.
+`long_codes.py` shows the codes over 1,000 frames.
 """
 
 import argparse
@@ -80,20 +81,6 @@ def verdict_table(rows: dict[str, Row]) -> str:
     return "\n".join(lines)
 
 
-def codes_table(rows: dict[str, Row]) -> str:
-    """A column for each code book: per cent of codes equal to those of full precision."""
-    shown = {name: row for name, row in rows.items() if row.get("codes")}
-    books = max((len(row["codes"]) for row in shown.values()), default=0)
-    lines = [f"| recipe | {' | '.join(map(str, range(books)))} | first quarter | last quarter | end |"]
-    lines.append("|---" * (books + 4) + "|")
-    for name, row in shown.items():
-        shares = [*row["codes"].values(), *list(row["quarters"].values())[:: len(row["quarters"]) - 1]]
-        level = row["end"].get("end_db")
-        cells = [*(f"{100 * share:.1f}" for share in shares), f"{level:.1f} dB" if level else "-"]
-        lines.append(f"| {' '.join(name.split('/')[1:])} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--size", default="tiny")
@@ -107,7 +94,7 @@ def main() -> None:
     arguments, options = parser.parse_args(sys.argv[1:end]), sys.argv[end + 1 :]
     rows: dict[str, Row] = json.loads(arguments.out.read_text())["rows"] if arguments.out.exists() else {}
     if arguments.table:
-        print(verdict_table(rows), codes_table(rows), sep="\n\n")
+        print(verdict_table(rows))
         return
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     for variant in arguments.variants.split(","):

@@ -24,7 +24,7 @@ def _misfit(recipe: Recipe) -> str | None:
 
 PRECISIONS = ("bf16", "f16", "f32")
 DESTINATIONS = ("mlx", "published")
-LAYOUTS = ("mlx-audio",)
+LAYOUTS = ("mlx-audio", "mlx")
 QUANTS = tuple(name for name, recipe in RECIPES.items() if not _misfit(recipe))
 
 
@@ -35,7 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, metavar="OUT", help="new or empty folder")
     parser.add_argument("--to", required=True, choices=DESTINATIONS, help="files, names and layouts to write")
     parser.add_argument(
-        "--layout", choices=LAYOUTS, help="program that reads MLX weights (default: mlx-audio)"
+        "--layout",
+        choices=LAYOUTS,
+        help="with --to mlx: what mlx-audio reads, or all convolutions in the order of MLX's own modules and "
+        "weight norms folded (default: mlx-audio)",
     )
     parser.add_argument(
         "--dtype", choices=PRECISIONS, help="precision of floats (default: that of each tensor)"
@@ -62,9 +65,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--quant {recipe.name}: {reason}", field="quant")
     from export.conversion.convert import convert
     from export.conversion.outputs import DTYPES, Conversion
+    from model.layouts import MLX_AUDIO
 
     dtype = DTYPES[arguments.dtype] if arguments.dtype else None
-    found = convert(arguments.folder, arguments.out, Conversion(arguments.to, dtype, recipe))
+    conversion = Conversion(arguments.to, dtype, recipe, "mlx" if arguments.layout == "mlx" else MLX_AUDIO)
+    found = convert(arguments.folder, arguments.out, conversion)
     if arguments.json:
         result = {
             "out": str(found.out),

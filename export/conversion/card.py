@@ -11,6 +11,7 @@ from export.conversion.plan import Plan
 from model.family import Family
 from model.stored_weights import PACKED, StoredWeights
 
+LAYOUTS = {"mlx-audio": "for mlx-audio", "mlx": "for the modules of MLX"}
 NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
 
@@ -30,16 +31,18 @@ def conversion_card(
     content |= {
         "language": list(family.languages),
         "pipeline_tag": family.task,
-        "library_name": "mlx-audio" if to_mlx else family.name,
+        "library_name": conversion.layout if to_mlx else family.name,
         "tags": ["voxport", *(["mlx"] if to_mlx else []), *(["random-weights"] if source.is_random else [])],
     }
-    layout = "for mlx-audio" if to_mlx else "in the published layout"
+    layout = LAYOUTS[conversion.layout] if to_mlx else "in the published layout"
     name = release.name if release else family.title
     lines = [
         f"# {name}, {layout}",
         "",
         f"Weights of {family.title}, converted by voxport. Floats are {_dtypes(plan)}.",
     ]
+    if conversion.folds and source.pairs:
+        lines.append(f"{len(source.pairs)} weight norms are folded into their weights.")
     lines += _integers(plan) if plan.integers else []
     lines += ["", "`sha256sum -c SHA256SUMS` checks the files.", ""]
     return f"---\n{yaml.safe_dump(content, sort_keys=False)}---\n\n" + "\n".join(lines)

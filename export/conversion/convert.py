@@ -24,7 +24,7 @@ from export.staging import RECORD, ResumeCache, staging
 from model.checkpoint_format import RANDOM_WEIGHTS
 from model.families import family_of, open_family
 from model.family import Config, Family
-from model.layouts import LAYOUT_KEY, MLX_AUDIO
+from model.layouts import LAYOUT_KEY
 from model.mlx import CONFIG, MODEL_TYPE, QUANTIZATION, read_mlx_config, without_integers
 from model.stored_weights import PACKED, RECIPE_KEY, StoredWeights, weight_files
 from quantize.recipe import Recipe, Rule, at_least_8_bits, find_recipe
@@ -133,7 +133,7 @@ def _with_family_rules(recipe: Recipe, family: Family) -> Recipe:
 def _metadata(job: _Job, outputs: list[Output]) -> dict[str, str]:
     """Of a weight file and of its shards."""
     to_mlx, plan = job.conversion.to == "mlx", job.plan
-    tags = {"format": "mlx" if to_mlx else "pt", LAYOUT_KEY: MLX_AUDIO if to_mlx else "pytorch"}
+    tags = {"format": "mlx" if to_mlx else "pt", LAYOUT_KEY: job.conversion.layout if to_mlx else "pytorch"}
     if plan.recipe and any(entry.dtype == PACKED for output in outputs for entry in output.entries):
         tags[RECIPE_KEY] = plan.recipe
     return tags | ({RANDOM_WEIGHTS: "voxport synth"} if job.source.is_random else {})

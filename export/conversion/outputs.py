@@ -1,7 +1,10 @@
 """The tensors that a conversion writes, each with a function that makes it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Literal, NamedTuple
 
@@ -10,17 +13,19 @@ import torch
 from bundle.errors import CheckpointError
 from export.conversion.affine import affine, cast_scales
 from model.family import Family
-from model.layouts import Layout
+from model.layouts import Layout, Stored
 from model.stored_weights import BIASES, BYTES, PACKED, SCALES, WEIGHT, WORD, Found, StoredWeights
+from model.weight_norms import Pair, fold, unfold
 from quantize.recipe import Recipe
 from quantize.schemes import IntegerScheme
 from quantize.search import SquaredErrors
 
 Destination = Literal["mlx", "published"]
+MlxLayout = Literal["mlx-audio", "mlx"]
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.uint32: PACKED}
 STORED = {name: dtype for dtype, name in NAMES.items()}
-CHUNK = 2**24  # weights that are quantised together
+CHUNK = 2**22  # weights that a thread quantises together
 
 
 class Entry(NamedTuple):
@@ -51,16 +56,25 @@ class Output:
 
 @dataclass(frozen=True)
 class Conversion:
-    """Options. `dtype` None keeps the dtype of each tensor. `recipe` is for MLX only."""
+    """Options. `dtype` None keeps the dtype of each tensor. `recipe` and `layout` are for MLX only.
+
+    The layout `mlx` is that of MLX's own modules: every convolution is reordered, weight norms are folded.
+    """
 
     to: Destination
     dtype: torch.dtype | None
     recipe: Recipe
+    layout: MlxLayout = "mlx-audio"
 
     @property
     def keeps_integers(self) -> bool:
         """Whether integers of the source are copied, and no weight is quantised."""
         return self.to == "mlx" and self.recipe.name == "none"
+
+    @property
+    def folds(self) -> bool:
+        """Whether a weight is written in place of its weight norm."""
+        return self.to == "mlx" and self.layout == "mlx"
 
 
 class OutputMaker:
@@ -68,16 +82,53 @@ class OutputMaker:
 
     def __init__(self, source: StoredWeights, family: Family, conversion: Conversion):
         self._source, self._family, self._conversion = source, family, conversion
+        self._pairs = {pair.v: weight for weight, pair in source.pairs.items()}
+        self._magnitudes = {pair.g for pair in source.pairs.values()}
 
-    def floats(self, name: str) -> Output:
-        """A tensor as floats, in the layout of the destination."""
-        source, found = self._source, self._source.tensors[name]
-        to_mlx = self._conversion.to == "mlx"
-        layout: Layout = "mlx" if to_mlx and self._family.mlx.is_reordered(name) else "pytorch"
-        stored, dtype = found.stored, self._dtype(found)
+    def floats(self, name: str) -> list[Output]:
+        """A tensor as floats, in the layout of the destination. A weight norm and its weight are converted to
+        each other; a magnitude has no output of its own then.
+        """
+        source, folds = self._source, self._conversion.folds
+        dtype = self._dtype(source.tensors[name])
+        if name in source.folded and not folds:
+            return self._unfolded(name, source.folded[name], dtype)
+        if name in self._magnitudes and folds:
+            return []
+        if name in self._pairs and folds:
+            weight = self._pairs[name]
+            pair, stored = source.pairs[weight], source.tensors[name].stored
+
+            def read() -> torch.Tensor:
+                return fold(source.tensor(pair.g), source.tensor(pair.v), weight)
+
+            return [self._float(weight, stored, dtype, read)]
+        return [self._float(name, source.tensors[name].stored, dtype, lambda: source.tensor(name))]
+
+    def _unfolded(self, weight: str, pair: Pair, dtype: torch.dtype) -> list[Output]:
+        """Both tensors of a weight norm. In float32 the magnitude is exact enough for the same weight."""
+        source = self._source
+        dtypes = (self._conversion.dtype or torch.float32, dtype)
+        shape = source.expected[pair.g].shape
+
+        def make(index: int) -> torch.Tensor:
+            return unfold(source.tensor(weight), shape)[index]
+
+        return [
+            self._float(name, source.expected[name], each, partial(make, index))
+            for index, (name, each) in enumerate(zip(pair, dtypes, strict=True))
+        ]
+
+    def _float(
+        self, name: str, stored: Stored, dtype: torch.dtype, read: Callable[[], torch.Tensor]
+    ) -> Output:
+        """A tensor that `read` gives in the layout of PyTorch. Making it raises CheckpointError."""
+        to_mlx, has_all = self._conversion.to == "mlx", self._conversion.layout == "mlx"
+        is_reordered = to_mlx and (has_all or self._family.mlx.is_reordered(name))
+        layout: Layout = "mlx" if is_reordered else "pytorch"
 
         def make() -> tuple[torch.Tensor, ...]:
-            before = source.tensor(name)
+            before = read()
             after = before.to(dtype)
             if after is not before and not all(map(torch.isfinite, after.aminmax())):
                 largest = float(before.abs().max())
@@ -87,7 +138,7 @@ class OutputMaker:
             return (stored.converted(after, "pytorch", layout),)
 
         shape = stored.mlx_shape if layout == "mlx" else stored.shape
-        target = source.mlx_name(name) if to_mlx else name
+        target = self._source.mlx_name(name) if to_mlx else name
         return Output(name, (Entry(target, NAMES[dtype], shape),), make)
 
     def packed(self, name: str) -> Output:
@@ -109,13 +160,16 @@ class OutputMaker:
         mlx_path = source.mlx_name(name).removesuffix(WEIGHT)
         (rows, columns), dtype = found.stored.shape, self._dtype(found)
 
+        def quantise(part: torch.Tensor) -> tuple[SquaredErrors, tuple[torch.Tensor, ...]]:
+            quantised = scheme.quantize(part, mlx_path, is_table)
+            words, scales, biases = affine(quantised.module, scheme, group)
+            return quantised.errors, (words, *cast_scales(scales, biases, scheme.bits, dtype, name))
+
         def make() -> tuple[torch.Tensor, ...]:
-            errors, parts = SquaredErrors(), []
-            for part in source.tensor(name).split(max(1, CHUNK // columns)):  # rows do not share scales
-                quantised = scheme.quantize(part, mlx_path, is_table)
-                errors += quantised.errors
-                words, scales, biases = affine(quantised.module, scheme, group)
-                parts.append((words, *cast_scales(scales, biases, scheme.bits, dtype, name)))
+            rows = source.tensor(name).split(max(1, CHUNK // columns))  # which do not share scales
+            with _workers() as workers:
+                found, parts = zip(*workers.map(quantise, rows), strict=True)
+            errors = sum(found, SquaredErrors())
             if not errors.are_plausible:
                 raise CheckpointError(f"{name}: rounded worse than to the nearest value; this is a defect")
             return tuple(torch.cat(each) for each in zip(*parts, strict=True))
@@ -127,6 +181,22 @@ class OutputMaker:
         """That of the conversion, or of the tensor; of the scales where it is packed."""
         kept = self._source.scale_dtype(found.name) if found.bits else found.dtype
         return self._conversion.dtype or STORED[kept]
+
+
+@contextmanager
+def _workers() -> Iterator[ThreadPoolExecutor]:
+    """Threads that compute parts of a weight, each with torch on one thread.
+
+    The search makes many small calls. Torch's own threads wait for each other in every one of them, and on a
+    busy machine most of the time is spent there.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(threads) as workers:
+            yield workers
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _entries(

@@ -46,7 +46,8 @@ def make_plan(source: StoredWeights, family: Family, conversion: Conversion, roo
     floats, outputs = dict[str, str](), list[Output]()
     for name, found in source.tensors.items():
         path, mlx_path = name.removesuffix(WEIGHT), source.mlx_name(name).removesuffix(WEIGHT)
-        module = modules.get(path) if name.endswith(WEIGHT) else None
+        is_weight = name.endswith(WEIGHT) and name not in source.folded
+        module = modules.get(path) if is_weight else None
         is_table = isinstance(module, nn.Embedding)
         scheme: Scheme | None = None
         if to_mlx and isinstance(module, nn.Linear | nn.Embedding) and not family.is_constant(path):
@@ -61,7 +62,8 @@ def make_plan(source: StoredWeights, family: Family, conversion: Conversion, roo
         else:
             if scheme or (mlx_path in named_floats and module):
                 floats[mlx_path] = NO_GROUP if family.mlx.takes_integers(path) else NOT_TAKEN
-            outputs.append(maker.floats(name))
+            outputs += maker.floats(name)
+    outputs.sort(key=lambda output: output.published)  # a weight has another place than its weight norm
     recipe = source.recipe if conversion.keeps_integers else conversion.recipe.name
     is_known = bool(integers) and recipe in RECIPES  # a file of another program may have any text there
     files = _files(outputs, source, family, conversion)

@@ -10,6 +10,7 @@ import numpy as np
 from export.verify.comparison import Check, Report, measure
 from export.verify.context import Context
 from export.verify.run_checks import check_drift
+from runtime.batching import Status
 from runtime.families.base import Constants, ForcedRun, Rollout, VerificationWorkload
 from runtime.runaway import RunawayGuard
 
@@ -34,10 +35,10 @@ def check_long_codes(
     ]
     errors = [measure(*rows).largest for rows in zip(*(run.hidden for run in runs), strict=True)]
     yield check_drift(f"no drift over {frames} frames", errors, context.bars.lowering)
-    if engines.full:
-        yield from _agreement(runs[0], reference)
+    yield from _agreement(runs[0], reference)
     spoken = [workload.rollout(engine.stream(), constants, frames) for engine in (engines.artifact, full)]
     yield _check_end(*spoken)
+    yield Report(f"free runs of {frames} frames", {"equal_frames": equal_frames(*spoken)})
     for name, run in zip(("artifact", "full precision"), spoken, strict=True):
         yield Report(f"free run of {frames} frames, {name}", _describe(run))
 
@@ -51,6 +52,12 @@ def _agreement(found: ForcedRun, reference: ForcedRun) -> Iterable[Report]:
     quarters = np.array_split(equal, QUARTERS)
     by_quarter = {f"quarter_{index + 1}": float(part.mean()) for index, part in enumerate(quarters)}
     yield Report(f"codes over {frames} frames by quarter", by_quarter)
+
+
+def equal_frames(first: Rollout, second: Rollout) -> int:
+    """Frames with equal codes, up to the first one that differs. Both have the same noise."""
+    differ = np.flatnonzero((first.codes != second.codes).any(axis=1))
+    return int(differ[0]) if len(differ) else len(first.codes)
 
 
 def _check_end(artifact: Rollout, full: Rollout) -> Check:
@@ -69,7 +76,10 @@ def _runaway(run: Rollout) -> tuple[str, int] | None:
     """The reason for which the runtime would stop the speech, and the number of frames before that."""
     guard, samples = RunawayGuard(), run.samples.reshape(len(run.codes), -1)
     for index, codes in enumerate(run.codes):
-        if reason := guard.see_codes(codes) or guard.see_samples(samples[index], 1):
+        reason = guard.see_codes(codes)
+        if guard.see_samples(samples[index], 1):
+            reason = Status.SILENCE
+        if reason:
             return str(reason), index + 1
     return None
 

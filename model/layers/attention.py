@@ -25,26 +25,32 @@ from model.layers.rope import Rotation
 Attended = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
+class Projected(NamedTuple):
+    """New rows of one call: q [B, S, H, D], k and v [B, S, H_kv, D] before rotation."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    rotation: Rotation
+
+
+class KVCache(NamedTuple):
+    """Both caches of a layer, in the layout of the kernel."""
+
+    k: torch.Tensor
+    v: torch.Tensor
+
+
 class AttentionKernel(Protocol):
     """How a target attends. `layout` is that of its caches."""
 
     layout: LayoutName
 
-    def cached(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        rotation: Rotation,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        position: torch.Tensor,
-    ) -> Attended:
+    def cached(self, new: Projected, cache: KVCache, position: torch.Tensor) -> Attended:
         """Attends with a cache that holds every row.
 
-        q [B, S, H, D], k and v [B, S, H_kv, D] before rotation; caches in `layout`; position int64 [B] of the
-        first row. Writes rows position … position + S - 1. B is 1 except for a kernel that serves several
-        streams in one call.
+        `position` of the first row is int64 [B]. Writes rows position … position + S - 1. B is 1 except for a
+        kernel that serves several streams in one call.
         """
 
     def cache_update(self, position: torch.Tensor, rows: int, cache: torch.Tensor, window: int) -> Any:
@@ -55,16 +61,7 @@ class AttentionKernel(Protocol):
         row.
         """
 
-    def sliding_window(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        rotation: Rotation,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        update: Any,
-    ) -> Attended:
+    def sliding_window(self, new: Projected, cache: KVCache, update: Any) -> Attended:
         """As `cached`, with a sliding-window cache; `update` is the result of `cache_update`."""
 
     def rotated(
@@ -122,22 +119,12 @@ class ReferenceAttention(AttentionKernel):
         self.layout = layout
         self._row_axis, self._is_staged = LAYOUTS[layout].row_axis, LAYOUTS[layout].staged
 
-    def cached(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        rotation: Rotation,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        position: torch.Tensor,
-    ) -> Attended:
-        q, k = rotation(q), rotation(k)
+    def cached(self, new: Projected, cache: KVCache, position: torch.Tensor) -> Attended:
+        q, k = new.rotation(new.q), new.rotation(new.k)
         start, end = int(position), int(position) + q.shape[1]
-        for cache, new in ((k_cache, k), (v_cache, v)):
-            self._write(cache, new, torch.arange(start, end))
+        self._write(cache, k, new.v, torch.arange(start, end))
         causal = torch.ones(end - start, end, dtype=torch.bool).tril(start)
-        return self._attend(q, k_cache, v_cache, causal), k_cache, v_cache
+        return self._attend(q, cache, causal), *cache
 
     def cache_update(
         self, position: torch.Tensor, rows: int, cache: torch.Tensor, window: int
@@ -152,34 +139,22 @@ class ReferenceAttention(AttentionKernel):
         moved = torch.nonzero(places >= history).flatten()[-history:]
         return CacheUpdate(places, window_mask(keys, position, rows, window), moved, new[moved] % history)
 
-    def sliding_window(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        rotation: Rotation,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        update: CacheUpdate,
-    ) -> Attended:
-        q, k = rotation(q), rotation(k)
-        for cache, new in ((k_cache, k), (v_cache, v)):
-            self._write(cache, new, update.rows)
-        attended = self._attend(q, k_cache, v_cache, update.mask)
+    def sliding_window(self, new: Projected, cache: KVCache, update: CacheUpdate) -> Attended:
+        q, k, v = new.rotation(new.q), new.rotation(new.k), new.v
+        self._write(cache, k, v, update.rows)
+        attended = self._attend(q, cache, update.mask)
         if update.moved is not None and update.history_rows is not None:
-            for cache, new in ((k_cache, k), (v_cache, v)):
-                self._write(cache, new[:, update.moved], update.history_rows)
-        return attended, k_cache, v_cache
+            self._write(cache, k[:, update.moved], v[:, update.moved], update.history_rows)
+        return attended, *cache
 
-    def _write(self, cache: torch.Tensor, new: torch.Tensor, rows: torch.Tensor) -> None:
-        new = new if self._row_axis == 1 else new.transpose(1, 2)
-        cache.index_copy_(self._row_axis, rows, new.to(cache.dtype))
+    def _write(self, cache: KVCache, k: torch.Tensor, v: torch.Tensor, rows: torch.Tensor) -> None:
+        for part, new in zip(cache, (k, v), strict=True):
+            new = new if self._row_axis == 1 else new.transpose(1, 2)
+            part.index_copy_(self._row_axis, rows, new.to(part.dtype))
 
-    def _attend(
-        self, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, mask: torch.Tensor
-    ) -> torch.Tensor:
+    def _attend(self, q: torch.Tensor, cache: KVCache, mask: torch.Tensor) -> torch.Tensor:
         """Over the first rows of the caches, as many as `mask` [S, rows] has."""
-        keys, values = (cache.narrow(self._row_axis, 0, mask.shape[1]) for cache in (k_cache, v_cache))
+        keys, values = (part.narrow(self._row_axis, 0, mask.shape[1]) for part in cache)
         if self._row_axis == 1:
             keys, values = keys.transpose(1, 2), values.transpose(1, 2)  # [1, H_kv, rows, D]
         q = q.transpose(1, 2)
@@ -249,7 +224,8 @@ class Attention(nn.Module):
         `where` is the position of the first row, int64 [B], or with a window the result of `cache_update`.
         """
         attend = self.kernel.cached if self.window is None else self.kernel.sliding_window
-        out, k_cache, v_cache = attend(*self.project(x), rotation, k_cache, v_cache, where)
+        new, cache = Projected(*self.project(x), rotation), KVCache(k_cache, v_cache)
+        out, k_cache, v_cache = attend(new, cache, where)
         return self.wo(out.flatten(-2)), k_cache, v_cache
 
 

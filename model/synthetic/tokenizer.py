@@ -3,7 +3,7 @@
 import base64
 import itertools
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 SPECIALS = 1000  # ids below this are special; the text token of rank r has id r + 1000
@@ -38,17 +38,24 @@ def tekken(
 
     `vocab_size` counts the specials. Entries beyond it are dropped by readers, as with the published file.
     """
+    ordered = list(itertools.islice(_byte_strings(), num_vocab_tokens))
+    return document(ordered, vocab_size, specials, audio)
+
+
+def document(
+    tokens: Sequence[bytes], vocab_size: int, specials: dict[int, str], audio: dict[str, Any]
+) -> dict[str, Any]:
+    """The content of tekken.json with the given tokens, the 256 bytes first."""
     named = dict(enumerate(FIRST_SPECIALS.split())) | specials
-    ordered = itertools.islice(_byte_strings(), num_vocab_tokens)
     return {
         "config": {
             "pattern": PATTERN,
-            "num_vocab_tokens": num_vocab_tokens,
+            "num_vocab_tokens": len(tokens),
             "default_vocab_size": vocab_size,
             "default_num_special_tokens": SPECIALS,
             "version": "v7",
         },
-        "vocab": [_entry(rank, token) for rank, token in enumerate(ordered)],
+        "vocab": [_entry(rank, token) for rank, token in enumerate(tokens)],
         "special_tokens": [
             {"rank": rank, "token_str": named.get(rank, f"<SPECIAL_{rank}>"), "is_control": True}
             for rank in range(max(named) + 1)  # without a gap: mistral_common requires a complete list

@@ -71,6 +71,7 @@ def components(
             ),
             example=partial(_random_ids, config),
             purpose="rows of the token table, which are added to the audio's",
+            batched=True,
         ),
         Component(
             name="audio_encoder",
@@ -107,6 +108,7 @@ def _decoder_components(
             example=partial(_random_embeddings, config, options, S=1),
             purpose="sum of the embeddings of a token and of its 80 ms of audio; "
             "`position` may exceed the cache's rows",
+            batched=True,
         ),
     )
 

@@ -144,18 +144,18 @@ def embed_delay(tokens: int, dim: int) -> torch.Tensor:
 
 
 class DelayNorm(nn.Module):
-    """RMSNorm with one weight row per delay."""
+    """RMSNorm, then one row of factors per delay."""
 
     def __init__(self, norm: RMSNorm, scales: torch.Tensor):
-        """scales [delays, width]: 1 + scale multiplies the weight of `norm`."""
+        """scales [delays, width]: 1 + scale multiplies the result of `norm`."""
         super().__init__()
         self.norm = norm
-        self.weights = nn.Buffer(norm.weight * (1 + scales), persistent=False)
+        self.factors = nn.Buffer(1 + scales, persistent=False)
 
     def forward(self, x: torch.Tensor, delay: torch.Tensor) -> torch.Tensor:
-        """x [..., width], delay int64 [1] (a row) -> [..., width]."""
-        norm = self.norm
-        return norm.kernel(x, (norm.width,), self.weights[delay].flatten(), norm.eps)
+        """x [B, S, width], delay int64 [B] (a row of each) -> [B, S, width]."""
+        normed: torch.Tensor = self.norm(x)
+        return normed * self.factors[delay][:, None]
 
 
 class DecoderBlock(PreNorm):
@@ -186,9 +186,9 @@ class DecoderBlock(PreNorm):
 class Decoder(nn.Module):
     """The graph of `prefill` and `decode_step`.
 
-    embeddings [1, S, dim], position int64 [1] of the first, delay int64 [1] (an index into the bundle's
+    embeddings [B, S, dim], position int64 [B] of the first, delay int64 [B] (an index into the bundle's
     delays), then k and v cache of every layer
-    -> hidden [1, S, dim] (final-normed), logits [1, vocab] of the last row, then the caches.
+    -> hidden [B, S, dim] (final-normed), logits [B, vocab] of the last row, then the caches.
     """
 
     def __init__(

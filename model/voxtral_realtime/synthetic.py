@@ -143,10 +143,10 @@ SIZES = {
 }
 
 
-def _tekken(size: str) -> dict[str, Any]:
-    params = SIZES[size].params()
+def audio_document(params: dict[str, Any]) -> dict[str, Any]:
+    """The audio section of the tekken.json that belongs to a params.json."""
     encoding = params["multimodal"]["whisper_model_args"]["encoder_args"]["audio_encoding_args"]
-    audio = {
+    return {
         "sampling_rate": encoding["sampling_rate"],
         "frame_rate": encoding["frame_rate"],
         "transcription_format": "streaming",
@@ -158,7 +158,11 @@ def _tekken(size: str) -> dict[str, Any]:
             name: encoding[name] for name in ("num_mel_bins", "hop_length", "window_size")
         },
     }
-    return tekken(params["vocab_size"], SIZES[size].num_vocab_tokens, SPECIALS, audio)
+
+
+def _tekken(size: str) -> dict[str, Any]:
+    params = SIZES[size].params()
+    return tekken(params["vocab_size"], SIZES[size].num_vocab_tokens, SPECIALS, audio_document(params))
 
 
 def _distribution(name: str, shape: tuple[int, ...], config: VoxtralRealtimeConfig) -> Distribution:

@@ -35,10 +35,10 @@ TEXT_TABLE = "mm_audio_embeddings.tok_embeddings.weight"
 SEMANTIC_HEAD = "acoustic_transformer.semantic_codebook_output.weight"
 
 
-def _tekken(size: str) -> dict[str, Any]:
-    chosen = SIZES[size]
-    config = parse_config(chosen.params(), f"size {size}")
-    audio = {
+def audio_document(params: dict[str, Any], voices: dict[str, int]) -> dict[str, Any]:
+    """The audio section of the tekken.json that belongs to a params.json. `voices`: rows of each voice."""
+    config = parse_config(params)
+    return {
         "sampling_rate": config.codec.sampling_rate,
         "frame_rate": config.audio.audio_encoding_args.frame_rate,
         "audio_encoding_config": {
@@ -46,9 +46,15 @@ def _tekken(size: str) -> dict[str, Any]:
             "hop_length": 160,
             "window_size": 400,
         },  # unused for speech synthesis
-        "voice_num_audio_tokens": chosen.voices,
+        "voice_num_audio_tokens": voices,
     }
-    return tekken(config.vocab_size, chosen.num_vocab_tokens, SPECIALS, audio)
+
+
+def _tekken(size: str) -> dict[str, Any]:
+    chosen = SIZES[size]
+    params = chosen.params()
+    audio = audio_document(params, chosen.voices)
+    return tekken(params["vocab_size"], chosen.num_vocab_tokens, SPECIALS, audio)
 
 
 def _distribution(name: str, shape: tuple[int, ...], config: VoxtralTTSConfig) -> Distribution:

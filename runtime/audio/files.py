@@ -10,6 +10,7 @@ from bundle.errors import UsageError, VoxportError
 from bundle.files import check_writable, write_whole
 
 FULL_SCALE = 32767
+SOUNDS = {".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus", ".aac", ".pcm"}  # ends of names of recordings
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from io import RawIOBase
 from pathlib import Path
 from typing import IO
@@ -82,6 +81,7 @@ class Recording:
         if path.is_file():
             _warn_if_shorter_than_header(path)
         self.seconds = 0.0  # read so far
+        self.damage: str | None = None  # where and why it cannot be decoded, as `peak_dbfs` found
 
     @property
     def length_s(self) -> float | None:
@@ -93,10 +93,12 @@ class Recording:
 
         Raises UsageError where a damaged file cannot be rewound.
         """
-        peak, size = 0.0, self._block
-        with suppress(soundfile.LibsndfileError):
-            while len(block := self._file.read(size, dtype="float32", always_2d=True)):
-                peak = max(peak, float(np.abs(block.mean(axis=1)).max()))
+        peak, frames = 0.0, 0
+        try:
+            while len(block := self._file.read(self._block, dtype="float32", always_2d=True)):
+                peak, frames = max(peak, float(np.abs(block.mean(axis=1)).max())), frames + len(block)
+        except soundfile.LibsndfileError as error:
+            self.damage = f"damaged after {frames / self._file.samplerate:.1f} s ({first_line(error)})"
         try:
             self._file.seek(0)
         except soundfile.LibsndfileError as error:

@@ -37,6 +37,12 @@ COMMANDS = (
         "runtime.commands.serve",
         example=f"--bundle {EXAMPLE_BUNDLE} --port 8000",
     ),
+    Command(
+        "triton",
+        "write a model repository for Triton Inference Server",
+        "runtime.commands.triton",
+        example=f"{EXAMPLE_BUNDLE} --out models",
+    ),
     Command("voices", "list the voices of a bundle", "runtime.commands.voices", example=EXAMPLE_BUNDLE),
     Command(
         "info",

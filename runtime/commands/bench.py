@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_counts,
         default=(),
         metavar="N,...",
-        help="text to speech: also time N utterances in one batch (ONNX, up to 4)",
+        help="text to speech: also time N utterances in one batch (ONNX, up to 8)",
     )
     parser.add_argument(
         "--chunks",

@@ -51,6 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "key, so only hosts of this machine are allowed (default: not served)",
     )
     parser.add_argument(
+        "--voices",
+        type=Path,
+        metavar="DIR",
+        help="folder for voices that clients make from recordings, where a bundle can clone; made where "
+        "it is missing (default: clients can make none)",
+    )
+    parser.add_argument(
         "--slots",
         type=integer(1, 64),
         default=4,
@@ -92,14 +99,16 @@ def run(arguments: argparse.Namespace) -> int:
     from runtime.serve.metrics import Metrics
     from runtime.serve.models import Models, open_bundles
     from runtime.serve.server import Address, serve
+    from runtime.serve.voice_store import VoiceStore
 
     check(arguments)
     wyoming = _wyoming(arguments.wyoming) if arguments.wyoming else None
     keys = read_keys(arguments.keys) if arguments.keys else Keys()
     limits = Limits(**{name: getattr(arguments, name) for name in LIMITS})
     metrics = Metrics()
+    voices = VoiceStore(arguments.voices, limits.stored_voices) if arguments.voices else None
     tasks = open_bundles(arguments.bundle, engine_options(arguments), not arguments.no_check)
-    models = Models(tasks, limits, metrics, arguments.slots)
+    models = Models(tasks, limits, metrics, arguments.slots, voices)
     models.start()
     scheme = "https" if arguments.tls_cert else "http"
     log.info("serving %s at %s://%s:%d", ", ".join(models.names), scheme, arguments.host, arguments.port)

@@ -3,15 +3,16 @@
 import math
 import mmap
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import RLock
 
 import numpy as np
 
-from bundle.errors import IntegrityError, UsageError
-from bundle.spec import MAX_ROW_POSITION, Dimension, Signature, StateSpec
+from bundle.errors import UsageError
+from bundle.spec import Signature, StateSpec
+from runtime.engines.call_checks import check_inputs, check_outputs
 from runtime.machine import measure_bandwidth
 
 Arrays = dict[str, np.ndarray]
@@ -90,6 +91,16 @@ class Stream(ABC):
     @abstractmethod
     def _run(self, component: str, inputs: Arrays) -> Arrays: ...
 
+    def run_active(self, component: str, inputs: Arrays, active: Sequence[int]) -> Arrays:
+        """As `run`, for the slots `active` only. The others keep their states up to their position; what
+        follows may be overwritten. Their outputs mean nothing.
+
+        Raises UsageError where the engine cannot do this.
+        """
+        if len(active) < self.batch:
+            raise UsageError(f"{component}: this stream cannot leave out slots of a batch")
+        return self.run(component, inputs)
+
     def capacity(self, component: str) -> int:
         """Positions that the component's cache holds, or that its stream may reach.
 
@@ -110,9 +121,9 @@ class Stream(ABC):
         """
         return self
 
-    def move(self, source: int, target: int, positions: int) -> None:
-        """Copies the states of slot `source` to slot `target`: of each cache the rows of the first
-        `positions` positions, and every other state.
+    def move(self, source: int, target: int, positions: int, component: str | None = None) -> None:
+        """Copies the states of slot `source` to slot `target`, or those of a component: of each cache the
+        rows of the first `positions` positions, and every other state.
         """
         raise UsageError(f"slot {source}: this stream cannot copy it to slot {target}")
 
@@ -156,78 +167,23 @@ class Stream(ABC):
         put_rows(states, unique_caches(self.signatures.values()), rows, self.batch)
         self.restore(states)
 
+    def save_states(self, component: str, positions: int) -> Arrays:
+        """Copies of the states of a component by name: of each cache the rows of the first `positions`
+        positions, and every other state.
+        """
+        with self.lock:
+            states = self._current_states()
+            return {
+                state.name: states[state.name][first_rows(state, positions)].copy()
+                for state in self.signatures[component].states
+            }
 
-Sizes = dict[Dimension, int]
-
-
-def check_inputs(name: str, signature: Signature, inputs: Arrays, batch: int = 1) -> Sizes:
-    """Checks names, dtypes, shapes, bounds and positions of the inputs of component `name`.
-
-    Returns the sizes of the named dimensions. Engines check less than this, and one of them aborts on a
-    negative position. Raises UsageError.
-    """
-    if inputs.keys() != {spec.name for spec in signature.inputs}:
-        expected = ", ".join(spec.name for spec in signature.inputs)
-        raise UsageError(f"{name}: inputs {', '.join(sorted(inputs))}; expected {expected}")
-    sizes: Sizes = {}  # all inputs share them
-    for spec in signature.inputs:
-        array, what = inputs[spec.name], f"{name}: input {spec.name}"
-        if array.dtype != spec.dtype:
-            raise UsageError(f"{what} is {array.dtype}, expected {spec.dtype}")
-        shape = (batch, *spec.shape[1:]) if batch > 1 else spec.shape
-        fits = array.ndim == len(shape)
-        for size, dim in zip(array.shape, shape, strict=False):
-            low, high = signature.dims[dim] if isinstance(dim, str) else (dim, dim)
-            fits = fits and low <= size <= high and sizes.setdefault(dim, size) == size
-        if not fits:
-            bounds = ", ".join(f"{dim} from {low} to {high}" for dim, (low, high) in signature.dims.items())
-            raise UsageError(
-                f"{what} has shape {list(array.shape)}, expected {list(shape)} {bounds}".rstrip()
-            )
-    for position in inputs["position"].tolist() if "position" in inputs else ():
-        _check_position(name, signature, position, inputs[signature.inputs[0].name].shape[1])
-    return sizes
-
-
-def check_outputs(name: str, signature: Signature, outputs: Arrays, sizes: Sizes) -> None:
-    """Raises IntegrityError where the outputs are not those of the signature: its manifest is wrong."""
-    for spec in signature.outputs:
-        found, expected = outputs.get(spec.name), [_size(dim, sizes) for dim in spec.shape]
-        fits = found is not None and found.dtype == spec.dtype and found.ndim == len(expected)
-        # axis 0 is that of a batch
-        if found is None or not fits or list(found.shape[1:]) != expected[1:]:
-            what = "is missing" if found is None else f"is {found.dtype} {list(found.shape)}"
-            raise IntegrityError(
-                f"{name}: output {spec.name} {what}, the manifest says {spec.dtype} {list(spec.shape)}; "
-                "export the bundle again"
-            )
-
-
-def _size(dim: Dimension, sizes: Sizes) -> int | None:
-    """The size of an axis: a number, a named dimension of the inputs, or a multiple as in `1920*T`."""
-    if isinstance(dim, int):
-        return dim
-    factor, _, name = dim.rpartition("*")
-    size = sizes.get(name)
-    return None if size is None or not (factor or "1").isdecimal() else int(factor or "1") * size
-
-
-def _check_position(name: str, signature: Signature, position: int, rows: int) -> None:
-    """A call beyond the window of a sliding-window cache takes at most `max_call_rows` rows."""
-    state = signature.cache
-    if state is None or state.cache is None:
-        if position < 0:
-            raise UsageError(f"{name}: position {position}, expected 0 or more")
-        return
-    cache, limit = state.cache, state.rows
-    if cache.window is not None:
-        one_call = rows * cache.rows_per_position <= cache.max_call_rows
-        limit = MAX_ROW_POSITION if one_call else cache.window
-    positions = limit // cache.rows_per_position
-    if position < 0 or position + rows > positions:
-        raise UsageError(
-            f"{name}: position {position} with {rows} rows lies outside the cache of {positions}"
-        )
+    def load_states(self, states: Arrays) -> None:
+        """Writes what `save_states` returned. The stream has run nothing, or its rows mean nothing now."""
+        whole = self.snapshot()
+        for name, array in states.items():
+            whole[name][tuple(map(slice, array.shape))] = array
+        self.restore(whole)
 
 
 def unique_states(signatures: Iterable[Signature]) -> dict[str, StateSpec]:
@@ -313,6 +269,14 @@ def check_rows(caches: dict[str, StateSpec], rows: Arrays, batch: int = 1) -> No
         is_whole = found.ndim == len(shape) and _without(found.shape, axis) == _without(shape, axis)
         if not shape or not is_whole or found.shape[axis] > shape[axis]:
             raise UsageError(f"rows: cache {name} has shape {list(found.shape)}, this bundle has {shape}")
+
+
+def first_rows(state: StateSpec, positions: int) -> tuple[slice, ...]:
+    """Index of what the first `positions` positions use: rows of a cache, and all of any other state."""
+    if state.cache is None:
+        return ()
+    count = min(positions * state.cache.rows_per_position, state.rows)
+    return (slice(None),) * state.cache.row_axis + (slice(count),)
 
 
 def _rows_shape(state: StateSpec, count: int) -> tuple[int, ...]:

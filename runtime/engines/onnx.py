@@ -6,6 +6,7 @@ Attention reads and writes the caches in place. On CUDA, states stay in the memo
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -131,6 +132,8 @@ class OnnxStream(Stream):
         super().__init__({entry.name: entry.signature for entry in engine.bundle.components}, engine.lock)
         self._engine, self._states, self.batch = engine, states, states.batch
         self._bindings: dict[str, _SessionBinding] = {}
+        self._active: Sequence[int] = range(self.batch)  # slots of the call in progress
+        self._slots: dict[int, States] = {}
         self._first: dict[int, OnnxStream] = {}  # by number of slots; each has bindings for its batch
 
     def reset(self) -> None:
@@ -147,9 +150,19 @@ class OnnxStream(Stream):
             self._first[count] = OnnxStream(self._engine, self._states.first(count))
         return self._first[count]
 
-    def move(self, source: int, target: int, positions: int) -> None:
+    def move(self, source: int, target: int, positions: int, component: str | None = None) -> None:
+        states = None if component is None else self.signatures[component].states
+        names = None if states is None else [state.name for state in states]
         with self.lock:
-            self._states.copy_slot(source, target, positions)
+            self._states.copy_slot(source, target, positions, names)
+
+    def run_active(self, component: str, inputs: Arrays, active: Sequence[int]) -> Arrays:
+        with self.lock:
+            self._active = active
+            try:
+                return self.run(component, inputs)
+            finally:
+                self._active = range(self.batch)
 
     def snapshot(self) -> Arrays:
         return self._states.read()
@@ -166,6 +179,16 @@ class OnnxStream(Stream):
     def load_rows(self, rows: Arrays) -> None:
         self._states.write_rows(rows)
 
+    def save_states(self, component: str, positions: int) -> Arrays:
+        with self.lock:
+            states = self.signatures[component].states
+            return {state.name: self._states.read_first(state.name, positions) for state in states}
+
+    def load_states(self, states: Arrays) -> None:
+        with self.lock:
+            for name, array in states.items():
+                self._states.write_first(name, array)
+
     def _run(self, component: str, inputs: Arrays) -> Arrays:
         entry = self._engine.bundle.component(component)
         if self.batch > entry.max_batch:
@@ -179,12 +202,27 @@ class OnnxStream(Stream):
             outputs = self._bindings[entry.file].run(inputs)
         except Exception as error:  # ONNX Runtime's exceptions have no common base below Exception
             raise VoxportError(f"{component}: ONNX Runtime failed: {first_line(error)}") from None
-        for state in entry.signature.states:
-            if (cache := state.cache) and cache.window:
-                first = int(inputs["position"][0]) * cache.rows_per_position
-                count = inputs[entry.signature.inputs[0].name].shape[1] * cache.rows_per_position
-                self._states.move_into_history(state.name, first, count)
+        if entry.signature.cache and entry.signature.cache.window:
+            self._move_into_history(entry.signature, inputs)
         return outputs
+
+    def _move_into_history(self, signature: Signature, inputs: Arrays) -> None:
+        """Moves the new rows of the sliding-window caches of each active slot; see `bundle.spec.Layout`."""
+        rows = inputs[signature.inputs[0].name].shape[1]
+        for state in signature.states:
+            if (cache := state.cache) and cache.window:
+                for slot in self._active:
+                    first = int(inputs["position"][slot]) * cache.rows_per_position
+                    self._slot_states(slot).move_into_history(
+                        state.name, first, rows * cache.rows_per_position
+                    )
+
+    def _slot_states(self, slot: int) -> States:
+        if self.batch == 1:
+            return self._states
+        if slot not in self._slots:
+            self._slots[slot] = self._states.slot(slot)
+        return self._slots[slot]
 
 
 class _SessionBinding:

@@ -2,15 +2,24 @@
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Protocol
 
 import numpy as np
 
 from bundle.spec import StateSpec
-from runtime.engines.base import Arrays, batched_shape, check_rows, copy_states, lazy_zeros, put_rows
+from runtime.engines.base import (
+    Arrays,
+    batched_shape,
+    check_rows,
+    copy_states,
+    first_rows,
+    lazy_zeros,
+    put_rows,
+)
 
+Names = Iterable[str] | None  # of states; None is all
 Place = tuple[int, int]  # an address, and the bytes from row to row there
 
 
@@ -73,6 +82,14 @@ class States(ABC):
         """Writes the first rows of every cache. Raises UsageError on rows of another bundle."""
 
     @abstractmethod
+    def read_first(self, name: str, positions: int) -> np.ndarray:
+        """A copy of what the first `positions` positions use of a state: rows of a cache, else all of it."""
+
+    @abstractmethod
+    def write_first(self, name: str, values: np.ndarray) -> None:
+        """Writes what `read_first` returned."""
+
+    @abstractmethod
     def move_rows(self, name: str, source: int, target: int, count: int) -> None:
         """Copies rows of a cache to other rows of it that do not overlap them."""
 
@@ -85,9 +102,9 @@ class States(ABC):
         """The first `count` slots, in the same memory."""
 
     @abstractmethod
-    def copy_slot(self, source: int, target: int, positions: int) -> None:
-        """Copies the states of one slot to another: of each cache the rows of the first `positions`
-        positions, and every other state.
+    def copy_slot(self, source: int, target: int, positions: int, names: Iterable[str] | None = None) -> None:
+        """Copies the states of one slot to another, or those of `names`: of each cache the rows of the first
+        `positions` positions, and every other state.
         """
 
     def move_into_history(self, name: str, position: int, count: int) -> None:
@@ -165,6 +182,12 @@ class HostStates(States):
     def write_rows(self, rows: Arrays) -> None:
         put_rows(self._arrays, self.caches, rows, self.batch)
 
+    def read_first(self, name: str, positions: int) -> np.ndarray:
+        return self._arrays[name][first_rows(self.specs[name], positions)].copy()
+
+    def write_first(self, name: str, values: np.ndarray) -> None:
+        self._arrays[name][tuple(map(slice, values.shape))] = values
+
     def move_rows(self, name: str, source: int, target: int, count: int) -> None:
         by_row = self._arrays[name].swapaxes(0, _axis(self.specs[name]))
         by_row[target : target + count] = by_row[source : source + count]
@@ -179,10 +202,9 @@ class HostStates(States):
         arrays = {name: array[slots] for name, array in self._arrays.items()}
         return HostStates(self.specs, self.dtype.name, count, arrays)
 
-    def copy_slot(self, source: int, target: int, positions: int) -> None:
-        for name, state in self.specs.items():
-            array = self._arrays[name]
-            rows = (slice(None),) * _axis(state) + (slice(_used_rows(state, positions)),)
+    def copy_slot(self, source: int, target: int, positions: int, names: Iterable[str] | None = None) -> None:
+        for name in self.specs if names is None else names:
+            array, rows = self._arrays[name], first_rows(self.specs[name], positions)
             array[target : target + 1][rows] = array[source : source + 1][rows]
 
 
@@ -273,13 +295,29 @@ class DeviceStates(States):
             self._copy_rows(name, self._place(name), (array.ctypes.data, count), count)
         self._device.wait()
 
+    def read_first(self, name: str, positions: int) -> np.ndarray:
+        state, shape = self.specs[name], list(self.shape(name))
+        if rows := first_rows(state, positions):
+            shape[_axis(state)] = rows[-1].stop
+        found = np.empty(shape, self.dtype)
+        self._copy_rows(
+            name, (found.ctypes.data, shape[_axis(state)]), self._place(name), shape[_axis(state)]
+        )
+        return found
+
+    def write_first(self, name: str, values: np.ndarray) -> None:
+        array = np.ascontiguousarray(values, self.dtype)
+        count = array.shape[_axis(self.specs[name])]
+        self._copy_rows(name, self._place(name), (array.ctypes.data, count), count)
+        self._device.wait()
+
     def move_rows(self, name: str, source: int, target: int, count: int) -> None:
         self._copy_rows(name, self._place(name, target), self._place(name, source), count)
         self._device.wait()
 
     def _place(self, name: str, row: int = 0) -> Place:
-        """The address of a row of a cache, and the rows of the cache."""
-        return self._addresses[name] + row * self._row_size(name), self.specs[name].rows
+        """The address of a row of a state, and its rows: those of a cache, else the slots."""
+        return self._addresses[name] + row * self._row_size(name), self.shape(name)[_axis(self.specs[name])]
 
     def _row_size(self, name: str) -> int:
         return prod(self.shape(name)[_axis(self.specs[name]) + 1 :]) * self.dtype.itemsize
@@ -296,21 +334,15 @@ class DeviceStates(States):
     def first(self, count: int) -> "DeviceStates":
         return DeviceStates(self._device, self.specs, self.dtype.name, count, (self, 0))
 
-    def copy_slot(self, source: int, target: int, positions: int) -> None:
-        for name, state in self.specs.items():
+    def copy_slot(self, source: int, target: int, positions: int, names: Iterable[str] | None = None) -> None:
+        for name in self.specs if names is None else names:
+            state = self.specs[name]
             heads = prod(state.shape[1 : _axis(state)])  # the rows of a head follow one another
-            size, count = self._size(name) // self.batch // heads, _used_rows(state, positions)
-            width = size if count is None else count * self._row_size(name)
+            size, rows = self._size(name) // self.batch // heads, first_rows(state, positions)
+            width = rows[-1].stop * self._row_size(name) if rows else size
             to, start = self.slot_address(name, target), self.slot_address(name, source)
             self._device.copy((to, size), (start, size), width, heads)
         self._device.wait()
-
-
-def _used_rows(state: StateSpec, positions: int) -> int | None:
-    """Rows of a cache that the first `positions` positions use. None is all of the state."""
-    if state.cache is None or state.cache.window:
-        return None
-    return min(positions * state.cache.rows_per_position, state.rows)
 
 
 def _axis(state: StateSpec) -> int:

@@ -1,6 +1,5 @@
 """The ASGI application: routes, errors and access."""
 
-import asyncio
 import logging
 from collections.abc import Iterable
 from typing import Any
@@ -18,10 +17,12 @@ from runtime.serve.keys import Keys
 from runtime.serve.limits import Limits
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
+from runtime.serve.openapi import describe
 from runtime.serve.page_routes import page_router
 from runtime.serve.realtime.routes import realtime_router
 from runtime.serve.speech_api import speech_router
 from runtime.serve.transcription_api import transcription_router
+from runtime.serve.voice_api import voice_router
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 log = logging.getLogger(__name__)
@@ -38,10 +39,12 @@ def build_app(
     app = FastAPI(title="voxport", docs_url=None, redoc_url=None)
     app.include_router(speech_router(models, limits))
     app.include_router(transcription_router(models, limits))
+    app.include_router(voice_router(models, limits))
     app.include_router(realtime_router(models, limits))
     app.include_router(page_router(models, limits))
     _add_listings(app, models)
     _add_probes(app, models, metrics)
+    describe(app, models, limits)
 
     async def answer(request: HTTPConnection, raised: Exception) -> Response:
         if request.scope["type"] == "websocket":
@@ -49,7 +52,8 @@ def build_app(
         error = _as_api_error(raised)
         if error.status == 500:
             log.error("a request failed", exc_info=raised)
-        return JSONResponse(error.body, error.status, error.headers)
+        more = raised.headers if isinstance(raised, HTTPException) else None  # such as `allow`
+        return JSONResponse(error.body, error.status, {**(more or {}), **error.headers})
 
     for kind in (ApiError, HTTPException, Exception):
         app.add_exception_handler(kind, answer)
@@ -77,13 +81,6 @@ def _add_listings(app: FastAPI, models: Models) -> None:
                 404, f"no model {name[:100]!r}; this server has: {names}", "model_not_found", "model"
             )
         return _model(name)
-
-    @app.get("/v1/audio/voices")
-    async def list_voices(model: str | None = None) -> dict[str, Any]:
-        workers = models.speaking.values() if model is None else [models.speaker(model)]
-        names = [(each.name, await asyncio.to_thread(each.task.voices)) for each in workers]
-        voices = [{"id": voice, "name": voice, "model": name} for name, found in names for voice in found]
-        return {"object": "list", "voices": voices, "data": voices}
 
 
 def _model(name: str) -> dict[str, Any]:

@@ -25,6 +25,14 @@ class FairQueue(Generic[Item]):
     def __iter__(self) -> Iterator[Item]:
         return (item for queue in self._queues.values() for item in queue)
 
+    @property
+    def keys(self) -> set[str]:
+        return set(self._queues)
+
+    def count(self, key: str) -> int:
+        """How many items of a key wait."""
+        return len(self._queues.get(key, ()))
+
     def put(self, item: Item) -> None:
         self._queues.setdefault(item.key, deque()).append(item)
 

@@ -15,6 +15,7 @@ class Limits:
     text_characters: int = _limit(4096, "characters of a text to speak")
     body_kib: int = _limit(64, "KiB of a JSON body")
     upload_mib: int = _limit(25, "MiB of an uploaded recording")
+    stored_voices: int = _limit(1000, "voices that clients may store, with --voices")
     recording_s: int = _limit(7200, "seconds of a recording")
     waiting: int = _limit(16, "requests of one bundle that wait for a slot")
     jobs_per_key: int = _limit(8, "requests and sockets of one key at a time")

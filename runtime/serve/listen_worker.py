@@ -1,48 +1,41 @@
 """`ListenWorker`: the engine thread of a speech-to-text bundle."""
 
 import logging
-import math
 import time
 from contextlib import suppress
-from threading import Condition, Thread
-
-import numpy as np
 
 from bundle.errors import UsageError
-from runtime.serve.errors import ApiError, draining, from_exception, overloaded
-from runtime.serve.fair_queue import FairQueue
+from runtime.serve.errors import ApiError, from_exception, overloaded
 from runtime.serve.limits import Limits
 from runtime.serve.listen_job import ListenJob
+from runtime.serve.live_streams import STEP_S, Capacity, LiveStreams, measure
 from runtime.serve.metrics import Metrics
+from runtime.serve.worker import TICK_S, Worker
 from runtime.speech_to_text import SpeechToText
 
-STEP_S = 0.08  # of live audio in one turn
 RECORDING_TOKENS = 10  # of 80 ms of a recording in one turn, for which live audio waits
 RECORDINGS = 4  # that are transcribed in turn; the others wait
-SHARE = 0.8  # of real time that live streams may take
-MEASURED_STEPS = 12
-TICK_S = 0.25
 log = logging.getLogger(__name__)
 
 
-class ListenWorker:
+class ListenWorker(Worker[ListenJob]):
     """Transcribes live audio first, the oldest 80 ms of all streams before the others, then recordings.
 
-    Handlers call `submit`; one thread calls everything else.
+    Streams of one batch take a step together. Recordings wait in the queue.
     """
 
     def __init__(self, name: str, task: SpeechToText, limits: Limits, metrics: Metrics):
-        self.name, self.task = name, task
-        self._limits, self._metrics = limits, metrics
+        super().__init__(name, limits, metrics)
+        self.task = task
         self._step = round(STEP_S * task.sample_rate)
         self._recording_tokens = min(RECORDING_TOKENS, task.max_chunk_tokens)
-        self._waiting: FairQueue[ListenJob] = FairQueue()  # recordings
         self._live: list[ListenJob] = []
         self._recordings: list[ListenJob] = []  # in the order of their turns
-        self._changed = Condition()
-        self._stops = self._is_draining = False
-        self.live_slots = self._measure() if self.is_live else 0
-        self._thread = Thread(target=self._run, name=f"engine of {name}", daemon=True)
+        capacity = measure(task) if self.is_live else Capacity(1, 0)
+        self.live_slots = capacity.streams
+        self._streams = LiveStreams(task, capacity.batch)
+        if self.is_live:
+            log.info("%s: at most %d live streams", name, self.live_slots)
         metrics.slots.labels(name).set(self.live_slots)
 
     # Handlers
@@ -55,34 +48,6 @@ class ListenWorker:
             return True
         return False
 
-    def start(self) -> None:
-        self._thread.start()
-
-    @property
-    def is_ready(self) -> bool:
-        return self._thread.is_alive() and not self._is_draining
-
-    @property
-    def is_idle(self) -> bool:
-        with self._changed:
-            return not (self._waiting or self._live or self._recordings)
-
-    def drain(self) -> None:
-        """Refuses new work; recordings that wait end with an error."""
-        with self._changed:
-            self._is_draining = True
-            for job in self._waiting.remove(lambda job: True):
-                job.end(draining())
-            self._changed.notify_all()
-
-    def stop(self) -> None:
-        """Ends the thread; what runs ends with an error."""
-        with self._changed:
-            self._stops = self._is_draining = True
-            self._changed.notify_all()
-        if self._thread.ident:
-            self._thread.join(timeout=10)
-
     def submit(self, key: str, is_live: bool, delay_ms: int | None) -> ListenJob:
         """A job for one recording or one utterance. Called on the event loop. Raises ApiError, UsageError."""
         if delay_ms is not None and delay_ms not in self.task.delays_ms:
@@ -92,8 +57,7 @@ class ListenWorker:
             self.task.check_live()
         job = ListenJob(key, is_live, delay_ms, self.task.sample_rate, self._limits.ahead_s, self._wake)
         with self._changed:
-            if not self._thread.is_alive() or self._is_draining:
-                raise draining()
+            self._check_ready()
             if not is_live and len(self._waiting) >= self._limits.waiting:
                 raise overloaded(f"{len(self._waiting)} recordings wait for {self.name}; try again later", 10)
             if is_live and len(self._live) >= self.live_slots:
@@ -104,52 +68,28 @@ class ListenWorker:
             self._changed.notify_all()
         return job
 
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
     # The engine thread
 
-    def _measure(self) -> int:
-        """How many live streams the machine can follow, from the median time of a step; at least 1."""
-        transcription, times = self.task.begin(live=True), []
-        silence = np.zeros(self._step, np.float32)
-        prompt = math.ceil(min(self.task.delays_ms) / 80) + 2  # steps before the first token
-        for index in range(prompt + MEASURED_STEPS):
-            started = time.perf_counter()
-            for _ in transcription.feed(silence):
-                pass
-            if index >= prompt:
-                times.append(time.perf_counter() - started)
-        step = float(np.median(times))
-        slots = max(1, math.floor(SHARE * STEP_S / step))
-        log.info(
-            "%s: %.1f ms for 80 ms of live audio, at most %d live streams", self.name, 1000 * step, slots
-        )
-        return slots
+    def _active(self) -> list[ListenJob]:
+        return [*self._live, *self._recordings]
 
-    def _run(self) -> None:
-        error = draining()
-        try:
-            while not self._stops:
-                self._turn()
-        except Exception:  # nothing is known about the engine now: the bundle is no longer served
-            log.exception("%s: the engine thread ended", self.name)
-            error = ApiError(503, f"{self.name}: the engine failed; restart the server", "engine_failed")
-        with self._changed:
-            jobs = [*self._waiting.remove(lambda job: True), *self._live, *self._recordings]
-            self._live, self._recordings, self._is_draining = [], [], True
-        for job in jobs:
-            job.end(error)
+    def _forget(self) -> None:
+        self._live, self._recordings = [], []
 
     def _turn(self) -> None:
         with self._changed:
             self._drop()
-            job = self._next_live() or self._next_recording()
-            if job is None:
+            live = list(self._live)
+        self._streams.keep(live)  # may copy states, for which no handler waits
+        with self._changed:
+            due, recording = self._due(), None
+            if not due and (recording := self._next_recording()) is None:
                 self._changed.wait(TICK_S if self._waiting else None)
                 return
-        self._advance(job)
+        if recording:
+            self._advance(recording)
+        else:
+            self._step_live(due)
 
     def _drop(self) -> None:
         """Ends jobs that are cancelled or waited too long, and starts recordings."""
@@ -172,14 +112,29 @@ class ListenWorker:
         self._metrics.waiting.labels(self.name).set(len(self._waiting))
         self._metrics.slots_busy.labels(self.name).set(len(self._live))
 
-    def _next_live(self) -> ListenJob | None:
-        """The stream with the oldest audio that nothing has transcribed."""
-        due = [(at, job) for job in self._live if (at := job.oldest(self._step)) is not None]
-        if not due:
-            return None
-        at, job = min(due, key=lambda pair: pair[0])
-        self._metrics.late_seconds.labels(self.name).inc(max(0.0, time.monotonic() - at - STEP_S))
-        return job
+    def _due(self) -> list[ListenJob]:
+        """Live jobs with audio for a step. The one with the oldest audio is the first."""
+        ages = [(at, job) for job in self._live if (at := self._streams.oldest(job)) is not None]
+        if not ages:
+            return []
+        ages.sort(key=lambda pair: pair[0])
+        late = time.monotonic() - ages[0][0] - STEP_S
+        self._metrics.late_seconds.labels(self.name).inc(max(0.0, late))
+        return [job for _, job in ages]
+
+    def _step_live(self, due: list[ListenJob]) -> None:
+        """A step of the job with the oldest audio, and of those that share its batch."""
+        started, heard = time.perf_counter(), self._streams.heard
+        try:
+            jobs = self._streams.with_job(due[0], due)
+        except Exception as error:  # the stream of a job cannot begin
+            log.exception("%s: a live stream cannot begin", self.name)
+            self._finish(due[0], from_exception(error, "audio"))
+            return
+        for job, failure in self._streams.step(jobs):
+            self._finish(job, failure)
+        self._metrics.pass_seconds.labels(self.name).observe(time.perf_counter() - started)
+        self._metrics.frames.labels(self.name).inc(self._streams.heard - heard)
 
     def _next_recording(self) -> ListenJob | None:
         for job in self._recordings:
@@ -190,14 +145,13 @@ class ListenWorker:
         return None
 
     def _advance(self, job: ListenJob) -> None:
-        """Transcribes some audio of one job."""
+        """Transcribes some audio of a recording."""
         started = time.perf_counter()
         try:
             if not job.is_running:
-                chunk = None if job.is_live else self._recording_tokens
-                job.transcription = self.task.begin(job.delay_ms, job.is_live, chunk)
+                job.transcription = self.task.begin(job.delay_ms, False, self._recording_tokens)
                 job.is_running = True
-            samples, is_last = job.take(self._step if job.is_live else self._recording_tokens * self._step)
+            samples, is_last = job.take(self._recording_tokens * self._step)
             for delta in job.transcription.feed(samples):
                 job.put(delta)
             for delta in job.transcription.finish() if is_last else ():

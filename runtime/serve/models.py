@@ -16,6 +16,7 @@ from runtime.serve.listen_worker import ListenWorker
 from runtime.serve.metrics import Metrics
 from runtime.serve.speech_job import BufferPool
 from runtime.serve.speech_worker import SpeechWorker
+from runtime.serve.voice_store import VoiceStore
 from runtime.speech_to_text import SpeechToText
 from runtime.text_to_speech import TextToSpeech
 
@@ -34,8 +35,10 @@ class Models:
         limits: Limits,
         metrics: Metrics,
         slots: int = DEFAULT_SLOTS,
+        voices: VoiceStore | None = None,
     ):
-        self._is_draining = False
+        """`voices` are those that clients make; None where they cannot."""
+        self._is_draining, self.voices = False, voices
         pool = BufferPool(limits.buffers_mib * MIB)
         self.speaking: dict[str, SpeechWorker] = {}
         self.listening: dict[str, ListenWorker] = {}

@@ -18,6 +18,7 @@ from runtime.serve.models import Models
 from runtime.serve.responses import StreamedResponse, bounded
 from runtime.serve.speech_job import SpeechJob
 from runtime.serve.speech_worker import SpeechWorker
+from runtime.serve.voice_store import VoiceStore
 
 EVENT_FORMATS = ("pcm", "wav")  # whose pieces can be joined by a client
 PARAMS = {"text": "input", "instruct": "instructions"}  # our names of fields that the API names otherwise
@@ -32,7 +33,7 @@ class VoiceId(BaseModel):
 class SpeechBody(BaseModel):
     """The body of a request. `seed`, `max_frames` and `language` extend the OpenAI API."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
     model: str
     input: str
     voice: str | VoiceId | None = None
@@ -60,7 +61,7 @@ def parse_body(content: bytes) -> SpeechBody:
         raise ApiError(400, f"{param or 'body'}: {first['msg']}", "invalid_value", param) from None
 
 
-def check_body(body: SpeechBody, worker: SpeechWorker, limits: Limits) -> None:
+def check_body(body: SpeechBody, limits: Limits) -> None:
     """Refuses what this server does not do. Raises ApiError."""
     if len(body.input) > limits.text_characters:
         raise ApiError(
@@ -87,22 +88,34 @@ def check_body(body: SpeechBody, worker: SpeechWorker, limits: Limits) -> None:
         raise ApiError(
             400, "speed: this server speaks at speed 1 only; leave it out", "invalid_value", "speed"
         )
+
+
+def choose_voice(name: str | None, worker: SpeechWorker, store: VoiceStore | None) -> str | None:
+    """A voice of the bundle by name, or the path of a stored one. Raises ApiError on any other name."""
+    if name is None:
+        return None
+    if store and (path := store.path(worker.name, name)):
+        return str(path)
     voices = worker.task.voices()
-    if body.voice_name is not None and body.voice_name not in voices:
-        names = ", ".join(sorted(voices)) or "none"
+    if name not in voices:
+        stored = [voice.id for voice in store.of(worker.name)] if store else []
+        names = ", ".join([*sorted(voices), *stored]) or "none"
         raise ApiError(400, f"voice: expected one of {names}", "voice_not_found", "voice")
+    return name
 
 
 def speech_router(models: Models, limits: Limits) -> APIRouter:
     router = APIRouter()
-    schema = {"content": {"application/json": {"schema": SpeechBody.model_json_schema()}}, "required": True}
+    fields = SpeechBody.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema = {"content": {"application/json": {"schema": fields}}, "required": True}
 
     @router.post("/v1/audio/speech", openapi_extra={"requestBody": schema}, response_class=Response)
     async def speech(request: Request) -> Response:
         body = parse_body(await bounded(request, limits.body_kib * 1024, "body", limits.header_s).body())
         worker = models.speaker(body.model)
-        check_body(body, worker, limits)
-        job = await submit(worker, body, request.scope["voxport"]["key"])
+        check_body(body, limits)
+        voice = await asyncio.to_thread(choose_voice, body.voice_name, worker, models.voices)
+        job = await submit(worker, body, voice, request.scope["voxport"]["key"])
         encoder = ENCODERS[body.response_format](worker.task.sample_rate)
         if body.stream_format == "sse":
             pieces = _events(job, encoder, len(body.input))
@@ -112,16 +125,17 @@ def speech_router(models: Models, limits: Limits) -> APIRouter:
     return router
 
 
-async def submit(worker: SpeechWorker, body: SpeechBody, key: str) -> SpeechJob:
-    """Queues a text. Raises ApiError."""
+async def submit(worker: SpeechWorker, body: SpeechBody, voice: str | None, key: str) -> SpeechJob:
+    """Queues a text. `voice` is one of `choose_voice`. Raises ApiError."""
     options: dict[str, Any] = {"seed": body.seed, "chunk_frames": CHUNK_FRAMES, "max_frames": body.max_frames}
-    options |= {"voice": body.voice_name, "language": body.language, "instruct": body.instructions}
+    options |= {"voice": voice, "language": body.language, "instruct": body.instructions}
+    worker.check_room(key)  # first: a refusal takes no time
     try:
         speech, ticket = await asyncio.to_thread(worker.prepare, body.input, options)
         return worker.submit(speech, ticket, key)
     except UsageError as raised:
-        error = from_exception(raised, "input")
-        raise _renamed(error) from None
+        message = str(raised).replace(voice or "\0", body.voice_name or "")  # no path of a stored voice
+        raise _renamed(from_exception(UsageError(message, field=raised.field), "input")) from None
 
 
 def _renamed(error: ApiError) -> ApiError:

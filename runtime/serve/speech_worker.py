@@ -1,26 +1,25 @@
 """`SpeechWorker`: the engine thread of a text-to-speech bundle. It owns every slot."""
 
 import logging
+import math
 import time
 from collections.abc import Mapping
-from threading import Condition, Thread
 from typing import Any
 
 from runtime.batching import Status, StepEvent, Ticket
-from runtime.serve.errors import ApiError, draining, from_exception, overloaded
-from runtime.serve.fair_queue import FairQueue
+from runtime.serve.errors import from_exception, overloaded
 from runtime.serve.limits import MIB, Limits
 from runtime.serve.metrics import Metrics
 from runtime.serve.speech_job import BufferPool, SpeechJob
+from runtime.serve.worker import TICK_S, Worker
 from runtime.text_to_speech import Speech, TextToSpeech
 
-TICK_S = 0.25  # between looks at the time that requests have waited
 FIRST_RATE = 12.5  # frames per second until some are measured
 SAMPLE_BYTES = 2
 log = logging.getLogger(__name__)
 
 
-class SpeechWorker:
+class SpeechWorker(Worker[SpeechJob]):
     """Serves texts in the slots of one `BatchedDecoder`.
 
     Handlers call `submit` and the methods of a job; one thread calls everything else. A long text has a slot
@@ -31,49 +30,16 @@ class SpeechWorker:
     def __init__(
         self, name: str, task: TextToSpeech, limits: Limits, metrics: Metrics, pool: BufferPool, slots: int
     ):
-        self.name, self.task = name, task
+        super().__init__(name, limits, metrics)
+        self.task = task
         self.slots = min(slots, task.max_slots)
-        self._limits, self._metrics, self._pool = limits, metrics, pool
-        self._decoder = task.batched(self.slots)
-        self._waiting: FairQueue[SpeechJob] = FairQueue()  # for their first part
+        self._pool, self._decoder = pool, task.batched(self.slots)
         self._between: list[SpeechJob] = []  # parts: they need a slot, and room in their buffers
         self._running: dict[Ticket, SpeechJob] = {}
-        self._changed = Condition()
         self._rate = FIRST_RATE
-        self._stops = self._is_draining = False
-        self._thread = Thread(target=self._run, name=f"engine of {name}", daemon=True)
         metrics.slots.labels(name).set(self.slots)
 
     # Handlers
-
-    def start(self) -> None:
-        """Starts the thread. The first request opens the graphs."""
-        self._thread.start()
-
-    @property
-    def is_ready(self) -> bool:
-        return self._thread.is_alive() and not self._is_draining
-
-    @property
-    def is_idle(self) -> bool:
-        with self._changed:
-            return not (self._waiting or self._between or self._running)
-
-    def drain(self) -> None:
-        """Refuses new requests; those that wait end with an error."""
-        with self._changed:
-            self._is_draining = True
-            for job in self._waiting.remove(lambda job: True):
-                job.end(draining())
-            self._changed.notify_all()
-
-    def stop(self) -> None:
-        """Ends the thread; requests that run end with an error."""
-        with self._changed:
-            self._stops = self._is_draining = True
-            self._changed.notify_all()
-        if self._thread.ident:
-            self._thread.join(timeout=10)
 
     def prepare(self, text: str, options: Mapping[str, Any]) -> tuple[Speech, Ticket]:
         """Checks a text and its options, and prepares its first part. Any thread. Raises UsageError."""
@@ -82,17 +48,26 @@ class SpeechWorker:
         assert part is not None  # a text without a part raises
         return speech, self._decoder.prepare(part)
 
+    def check_room(self, key: str) -> None:
+        """Raises ApiError where a request of the key has no place in the queue.
+
+        Keys with requests have equal numbers of places: one key that sends many would take all of them.
+        """
+        with self._changed:
+            self._check_ready()
+            begun = {job.key for job in self._active()}
+            places = math.ceil(self._limits.waiting / len(begun | self._waiting.keys | {key}))
+            waiting = len(self._waiting)
+            if waiting >= self._limits.waiting or self._waiting.count(key) >= places:
+                raise overloaded(
+                    f"{waiting} requests wait for {self.name}; try again later", self._queued_s()
+                )
+
     def submit(self, speech: Speech, ticket: Ticket, key: str) -> SpeechJob:
         """Queues a prepared text. Called on the event loop. Raises ApiError where there is no room."""
         job = SpeechJob(speech, ticket, key, self._pool, self._wake)
         with self._changed:
-            if not self._thread.is_alive() or self._is_draining:
-                raise draining()
-            waiting = len(self._waiting)
-            if waiting >= self._limits.waiting:
-                raise overloaded(
-                    f"{waiting} requests wait for {self.name}; try again later", self._queued_s()
-                )
+            self.check_room(key)
             self._waiting.put(job)
             self._changed.notify_all()
         return job
@@ -101,26 +76,13 @@ class SpeechWorker:
         """About how long the queued requests take. A request is counted as 5 s of speech."""
         return (len(self._waiting) + len(self._running)) * 5 * FIRST_RATE / self._rate
 
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
     # The engine thread
 
-    def _run(self) -> None:
-        error = draining()
-        try:
-            while not self._stops:
-                self._turn()
-        except Exception:  # nothing is known about the engine now: the bundle is no longer served
-            log.exception("%s: the engine thread ended", self.name)
-            error = ApiError(503, f"{self.name}: the engine failed; restart the server", "engine_failed")
-        with self._changed:
-            jobs = [*self._waiting.remove(lambda job: True), *self._between, *self._running.values()]
-            self._between, self._running, self._is_draining = [], {}, True
-        for job in jobs:
-            job.ticket.cancel()
-            job.end(error)
+    def _active(self) -> list[SpeechJob]:
+        return [*self._between, *self._running.values()]
+
+    def _forget(self) -> None:
+        self._between, self._running = [], {}
 
     def _turn(self) -> None:
         with self._changed:
@@ -132,7 +94,8 @@ class SpeechWorker:
                 return
         started = time.perf_counter()
         events = self._decoder.step()
-        elapsed, frames = time.perf_counter() - started, len(self._running)
+        elapsed = time.perf_counter() - started
+        frames = sum(samples is not None for _, samples in events)  # a prompt that is read makes none
         self._metrics.pass_seconds.labels(self.name).observe(elapsed)
         self._metrics.frames.labels(self.name).inc(frames)
         self._rate += 0.05 * (frames / max(elapsed, 1e-6) - self._rate)

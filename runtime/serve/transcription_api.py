@@ -1,11 +1,8 @@
 """POST /v1/audio/transcriptions."""
 
 import asyncio
-import logging
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,9 +10,7 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
-from starlette.datastructures import FormData, UploadFile
-from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException
+from starlette.datastructures import FormData
 
 from bundle.errors import UsageError
 from runtime.audio.captions import Word, as_srt, as_vtt, cues
@@ -28,10 +23,10 @@ from runtime.serve.listen_worker import ListenWorker
 from runtime.serve.models import Models
 from runtime.serve.responses import ClientLeft, StreamedResponse, bounded, while_connected
 from runtime.serve.speech_api import event
+from runtime.serve.uploads import StoredUpload, hidden, read_form, text_fields
 
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 GRANULARITIES = ("word", "segment")
-MAX_FIELDS = 64
 LIST_FIELD = "timestamp_granularities[]"
 FIELDS = (
     "file",
@@ -44,8 +39,6 @@ FIELDS = (
     "temperature",
     "prompt",
 )
-IGNORED = ("language", "temperature", "prompt")  # hints, which this model has no use for
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -57,6 +50,7 @@ class Options:
     granularities: tuple[str, ...]
     stream: bool
     delay_ms: int | None
+    language: str | None
 
 
 @dataclass
@@ -83,11 +77,13 @@ def transcription_router(models: Models, limits: Limits) -> APIRouter:
         "/v1/audio/transcriptions", response_class=Response, openapi_extra={"requestBody": _schema()}
     )
     async def transcribe(request: Request) -> Response:
-        form, upload = await _read_form(bounded(request, limits.upload_mib * MIB, "upload", limits.header_s))
-        async with _Stored(upload) as path:
+        body = bounded(request, limits.upload_mib * MIB, "upload", limits.header_s)
+        form, upload = await read_form(body, "file")
+        async with StoredUpload(upload, "file") as path:
             options = _parse(form)
             worker = models.listener(options.model)
-            with _hidden(path):
+            _check_language(options.language, worker.task.languages)
+            with hidden(path, "file"):
                 recording = await asyncio.to_thread(Recording, path, worker.task.sample_rate)
                 _check_length(recording, limits)
                 blocks = await asyncio.to_thread(_amplified, recording)
@@ -106,34 +102,16 @@ def _schema() -> dict[str, Any]:
     properties: dict[str, Any] = {name: {"type": "string"} for name in FIELDS}
     properties["file"] = {"type": "string", "format": "binary"}
     properties["response_format"]["enum"] = list(FORMATS)
+    properties["stream"]["enum"] = ["true", "false"]
+    properties["delay_ms"]["pattern"] = "^[0-9]+$"
     properties[LIST_FIELD] = {"type": "array", "items": {"type": "string", "enum": list(GRANULARITIES)}}
     schema = {"type": "object", "properties": properties, "required": ["file", "model"]}
     return {"content": {"multipart/form-data": {"schema": schema}}, "required": True}
 
 
-async def _read_form(request: Request) -> tuple[FormData, UploadFile]:
-    """Raises ApiError."""
-    try:
-        form = await request.form(max_files=1, max_fields=MAX_FIELDS)
-    except (MultiPartException, HTTPException) as error:
-        detail = error.message if isinstance(error, MultiPartException) else error.detail
-        raise ApiError(400, f"body: {detail}", "invalid_multipart") from None
-    upload = form.get("file")
-    if not isinstance(upload, UploadFile):
-        raise ApiError(400, "file: expected a recording in multipart/form-data", "missing_file", "file")
-    return form, upload
-
-
 def _parse(form: FormData) -> Options:
     """Raises ApiError that names the field."""
-    values: dict[str, str] = {}
-    for name, value in form.multi_items():
-        if name not in FIELDS:
-            raise ApiError(
-                400, f"{name[:50]}: expected one of {', '.join(FIELDS)}", "unknown_field", name[:50]
-            )
-        if isinstance(value, str):
-            values[name] = value
+    values = text_fields(form, FIELDS)
     granularities = tuple(str(value) for value in form.getlist(LIST_FIELD))
     checks = {
         "model": ("model" in values, "expected the name of a model"),
@@ -144,6 +122,8 @@ def _parse(form: FormData) -> Options:
         LIST_FIELD: (set(granularities) <= set(GRANULARITIES), f"expected {' or '.join(GRANULARITIES)}"),
         "stream": (values.get("stream", "false") in ("true", "false"), "expected true or false"),
         "delay_ms": (values.get("delay_ms", "0").isdecimal(), "expected milliseconds"),
+        "temperature": (_is_zero(values.get("temperature", "0")), "expected 0; the likeliest text is taken"),
+        "prompt": (not values.get("prompt"), "this server takes none; leave it out"),
     }
     for name, (is_right, expected) in checks.items():
         if not is_right:
@@ -163,47 +143,21 @@ def _parse(form: FormData) -> Options:
         granularities or ("segment",),
         values.get("stream") == "true",
         None if delay is None else int(delay),
+        values.get("language") or None,
     )
 
 
-class _Stored:
-    """The upload as a file, which is deleted at the end. Raises ApiError where the disk is full."""
-
-    def __init__(self, upload: UploadFile):
-        self._upload = upload
-
-    async def __aenter__(self) -> Path:
-        return await asyncio.to_thread(self._store)
-
-    def _store(self) -> Path:
-        # the file is open until the recording is; its name is deleted then
-        file = tempfile.NamedTemporaryFile(prefix="voxport-", delete=False)  # noqa: SIM115
-        self._path = Path(file.name)
-        try:
-            with file:
-                shutil.copyfileobj(self._upload.file, file)
-        except OSError as error:
-            self._path.unlink()
-            log.error("an upload cannot be stored: %s", error)
-            raise ApiError(
-                503, "the upload cannot be stored", "storage_full", "file", retry_after=30
-            ) from None
-        return self._path
-
-    async def __aexit__(self, *error: object) -> None:
-        with suppress(FileNotFoundError):
-            self._path.unlink()
-        await self._upload.close()
+def _is_zero(text: str) -> bool:
+    with suppress(ValueError):
+        return float(text) == 0
+    return False
 
 
-@contextmanager
-def _hidden(path: Path) -> Iterator[None]:
-    """Messages about the upload do not show where it is stored."""
-    try:
-        yield
-    except UsageError as error:
-        message = str(error).replace(str(path), "file")
-        raise ApiError(400, message, "invalid_audio", "file") from None
+def _check_language(language: str | None, known: Sequence[str]) -> None:
+    """The model hears which of its languages is spoken. Raises ApiError on another one."""
+    if language is not None and language.replace("_", "-").partition("-")[0].lower() not in known:
+        reason = f"language: expected one of {', '.join(known)}; the model hears which one it is"
+        raise ApiError(400, reason, "invalid_value", "language")
 
 
 def _check_length(recording: Recording, limits: Limits) -> None:
@@ -218,8 +172,10 @@ def _check_length(recording: Recording, limits: Limits) -> None:
 
 
 def _amplified(recording: Recording) -> Iterator[np.ndarray]:
-    """Quiet recordings are made louder, as `voxport transcribe` does."""
+    """Quiet recordings are made louder, as `voxport transcribe` does. Raises UsageError on a damaged one."""
     gain = recording_gain_db("auto", recording.peak_dbfs())
+    if recording.damage:  # a part of the text would look like all of it
+        raise UsageError(f"file: {recording.damage}; repair it")
     return amplified(recording.blocks(), gain) if gain else recording.blocks()
 
 
@@ -282,7 +238,7 @@ def _formatted(transcript: Transcript, options: Options, seconds: float) -> Resp
             return PlainTextResponse(as_vtt(transcript.words), media_type="text/vtt")
     content: dict[str, Any] = {
         "task": "transcribe",
-        "language": None,
+        "language": options.language,
         "duration": usage["seconds"],
         "text": text,
     }

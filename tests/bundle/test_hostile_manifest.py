@@ -13,7 +13,7 @@ import pytest
 from bundle.errors import IntegrityError
 from bundle.manifest import MANIFEST, Bundle, read_manifest
 from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
-from runtime.engines.base import check_outputs
+from runtime.engines.call_checks import check_outputs
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from exercises.toy_model.modules import Decoder
 
 import runtime
 from bundle.errors import UsageError
-from bundle.manifest import Bundle
+from bundle.manifest import Bundle, read_manifest
 from export.__main__ import main as export
 from runtime.__main__ import main as runtime_command
 
@@ -44,6 +44,18 @@ def test_it_becomes_a_bundle_that_passed_every_check(bundles, target):
     assert checks >= {"written rows", "codes, teacher-forced", "free run"}
 
 
+def test_a_folder_that_is_not_a_bundle_is_replaced_only_with_force(toy_checkpoint, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "diary.txt").write_text("dear diary")
+    command = ["--checkpoint", str(toy_checkpoint), "--target", "onnx", "--no-verify", "--out", str(out)]
+    assert export(command) == 2
+    assert (out / "diary.txt").exists()
+    assert export([*command, "--force"]) == 0
+    assert not (out / "diary.txt").exists() and [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert read_manifest(out).verification.status == "unverified"
+
+
 def test_it_speaks_the_same_letters_on_every_target(bundles):
     spoken = {}
     for target in TARGETS:
@@ -65,7 +77,7 @@ def test_its_requests_are_checked(bundles):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_reference_that_ignores_the_cache_does_not_match(
-    bundles, toy_checkpoint, target, capsys, monkeypatch
+    bundles, toy_checkpoint, target, brief, capsys, monkeypatch
 ):
     """A fault of the cache, planted on the other side, where every target has it in the same place."""
     computed = Decoder.forward
@@ -74,7 +86,7 @@ def test_a_reference_that_ignores_the_cache_does_not_match(
     assert "decode_step.y" in capsys.readouterr().err
 
 
-def test_a_changed_weight_fails(bundles, toy_checkpoint, tmp_path, capsys):
+def test_a_changed_weight_fails(bundles, toy_checkpoint, brief, tmp_path, capsys):
     bundle = Path(shutil.copytree(bundles / "onnx", tmp_path / "bundle"))
     path = bundle / "decoder.onnx.data"
     path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))

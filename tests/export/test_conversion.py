@@ -236,4 +236,4 @@ def test_a_folder_that_is_not_empty_is_kept(tmp_path, capsys):
 
 def test_an_export_of_a_folder_of_mlx_audio_says_what_to_do(converted, capsys):
     assert export(["--checkpoint", str(converted), "--target", "onnx", "--dry-run"]) == 5
-    assert "the weights are those of mlx-audio; first run: voxport convert" in capsys.readouterr().err
+    assert "the weights are those for MLX; first run: voxport convert" in capsys.readouterr().err

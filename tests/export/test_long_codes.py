@@ -47,6 +47,7 @@ def _growing_error(stream, name, inputs, outputs):
         outputs["hidden"] += 1e-7 * stream.counts[name] ** 2
 
 
+FREE_RUNS = f"free runs of {STEPS} frames"
 RUNAWAY, DRIFT = f"repetition or silence within {STEPS} frames", f"no drift over {STEPS} frames"
 
 
@@ -59,6 +60,7 @@ def test_a_right_artifact_passes(engines):
     assert list(found[f"codes over {STEPS} frames by quarter"].values()) == [1.0] * 4
     spoken = [found[f"free run of {STEPS} frames, {name}"] for name in ("artifact", "full precision")]
     assert spoken[0] == spoken[1] and spoken[0]["end_db"] > -50
+    assert found[FREE_RUNS] == {"equal_frames": STEPS}
 
 
 @pytest.mark.parametrize(
@@ -66,6 +68,10 @@ def test_a_right_artifact_passes(engines):
 )
 def test_a_fault_of_later_frames_is_found(engines, fault, check):
     assert failed(results_of(engines, fault)) == [check]
+
+
+def test_the_first_frame_that_differs_is_shown(engines):
+    assert reports(results_of(engines, _repeating))[FREE_RUNS] == {"equal_frames": LATE}
 
 
 def test_what_full_precision_does_too_is_no_fault(engines):

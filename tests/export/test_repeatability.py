@@ -3,18 +3,17 @@
 from dataclasses import replace
 
 import pytest
+from support.brief import BRIEF
 
 from bundle.manifest import Bundle
 from export.model import Model
 from export.resolve import Source, resolve
 from export.targets import target_of_job
 from export.verify.comparison import Check, Comparison, FreeRun
-from export.verify.context import Extent
 from export.verify.modes import DEFAULTS, modes
 from export.verify.run import CHECKS, checks_of, open_context
 
 pytestmark = pytest.mark.slow
-BRIEF = Extent(seeds=(0, 1), sizes=(1, 5), steps=50, chunked=30, run_steps=6)
 
 
 def figure(result) -> object:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from bundle_options import QUANT
+from support.bundle_bytes import assert_same_bytes
 
 from bundle.errors import ExportError, UsageError, VerificationError
 from bundle.manifest import Bundle, WeightError
@@ -53,9 +57,13 @@ def test_an_interrupted_export_without_finished_graphs_leaves_nothing(tmp_path, 
     assert not list(tmp_path.iterdir())
 
 
-def test_an_export_reuses_the_graphs_of_a_killed_export(tmp_path, capfd):
-    """A run is killed after the third graph. One of the three is then damaged, and a partial file added."""
-    child = started(tmp_path / "out", signal.SIGINT)
+def test_an_export_reuses_the_graphs_of_a_killed_export(bundles, tmp_path):
+    """A run is killed after the third graph. One of the three is then damaged, and a partial file added.
+
+    The other run has another hash seed and number of threads. The bundle of both has the bytes of one that
+    was exported without interruption.
+    """
+    child = started(tmp_path / "out", signal.SIGINT, *QUANT, "--no-verify")
     assert next(line for line in child.stderr if "backbone:" in line)
     child.kill()
     child.wait()
@@ -66,10 +74,18 @@ def test_an_export_reuses_the_graphs_of_a_killed_export(tmp_path, capfd):
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
     (left / "half.onnx").write_text("half")
     written = (left / "backbone.onnx.data").stat().st_mtime_ns
-    assert export(["--target", "onnx", "--no-verify", "--out", str(tmp_path / "out")]) == 0
+    threads = str(1 + torch.get_num_threads())
+    done = subprocess.run(
+        command_of(tmp_path / "out", *QUANT, "--no-verify"),
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": threads},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     reused = {
         line.split("]")[1].split(":")[0].strip(): "reused from an earlier export" in line
-        for line in capfd.readouterr().err.splitlines()
+        for line in done.stderr.splitlines()
         if " MB" in line
     }
     assert reused == {
@@ -83,6 +99,7 @@ def test_an_export_reuses_the_graphs_of_a_killed_export(tmp_path, capfd):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert not {"half.onnx", "resume.json"} & {path.name for path in (tmp_path / "out").iterdir()}
     Bundle(tmp_path / "out").check_hashes()
+    assert_same_bytes(bundles / "onnx", tmp_path / "out")
 
 
 def lower_to(*names: str):
@@ -148,11 +165,13 @@ def test_what_an_interruption_a_failed_verification_and_an_error_leave(tmp_path)
         assert ({path.name for path in folder.iterdir()} if folder.exists() else None) == left
 
 
-def test_an_export_whose_artifacts_do_not_match_keeps_the_report_and_the_graphs(tmp_path, monkeypatch, capfd):
+def test_an_export_whose_artifacts_do_not_match_keeps_the_report_and_the_graphs(
+    tmp_path, brief, monkeypatch, capfd
+):
     """Two graphs are damaged after lowering. The export stops at the first one. The next run reuses it, and
     another one that keeps going reports both.
     """
-    command = ["--target", "onnx", "--out", str(tmp_path / "out")]
+    command = ["--target", "onnx", "--cache-length", "64", "--out", str(tmp_path / "out")]
     lower = build._lower_graph
 
     def lower_wrongly(target, model, name, folder):
@@ -185,9 +204,13 @@ def failed_components(folder: Path) -> set[str]:
     return {row["component"] for row in rows if "component" in row and not row["passed"]}
 
 
-def started(out: Path, accepted: signal.Signals) -> subprocess.Popen:
+def command_of(out: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "export", "--target", "onnx", *options, "--out", str(out)]
+
+
+def started(out: Path, accepted: signal.Signals, *options: str) -> subprocess.Popen:
     """An export in the background."""
-    command = [sys.executable, "-m", "export", "--target", "onnx", "--out", str(out)]
     # a process that a shell starts in the background ignores SIGINT
     accept = partial(signal.signal, accepted, signal.SIG_DFL)
+    command = command_of(out, *options)
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=accept)

@@ -93,7 +93,7 @@ def _sources(folder: Path, work: Path) -> Sources:
         if not (folder / name).exists() and export([*options, "--out", str(folder / name)]):
             sys.exit(f"fuzz: the export of {name} failed")
     checkpoints = tuple(embedded_default(model) for model in ("voxtral_tts", "voxtral_realtime", "qwen3_tts"))
-    converted = tuple(_converted(path, quant, work) for path in checkpoints for quant in ("none", "w4"))
+    converted = _converted(checkpoints, work)
     prefixes = work / "prefixes"
     os.environ["XDG_CACHE_HOME"] = str(prefixes)
     command = Command(("say", "Hi.", "--bundle", str(folder / "speech"), "--max-frames", "1", "-o", "hi.wav"))
@@ -112,12 +112,26 @@ def _sources(folder: Path, work: Path) -> Sources:
     )
 
 
-def _converted(checkpoint: Path, quant: str, work: Path) -> Path:
-    """A folder for mlx-audio. Another process makes it: torch's threads do not survive a fork."""
-    out = work / "converted" / f"{checkpoint.name}-{quant}"
-    argv = ("convert", str(checkpoint), str(out), "--to", "mlx", "--quant", quant)
-    subprocess.run([sys.executable, "-m", "voxport", *argv], check=True, capture_output=True)
-    return out
+CONVERT = """
+import json, sys
+from voxport.__main__ import main
+sys.exit(max(main(argv) for argv in json.loads(sys.argv[1])))
+"""
+
+
+def _converted(checkpoints: tuple[Path, ...], work: Path) -> tuple[Path, ...]:
+    """Folders for mlx-audio: of floats and of integers.
+
+    Another process makes them all: torch's threads do not survive a fork.
+    """
+    made = {
+        work / "converted" / f"{path.name}-{quant}": ["convert", str(path), "--to", "mlx", "--quant", quant]
+        for path in checkpoints
+        for quant in ("none", "w4")
+    }
+    commands = json.dumps([[*command, str(out)] for out, command in made.items()])
+    subprocess.run([sys.executable, "-c", CONVERT, commands], check=True, capture_output=True)
+    return tuple(made)
 
 
 def _preload() -> None:

@@ -10,8 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bundle.errors import VoxportError
-from export.resolve import Source
-from model.synthetic.checkpoint import embedded_default
+from bundle.manifest import ExportRequest
+from export.model import Model
+from export.resolve import Source, resolve
+from model.synthetic.checkpoint import embedded_default, write_checkpoint
 
 WEIGHTS, CODEC = "model.safetensors", "speech_tokenizer/model.safetensors"
 
@@ -99,6 +101,23 @@ def test_a_half_downloaded_file_is_named(folder, name, kept):
     assert name in message(folder)
 
 
+@pytest.mark.parametrize("name", [WEIGHTS, CODEC])
+def test_a_half_downloaded_shard_is_named(folder, name):
+    """Either file may be split; an index then names the shards."""
+    path, tensors = folder / name, load_file(folder / name)
+    shards = {key: f"model-{index % 2 + 1}-of-2.safetensors" for index, key in enumerate(sorted(tensors))}
+    for shard in set(shards.values()):
+        save_file({key: tensors[key] for key in tensors if shards[key] == shard}, path.with_name(shard))
+    path.with_name(f"{path.name}.index.json").write_text(json.dumps({"weight_map": shards}))
+    path.unlink()
+    Source(folder)
+    last = path.with_name("model-2-of-2.safetensors")
+    last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
+    assert f"{last}: " in message(folder)
+    last.unlink()
+    assert f"{last}: " in message(folder)
+
+
 def test_a_pointer_of_git_lfs_is_named(folder):
     (folder / WEIGHTS).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
     assert "LFS" in message(folder)
@@ -129,3 +148,25 @@ def test_a_tuned_folder_is_accepted(folder):
     source = Source(folder)
     assert source.family.constants(source.config, source.family.options())["speakers"] == {"my_voice": 100}
     assert not source.config.has_encoders
+
+
+def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Weights, and constants that were folded."""
+    return dict(module.named_parameters()) | dict(module.named_buffers())
+
+
+def test_the_variants_of_the_embedded_model_have_the_same_graphs(tmp_path):
+    """But for the encoders of the Base model. What is verified of one variant thus holds for the others."""
+    folders = [embedded_default("qwen3_tts")]
+    for variant in ("custom-voice", "voice-design"):
+        folders.append(tmp_path / variant)
+        write_checkpoint(folders[-1], f"tiny-{variant}", key="qwen3_tts")
+    base, *others = (Model(resolve(Source(folder), ExportRequest(quant="w4")), "BSHD") for folder in folders)
+    parts = {part.name: part for part in base.components}
+    assert set(parts) - {part.name for part in others[0].components} == {"speech_encoder", "speaker_encoder"}
+    for other in others:
+        for part in other.components:
+            assert part.signature == parts[part.name].signature
+            found, expected = (tensors_of(model.module(part.name)) for model in (other, base))
+            assert found.keys() == expected.keys() and found
+            assert all(torch.equal(found[name], expected[name]) for name in found)

@@ -10,13 +10,16 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from parity.test_golden_qwen3 import BAR, DESIGN
+from parity.test_golden_qwen3 import BAR, DESIGN, open_golden
 from support.golden_qwen3 import CASES, golden_bundle, misses, partly_lowered
 
+from runtime.engines.base import Engine
+from runtime.families.qwen3_tts.verification import VERIFICATION
 from runtime.opening import open_task
 from runtime.text_to_speech import TextToSpeech
 
 TALKER = ("embed_text", "embed_codes", "talker")  # the other graphs take minutes to lower
+DRAWN = 12  # frames
 FEW = ("sampled", "icl_short")  # drawn codes, and those of a recording
 TEXTS = ("Hello there.", "How are you today? I am well.", "Yes.")
 pytestmark = pytest.mark.slow
@@ -43,11 +46,22 @@ def test_codec_and_encoders_of_the_official_package(folder):
     assert misses(golden_bundle("base", "onnx", folder("base")).stages()) == []
 
 
+def drawn(engine: Engine) -> list[list[int]]:
+    """Codes of one seed, drawn with the noise that speech of a seed has."""
+    return VERIFICATION.rollout(engine.stream(), open_golden("base").constants, DRAWN).codes.tolist()
+
+
+def test_codes_of_a_seed_are_those_of_eager(folder):
+    assert drawn(golden_bundle("base", "onnx", folder("base")).engine) == drawn(open_golden("base").engine)
+
+
 @pytest.mark.parametrize("target", ["executorch", "coreml"])
 def test_the_talker_of_other_targets_gives_runs_of_the_official_package(target, tmp_path):
+    """And the codes that eager draws from one seed."""
     golden = partly_lowered("base", target, TALKER, tmp_path)
     with TemporaryDirectory() as inputs:
         assert [misses(golden.run(run, Path(inputs))) for run in FEW] == [[]] * len(FEW)
+    assert drawn(golden.engine) == drawn(open_golden("base").engine)
 
 
 @pytest.fixture(scope="module", params=["speaker", "speaker with instruction", "design"])

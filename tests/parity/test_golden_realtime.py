@@ -18,7 +18,8 @@ from runtime.audio.sources import Recording
 from runtime.engines import open_engine
 from runtime.engines.base import Engine, EngineOptions
 from runtime.families import read_constants
-from runtime.families.voxtral_realtime.decoder import Constants, DecodeOptions, StreamingDecoder
+from runtime.families.voxtral_realtime.constants import Constants
+from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 
 GOLDEN = Path(__file__).parent / "golden" / "voxtral_realtime"
 BAR = 1e-4

@@ -3,6 +3,7 @@
 MLX runs on the processor, in float32.
 """
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx.utils import tree_flatten
+from mlx_audio.stt.utils import load_model as load_listener
 from mlx_audio.tts.models.qwen3_tts import qwen3_tts
 from mlx_audio.tts.models.qwen3_tts.config import (
     Qwen3TTSTokenizerConfig,
@@ -66,6 +68,16 @@ def test_the_loader_of_mlx_audio_opens_voxtral_tts(voxtral):
     assert sorted(model._voice_embedding_files) == ["fr_male", "neutral_female"]
 
 
+def test_weight_norms_that_were_folded_give_the_same_audio(tmp_path):
+    """By way of the layout of MLX's own modules, which has the weights."""
+    folded = convert(VOXTRAL, tmp_path / "folded", "--layout", "mlx", "--dtype", "f32")
+    model, reference = (
+        load_model(convert(folded, tmp_path / "pairs")),
+        np.load(GOLDEN / "voxtral_tts" / "reference.npz"),
+    )
+    near(model.audio_tokenizer.decode(mx.array(reference["codec_codes"])), reference["audio"])
+
+
 def test_acoustic_codes_of_voxtral_tts(voxtral, monkeypatch):
     model, reference = load_model(voxtral), np.load(GOLDEN / "voxtral_tts" / "reference.npz")
     noise = iter(reference["noise"])
@@ -81,6 +93,35 @@ def test_the_loader_of_mlx_audio_opens_integers_of_voxtral_tts(tmp_path):
     floats = convert(tmp_path / "back", tmp_path / "floats")
     ids = mx.array(np.load(GOLDEN / "voxtral_tts" / "reference.npz")["ids"])[None]
     found, expected = (load_model(folder).language_model.model.model(ids) for folder in (packed, floats))
+    near(found, np.array(expected))
+
+
+@pytest.fixture(scope="module")
+def realtime(tmp_path_factory) -> Path:
+    """The golden checkpoint with a tokenizer, without which mlx-audio's loader opens nothing."""
+    folder = tmp_path_factory.mktemp("realtime") / "published"
+    shutil.copytree(GOLDEN / "voxtral_realtime" / "checkpoint", folder)
+    shutil.copy(embedded_default("voxtral_realtime") / "tekken.json", folder)
+    return folder
+
+
+def test_the_loader_of_mlx_audio_opens_voxtral_realtime(realtime, tmp_path, monkeypatch):
+    model = load_listener(convert(realtime, tmp_path / "out", "--dtype", "f32"))
+    reference, tokens = np.load(GOLDEN / "voxtral_realtime" / "reference.npz"), list[int]()
+    audio = np.load(GOLDEN / "voxtral_realtime" / "audio.npy")
+    near(model._encode_and_prefill(audio)[3], reference["prefill_logits"])
+    monkeypatch.setattr(model._tokenizer, "decode", lambda ids: tokens.extend(ids) or "")
+    model.generate(mx.array(audio))
+    assert tokens == reference["tokens"].tolist()
+
+
+def test_the_loader_of_mlx_audio_opens_integers_of_voxtral_realtime(realtime, tmp_path):
+    """Logits are those of the same weights as floats."""
+    packed = convert(realtime, tmp_path / "w4", "--quant", "w4", "--dtype", "f32")
+    assert export(["convert", str(packed), str(tmp_path / "back"), "--to", "published"]) == 0
+    floats = convert(tmp_path / "back", tmp_path / "floats")
+    audio = np.load(GOLDEN / "voxtral_realtime" / "audio.npy")
+    found, expected = (load_listener(folder)._encode_and_prefill(audio)[3] for folder in (packed, floats))
     near(found, np.array(expected))
 
 

@@ -17,7 +17,8 @@ from bundle.manifest import ExportRequest
 from export.model import Model
 from export.resolve import Source, resolve
 from export.verify.eager import EagerEngine
-from runtime.families.voxtral_realtime.decoder import Constants, DecodeOptions, StreamingDecoder
+from runtime.families.voxtral_realtime.constants import Constants
+from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 
 BAR = 2e-5  # of the largest value: two orders of float sums through four layers
 P = "mm_streams_embeddings.embedding_module."

@@ -7,7 +7,7 @@ import pytest
 from bundle.errors import IntegrityError
 from runtime.audio.mel import LogMel
 from runtime.families.base import parse_record
-from runtime.families.voxtral_realtime.decoder import Constants
+from runtime.families.voxtral_realtime.constants import Constants
 from runtime.families.voxtral_tts.decoder import parse_constants
 
 SPEECH = {

@@ -20,10 +20,10 @@ from runtime.engines.base import (
     Engine,
     EngineOptions,
     Stream,
-    check_inputs,
     copy_states,
     empty_states,
 )
+from runtime.engines.call_checks import check_inputs
 from runtime.engines.executorch import ExecuTorchEngine
 
 SIGNATURE = Signature(

@@ -120,13 +120,23 @@ def also_the_slot_behind(slots, count):
         slots._stream.slot(count).run("decode_step", inputs)
 
 
-MOVE, FEED = ToyStream.move, SpeechSlots.feed
+def swapped(slots, count):
+    """The codes of each slot go to another one."""
+    DECODE(slots, count)
+    utterances = slots._first(count)
+    codes = [utterance.codes for utterance in utterances]
+    for utterance, other in zip(utterances, reversed(codes), strict=True):
+        utterance.codes = other
+
+
+MOVE, FEED, DECODE = ToyStream.move, SpeechSlots.feed, SpeechSlots.decode
 FAULTS = [
     (ToyStream, "move", another_direction),
     (ToyStream, "move", one_row_less),
     (ToyStream, "move", without_codec),
     (ToyStream, "move", lambda *arguments: None),
     (SpeechSlots, "feed", also_the_slot_behind),
+    (SpeechSlots, "decode", swapped),
 ]
 
 

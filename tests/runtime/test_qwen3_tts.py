@@ -118,6 +118,12 @@ def test_voices_by_name():
         choose_voice(bundle(), BASE, None)
 
 
+@pytest.mark.parametrize("name", ["ref.wav", "folder/REF.MP3"])
+def test_a_recording_in_place_of_a_voice_is_named(name):
+    with pytest.raises(UsageError, match=f"voice {name}: a recording is no voice.*voice add NAME {name}"):
+        choose_voice(bundle(), BASE, name)
+
+
 @pytest.mark.parametrize(
     ("constants", "voice", "fields", "says"),
     [

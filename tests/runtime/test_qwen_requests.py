@@ -149,6 +149,21 @@ def test_a_transcript_that_is_far_from_the_recording_is_a_warning(caplog, frames
         assert f"transcript: its 100 characters {seconds}" in caplog.text
 
 
+def test_line_breaks_at_the_beginning_of_a_text_are_left_out_and_named(task, caplog, tmp_path):
+    """The model would read them as part of its template."""
+    soundfile.write(tmp_path / "ref.wav", SOUND, RATE)
+    (tmp_path / "anna.safetensors").write_bytes(task.make_voice(tmp_path / "ref.wav"))
+    caplog.set_level("INFO")
+    options = {"voice": str(tmp_path / "anna.safetensors"), "max_frames": 2}
+    for verbatim in (False, True):
+        expected = np.concatenate(list(task.speak("Hi.", verbatim=verbatim, **options)))
+        assert "line breaks" not in caplog.text
+        found = np.concatenate(list(task.speak("\n\r\nHi.", verbatim=verbatim, **options)))
+        np.testing.assert_array_equal(found, expected)
+        assert caplog.text.count("text: the line breaks at its beginning are not spoken") == 1
+        caplog.clear()
+
+
 @pytest.fixture
 def add(task, monkeypatch, tmp_path, capsys):
     """Makes a voice of a recording by command. Returns exit code and lines of stderr."""

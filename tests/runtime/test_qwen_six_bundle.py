@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.brief import brief_verification
 
 from bundle.manifest import Bundle
 from export.__main__ import main as export
@@ -34,7 +35,8 @@ def bundle(tmp_path_factory) -> Path:
     assert model(["synth", str(folder / "checkpoint"), *kind]) == 0
     arguments = ["--checkpoint", str(folder / "checkpoint"), "--target", "coreml", "--quant", "w8"]
     layout = ["--split", "six", "--cache-length", "64"]
-    assert export([*arguments, *layout, "--out", str(folder / "bundle")]) == 0
+    with brief_verification():
+        assert export([*arguments, *layout, "--out", str(folder / "bundle")]) == 0
     return folder / "bundle"
 
 

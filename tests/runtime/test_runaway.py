@@ -23,16 +23,17 @@ class Codec:
 
 
 def run(
-    frames: Iterable[np.ndarray], budget: float | None = 100.0, chunk: int = 1
+    frames: Iterable[np.ndarray | None], budget: float | None = 100.0, chunk: int = 1, **options: int
 ) -> tuple[Status | None, int]:
-    """The final status, and the number of frames until then."""
-    request = SpeechRequest("a", budget=budget, chunk_frames=chunk)
-    spoken, count = SpokenFrames(Codec(), request, lambda text: 100), 0
+    """The final status, and the number of frames that were spoken until then."""
+    request = SpeechRequest("a", budget=budget, chunk_frames=chunk, **options)
+    spoken, samples = SpokenFrames(Codec(), request, lambda text: 100), 0
     for codes in frames:
-        count += 1
-        if final := spoken.push(codes).final:
-            return final, count
-    return None, count
+        output = spoken.push(codes)
+        samples += 0 if output.samples is None else len(output.samples)
+        if output.final:
+            return output.final, samples // SAMPLES
+    return None, samples // SAMPLES
 
 
 def speech(count: int, seed: int = 0) -> np.ndarray:
@@ -62,11 +63,25 @@ def test_a_longer_cycle_is_not_and_neither_is_the_first_code_alone():
     assert run(frames)[0] is None
 
 
-@pytest.mark.parametrize("chunk", [1, 5])
-def test_silence_is_stopped_where_its_samples_are_made(chunk):
-    frames = speech(20 + 100)
-    frames[20:, 0] = 0
+def silent_from(start: int, count: int) -> np.ndarray:
+    frames = speech(count)
+    frames[start:, 0] = 0
+    return frames
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 7, 64, 200])
+def test_silence_is_stopped_at_the_same_frame_in_chunks_of_any_size(chunk):
+    """Also where the same chunk has the end of the model, or a limit, behind it."""
+    frames = [*silent_from(20, 20 + FRAMES + 30), None]
     assert run(frames, chunk=chunk) == (Status.SILENCE, 20 + FRAMES)
+    assert run(frames, chunk=chunk, max_frames=20 + FRAMES + 9) == (Status.SILENCE, 20 + FRAMES)
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 7, 64])
+def test_a_limit_that_comes_first_or_at_the_same_frame_is_the_reason(chunk):
+    for limit in (20 + FRAMES - 1, 20 + FRAMES):
+        frames = silent_from(20, 200)
+        assert run(frames, chunk=chunk, max_frames=limit) == (Status.LIMIT, limit)
 
 
 def test_a_pause_is_not():

@@ -108,20 +108,39 @@ def test_slots_share_the_memory_of_the_whole():
     assert not device.blocks  # all memory is freed
 
 
-def test_a_slot_is_copied_with_the_rows_of_its_positions():
-    """A sliding window and a state that is not a cache are copied whole."""
+@pytest.mark.parametrize("positions", [4, 20])
+@pytest.mark.parametrize("names", [None, ["one", "count"]])
+def test_a_slot_is_copied_with_the_rows_of_its_positions(positions, names):
+    """A state that is not a cache is copied whole, and so is a sliding window that is full."""
     pair = HostStates(SPECS, "float16", 3), DeviceStates(HostDevice(), SPECS, "float16", 3)
     for states in pair:
         states.write(noise(batch=3))
-        states.copy_slot(2, 0, 4)
+        states.copy_slot(2, 0, positions, names)
     assert_equal(*pair)
     expected, found = noise(batch=3), pair[0].read()
-    for name in ("one", "many", "count"):
-        expected[name][0] = expected[name][2]
-    expected["whole"][0, :, :4] = expected["whole"][2, :, :4]
-    expected["by_row"][0, :4] = expected["by_row"][2, :4]
+    for name in names or SPECS:
+        rows = (slice(None),) * (name != "by_row") + (slice(positions),)
+        rows = () if name == "count" else rows
+        expected[name][0][rows] = expected[name][2][rows]
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array)
+
+
+@pytest.mark.parametrize("positions", [0, 4, 20])
+def test_the_first_positions_of_a_state_are_read_and_written(both, positions):
+    for name in SPECS:
+        found = [states.read_first(name, positions) for states in both]
+        np.testing.assert_array_equal(*found)
+        for states in both:
+            states.clear()
+            states.write_first(name, found[0])
+        assert_equal(*both)
+        rows = (slice(None),) * (1 if name == "by_row" else 2) + (slice(positions),)
+        expected = np.zeros_like(noise()[name])
+        expected[() if name == "count" else rows] = noise()[name][() if name == "count" else rows]
+        np.testing.assert_array_equal(both[0].read()[name], expected)
+        for states in both:
+            states.write(noise())
 
 
 def test_the_first_slots_share_the_memory_of_the_whole():

@@ -15,7 +15,9 @@ import soundfile
 from bundle.errors import UsageError
 from export.__main__ import main as export
 from runtime.__main__ import main as runtime
-from runtime.opening import open_bundle
+from runtime.engines.base import EngineOptions
+from runtime.opening import open_bundle, open_task
+from runtime.speech_to_text import SpeechToText
 
 RATE = 16000
 pytestmark = pytest.mark.slow
@@ -280,3 +282,36 @@ def test_bench_compares_a_live_step_with_eager(realtime_bundles, capfd):
     assert (
         found["eager"]["components"].keys() == found["components"].keys() >= {"encode_chunk", "decode_step"}
     )
+
+
+def test_live_streams_in_one_batch_have_the_text_of_each_alone(realtime_bundles):
+    """Three sounds at two delays. The middle one ends first, so the last one moves to its slot."""
+    task = open_task(SpeechToText, realtime_bundles / "onnx", EngineOptions(threads=1))
+    block, sounds = 1280, [noise(1.6)[:, 0], noise(0.8)[::-1, 0].copy(), noise(2.4)[:, 0] / 3]
+    delays = [task.delays_ms[index % 2] for index in range(3)]
+
+    def text(deltas) -> str:
+        return "".join(delta.text for delta in deltas)
+
+    expected = [
+        text(task.transcribe([sound], delay, live=True)) for sound, delay in zip(sounds, delays, strict=True)
+    ]
+    batch, found = task.live_batch(8), {}
+    streams = {
+        batch.begin(delay): np.split(sound, range(block, len(sound), block))
+        for sound, delay in zip(sounds, delays, strict=True)
+    }
+    order = list(streams)
+    while streams:
+        for stream, blocks in streams.items():
+            if blocks and not stream.is_due:
+                stream.feed(blocks.pop(0))
+                if not blocks:
+                    stream.finish()
+        for stream, deltas in batch.step().items():
+            found[stream] = found.get(stream, "") + text(deltas)
+        for stream in [each for each, blocks in streams.items() if not blocks and not each.is_due]:
+            batch.end(stream)
+            del streams[stream]
+    assert [found[stream] for stream in order] == expected and len(set(expected)) == 3
+    assert task.max_live == 8 and expected[2]

@@ -23,7 +23,7 @@ from export.model import Model
 from export.resolve import Source, resolve
 from export.verify.eager import EagerEngine
 from model.checkpoint import expected_tensors
-from model.layers.attention import ReferenceAttention
+from model.layers.attention import KVCache, Projected, ReferenceAttention
 from model.layers.rope import RotaryTable, UnboundedRotaryTable
 from model.synthetic.checkpoint import embedded_default
 from model.voxtral_realtime.config import Options, delay_tokens, load_config, parse_config
@@ -31,8 +31,9 @@ from model.voxtral_realtime.family import FAMILY
 from model.voxtral_realtime.modules import embed_delay
 from model.voxtral_realtime.synthetic import SIZES
 from runtime.audio.mel import LogMel, MelSettings
-from runtime.families.voxtral_realtime.decoder import Constants, DecodeOptions, StreamingDecoder
-from runtime.families.voxtral_realtime.task import Transcript
+from runtime.families.voxtral_realtime.constants import Constants
+from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
+from runtime.families.voxtral_realtime.transcript import Transcript
 
 SETTINGS = MelSettings(16000, 128, 400, 160, -6.5)
 FULL = parse_config(SIZES["full"].params())
@@ -115,9 +116,8 @@ def test_a_sliding_window_cache_equals_attention_over_the_window(rows, window, l
         position = torch.tensor([start])
         rotation = rotary(torch.arange(part.start, part.stop)[None])
         update = kernel.cache_update(position, part.stop - part.start, k_cache, window)
-        out, k_cache, v_cache = kernel.sliding_window(
-            q[:, part], k[:, part], v[:, part], rotation, k_cache, v_cache, update
-        )
+        new = Projected(q[:, part], k[:, part], v[:, part], rotation)
+        out, k_cache, v_cache = kernel.sliding_window(new, KVCache(k_cache, v_cache), update)
         found.append(out)
     whole = rotary(torch.arange(length)[None])
     distance = torch.arange(length)[:, None] - torch.arange(length)[None]
@@ -143,7 +143,8 @@ def rolled(kernel: ReferenceAttention, rows: int, window: int = 5, step: int = 4
         part = slice(start, start + step)
         rotation = rotary(torch.arange(start, start + step)[None])
         update = kernel.cache_update(torch.tensor([start]), step, caches[0], window)
-        out, *caches = kernel.sliding_window(q[:, part], k[:, part], v[:, part], rotation, *caches, update)
+        new = Projected(q[:, part], k[:, part], v[:, part], rotation)
+        out, *caches = kernel.sliding_window(new, KVCache(*caches), update)
         outs.append(out)
     return torch.cat(outs, 1)
 
@@ -260,7 +261,16 @@ def test_the_memory_of_a_stream_does_not_grow(eager):
             for token in decoder.feed(noise(1280)):
                 transcript.add(token)
             transcript.take_words()
-        not_own = ("_stream", "_observe", "_mel", "_encoder", "_token_bytes", "_utf8")
+        not_own = (
+            "stream",
+            "_audio_stream",
+            "_stream",
+            "_observe",
+            "_mel",
+            "_encoder",
+            "_token_bytes",
+            "_utf8",
+        )
         parts = (decoder, decoder._encoder, decoder._encoder._mel, transcript)
         own = [{name: value for name, value in vars(part).items() if name not in not_own} for part in parts]
         return len(pickle.dumps(own))
@@ -432,7 +442,7 @@ def test_a_long_run_of_pads_is_penalised(eager, margin, penalised, expected):
     decoder = StreamingDecoder(engine.stream(), constants, DecodeOptions(blank_penalty=penalised))
     logits = np.full((1, constants.vocab_size), -20, np.float32)
     logits[0, 1000], logits[0, constants.pad_id] = 0, margin
-    tokens = [decoder._choose(logits) for _ in range(450)]
+    tokens = [decoder.choose(logits) for _ in range(450)]
     assert logits[0, constants.pad_id] == np.float32(margin)  # the observed logits stay as they are
     if expected is None:
         assert set(tokens) == {constants.pad_id}

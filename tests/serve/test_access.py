@@ -78,6 +78,30 @@ def test_a_key_has_a_number_of_requests_at_a_time(keys):
         assert httpx2.post(url, json=BODY, headers=bearer(KEY)).status_code == 200
 
 
+def test_a_key_that_sends_many_requests_leaves_places_in_the_queue_to_others(keys):
+    task = ToneSpeech()
+    task.gate.clear()
+    with running({"tone": task}, Limits(waiting=4), keys, slots=1) as server:
+        url, worker = f"{server.url}/v1/audio/speech", server.models.speaking["tone"]
+
+        def send(key: str, waiting: int) -> threading.Thread:
+            """A request that waits behind others."""
+            thread = threading.Thread(
+                target=httpx2.post, args=(url,), kwargs={"json": BODY, "headers": bearer(key)}
+            )
+            thread.start()
+            wait_until(lambda: len(worker._waiting) == waiting and task.running)
+            return thread
+
+        threads = [send(KEY, 0), send(KEY, 1), send(KEY, 2), send(OTHER, 3)]
+        refused = httpx2.post(url, json=BODY, headers=bearer(KEY))  # has two of the four places
+        assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
+        threads.append(send(OTHER, 4))
+        task.gate.set()
+        for thread in threads:
+            thread.join(10)
+
+
 def test_the_server_has_a_number_of_connections():
     task = ToneSpeech()
     task.gate.clear()

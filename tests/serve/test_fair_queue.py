@@ -36,3 +36,11 @@ def test_items_are_removed_from_the_middle():
         queue.put(Item(key, number))
     assert queue.remove(lambda item: item.number == 0) == [Item("a", 0), Item("b", 0)]
     assert list(queue) == [Item("a", 1)]
+
+
+def test_items_are_counted_by_key():
+    queue = FairQueue()
+    for item in (Item("a", 1), Item("a", 2), Item("b", 1)):
+        queue.put(item)
+    queue.take()
+    assert (queue.keys, queue.count("a"), queue.count("b"), queue.count("c")) == ({"a", "b"}, 1, 1, 0)

@@ -15,6 +15,7 @@ from support.listening import BLOCK, RATE, LoudToText
 
 from runtime.serve.keys import Keys
 from runtime.serve.limits import Limits
+from runtime.serve.realtime.openai_dialect import DELAYS, delay_of
 
 BLOCKS = [0.5, 0.0, 0.5, 0.0, 0.5, 0.0, 0.0, 0.0]  # three words
 
@@ -290,6 +291,39 @@ def test_audio_that_is_too_far_ahead_ends_the_session():
 
         code, messages = closing_code(server, conversation)
         assert code == 1013 and messages[-1]["error"]["code"] == "audio_too_far_ahead"
+
+
+@pytest.mark.parametrize("name, milliseconds", [(None, None), ("minimal", 80), ("low", 80), ("xhigh", 480)])
+def test_names_of_delays_are_delays_of_the_bundle(server, name, milliseconds):
+    async def conversation(socket: Socket):
+        await socket.receive()
+        audio = {"transcription": {"model": "loud", "delay": name}}
+        await socket.send("session.update", session={"type": "transcription", "audio": {"input": audio}})
+        updated = await socket.receive()
+        assert updated["session"]["audio"]["input"]["transcription"]["delay"] == name
+        await socket.send("input_audio_buffer.append", audio=SOUND)
+        worker = server.models.listening["loud"]
+        while not worker._live:
+            await asyncio.sleep(0.01)
+        return worker._live[0].delay_ms
+
+    assert talk(server, conversation, OPENAI) == milliseconds
+    wait_until(lambda: server.models.listening["loud"].is_idle)
+
+
+def test_delays_between_the_least_and_the_largest():
+    found = [delay_of(name, (2400, 80, 480)) for name in DELAYS]
+    assert found == [80, 80, 480, 2400, 2400]
+
+
+def test_an_unknown_delay_is_refused(server):
+    async def conversation(socket: Socket):
+        await socket.receive()
+        audio = {"transcription": {"delay": "huge"}}
+        await socket.send("session.update", session={"type": "transcription", "audio": {"input": audio}})
+        return (await socket.receive())["error"]["param"]
+
+    assert talk(server, conversation, OPENAI) == "session.audio.input.transcription.delay"
 
 
 def test_a_client_that_leaves_frees_its_stream(server):

@@ -125,6 +125,7 @@ WRONG = [
     ({"input": "a" * 4097}, 400, "string_above_max_length", "input"),
     ({"input": 5}, 400, "invalid_value", "input"),
     ({"seed": -1}, 400, "invalid_value", "seed"),
+    ({"seed": "3"}, 400, "invalid_value", "seed"),
     ({"max_frames": 0}, 400, "invalid_value", "max_frames"),
     ({"language": "klingon"}, 400, "invalid_value", "language"),
     ({"pitch": 2}, 400, "invalid_value", "pitch"),

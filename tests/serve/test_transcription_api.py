@@ -12,7 +12,7 @@ import soundfile
 from support.http_server import Running, running, wait_until
 from support.listening import BLOCK, RATE, LoudToText
 
-from runtime.serve import transcription_api
+from runtime.serve import uploads
 from runtime.serve.limits import Limits
 
 
@@ -68,6 +68,14 @@ def test_verbose_json_has_the_times_that_were_asked_for(client):
     assert transcribe(client, response_format="verbose_json").words is None
 
 
+def test_a_language_of_the_model_is_taken_and_named(client):
+    for language in ("en", "en-US"):
+        found = transcribe(
+            client, response_format="verbose_json", language=language, temperature=0, prompt=""
+        )
+        assert found.language == language and found.text == "one two three"
+
+
 def test_events_add_up_to_the_text(client):
     events = list(transcribe(client, stream=True))
     assert "".join(event.delta for event in events[:-1]) == "one two three" == events[-1].text
@@ -96,6 +104,10 @@ WRONG = [
     ({"stream": "yes"}, 400, "invalid_value", "stream"),
     ({"delay_ms": "-1"}, 400, "invalid_value", "delay_ms"),
     ({"delay_ms": "81"}, 400, "invalid_value", "delay_ms"),
+    ({"language": "fr"}, 400, "invalid_value", "language"),
+    ({"temperature": "0.2"}, 400, "invalid_value", "temperature"),
+    ({"temperature": "warm"}, 400, "invalid_value", "temperature"),
+    ({"prompt": "Names: Anna."}, 400, "invalid_value", "prompt"),
     ({"chunking_strategy": "auto"}, 400, "unknown_field", "chunking_strategy"),
 ]
 
@@ -136,13 +148,13 @@ def test_a_full_disk_is_told(server, monkeypatch):
     def fail(*arguments) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(transcription_api.shutil, "copyfileobj", fail)
+    monkeypatch.setattr(uploads.shutil, "copyfileobj", fail)
     response = post(server)
     assert response.status_code == 503 and response.json()["error"]["code"] == "storage_full"
 
 
 def test_nothing_of_an_upload_is_left(server, monkeypatch, tmp_path):
-    monkeypatch.setattr(transcription_api.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(uploads.tempfile, "tempdir", str(tmp_path))
     assert post(server).status_code == 200 and post(server, content=b"no audio").status_code == 400
     assert list(Path(tmp_path).iterdir()) == []
 

@@ -14,6 +14,7 @@ from runtime.serve.limits import Limits
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
 from runtime.serve.server import Address, configuration
+from runtime.serve.voice_store import VoiceStore
 from runtime.speech_to_text import SpeechToText
 from runtime.text_to_speech import TextToSpeech
 
@@ -42,9 +43,10 @@ def running(
     keys: Keys | None = None,
     slots: int = 2,
     origins: tuple[str, ...] = (),
+    voices: VoiceStore | None = None,
 ) -> Iterator[Running]:
     metrics = Metrics()
-    models = Models(tasks, limits, metrics, slots)
+    models = Models(tasks, limits, metrics, slots, voices)
     models.start()
     app = build_app(models, metrics, limits, keys or Keys(), origins)
     config = configuration(app, limits, Address("127.0.0.1", 0))

@@ -10,8 +10,14 @@ from torch import nn
 
 from export.targets.coreml.target import CoreMLTarget
 from export.targets.tracing import MASKED
-from model.layers.attention import Attended, AttentionKernel, ring_positions, window_mask
-from model.layers.rope import Rotation
+from model.layers.attention import (
+    Attended,
+    AttentionKernel,
+    KVCache,
+    Projected,
+    ring_positions,
+    window_mask,
+)
 from quantize.modules import PalettizedLinear, QuantizedLinear
 from quantize.search import SMALLEST_SCALE
 
@@ -33,19 +39,10 @@ class OneHotAttention(AttentionKernel):
 
     layout = CoreMLTarget.layout
 
-    def cached(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        rotation: Rotation,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        position: torch.Tensor,
-    ) -> Attended:
-        at = (position + torch.arange(q.shape[1]))[:, None]  # [S, 1]
-        slots = torch.arange(k_cache.shape[2])
-        return self.sliding_window(q, k, v, rotation, k_cache, v_cache, (slots == at, slots > at))
+    def cached(self, new: Projected, cache: KVCache, position: torch.Tensor) -> Attended:
+        at = (position + torch.arange(new.q.shape[1]))[:, None]  # [S, 1]
+        slots = torch.arange(cache.k.shape[2])
+        return self.sliding_window(new, cache, (slots == at, slots > at))
 
     def cache_update(
         self, position: torch.Tensor, rows: int, cache: torch.Tensor, window: int
@@ -58,25 +55,16 @@ class OneHotAttention(AttentionKernel):
         hidden = window_mask(ring_positions(length, position + rows), position, rows, window).logical_not()
         return torch.arange(length) == at, hidden
 
-    def sliding_window(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        rotation: Rotation,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        update: CacheUpdate,
-    ) -> Attended:
+    def sliding_window(self, new: Projected, cache: KVCache, update: CacheUpdate) -> Attended:
         written, hidden = update
-        q, k = rotation.both(q, k)
+        q, k = new.rotation.both(new.q, new.k)
         rows, heads, head_dim = q.shape[1:]
-        kv_heads = k_cache.shape[1]
+        kv_heads = cache.k.shape[1]
         chosen = written.to(q.dtype)
         kept = 1 - chosen.sum(0)[:, None]  # [L, 1]
         spread = chosen.transpose(0, 1)[None, None]  # [1, 1, L, S]
         k_cache, v_cache = (
-            cache * kept + spread @ new.transpose(1, 2) for cache, new in ((k_cache, k), (v_cache, v))
+            old * kept + spread @ part.transpose(1, 2) for old, part in zip(cache, (k, new.v), strict=True)
         )
         grouped = (q * head_dim**-0.5).transpose(1, 2).reshape(1, kv_heads, heads // kv_heads, rows, head_dim)
         # [1, H_kv, H / H_kv, S, L]

@@ -8,9 +8,16 @@ from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  regist
 
 from export.targets.executorch.target import ExecuTorchTarget
 from export.targets.tracing import MASKED
-from model.layers.attention import Attended, AttentionKernel, ring_positions, window_mask
-from model.layers.rope import Rotation
+from model.layers.attention import (
+    Attended,
+    AttentionKernel,
+    KVCache,
+    Projected,
+    ring_positions,
+    window_mask,
+)
 
+RingUpdate = tuple[torch.Tensor, torch.Tensor] | tuple[int, int]
 # `attend(q, keys, values, start, mask, dropout, is_causal)`: the first query [1, S, H, D] is at row `start`.
 # The operator reads `start` + S rows: with `is_causal` up to the row of each query, else all of them.
 attend: Callable[..., torch.Tensor] = torch.ops.llama.custom_sdpa
@@ -28,17 +35,9 @@ class LlamaAttention(AttentionKernel):
 
     layout = ExecuTorchTarget.layout
 
-    def cached(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        rotation: Rotation,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        position: torch.Tensor,
-    ) -> Attended:
-        q, k = rotation.both(q, k)
+    def cached(self, new: Projected, cache: KVCache, position: torch.Tensor) -> Attended:
+        (q, k), v = new.rotation.both(new.q, new.k), new.v
+        k_cache, v_cache = cache
         start: Any = position[0].item()  # Any: torch types a symbolic size as a number
         torch._check_is_size(start)
         torch._check(start < k_cache.shape[1])
@@ -47,9 +46,7 @@ class LlamaAttention(AttentionKernel):
         torch.ops.llama.update_cache(v, v_cache, start)
         return attend(q, k_cache, v_cache, start, None, 0.0, True), k_cache, v_cache
 
-    def cache_update(
-        self, position: torch.Tensor, rows: int, cache: torch.Tensor, window: int
-    ) -> tuple[torch.Tensor, torch.Tensor] | tuple[int, int]:
+    def cache_update(self, position: torch.Tensor, rows: int, cache: torch.Tensor, window: int) -> RingUpdate:
         """Places of the new rows in the ring, int64 [1, S], and a mask [S, L].
 
         A ring of `window` rows takes one row per call and needs no mask, because every row is visible. Then
@@ -66,18 +63,9 @@ class LlamaAttention(AttentionKernel):
             torch._check(value + rows <= length)
         return place, before
 
-    def sliding_window(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        rotation: Rotation,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        update: tuple[torch.Tensor, torch.Tensor] | tuple[int, int],
-    ) -> Attended:
-        q, k = rotation.both(q, k)
-        place, visible = update
+    def sliding_window(self, new: Projected, cache: KVCache, update: RingUpdate) -> Attended:
+        (q, k), v = new.rotation.both(new.q, new.k), new.v
+        (k_cache, v_cache), (place, visible) = cache, update
         if isinstance(place, torch.Tensor):
             torch.ops.llama.update_cache_with_indices(k, k_cache, 0, place)
             torch.ops.llama.update_cache_with_indices(v, v_cache, 0, place)

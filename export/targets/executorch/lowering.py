@@ -75,11 +75,22 @@ def lower_graph(graph: Graph, folder: Path) -> None:
     _free_weights(edge)
 
 
+class ProductPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuTorch has no types
+    """Delegates products only."""
+
+    def ops_to_not_decompose(self, program: torch.export.ExportedProgram) -> tuple[list[Any], Any]:
+        """The operators that are left whole, and what decides about each use of them.
+
+        It is None where XNNPACK takes every use, because ExecuTorch decomposes a program once more for it.
+        """
+        operators, takes = super().ops_to_not_decompose(program)
+        uses = [node for node in program.graph.nodes if node.target in operators]
+        return operators, None if all(map(takes, uses)) else takes
+
+
 def _product_partitioner() -> XnnpackPartitioner:
-    """Delegates products only. The compile option makes XNNPACK run the one pass for products, of 17, on each
-    delegate.
-    """
-    partitioner = XnnpackPartitioner(configs=PRODUCTS)
+    """The compile option makes XNNPACK run the one pass for products, of 17, on each delegate."""
+    partitioner = ProductPartitioner(configs=PRODUCTS)
     backend = partitioner.delegation_spec.backend_id
     partitioner.delegation_spec = DelegationSpec(backend, [CompileSpec("dqlinear_partitioner", b"")])
     return partitioner

@@ -11,7 +11,14 @@ from onnxscript import evaluator, opset23
 from bundle.errors import ExportError
 from export.targets.onnx.target import OnnxTarget
 from export.targets.tracing import MASKED
-from model.layers.attention import Attended, AttentionKernel, ring_positions, window_mask
+from model.layers.attention import (
+    Attended,
+    AttentionKernel,
+    KVCache,
+    Projected,
+    ring_positions,
+    window_mask,
+)
 from model.layers.rope import Rotation
 from quantize.modules import SMALLEST, QuantizedLinear
 
@@ -34,30 +41,25 @@ class SharedBufferAttention(AttentionKernel):
 
     layout = OnnxTarget.layout
 
-    def cached(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        rotation: Rotation,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        position: torch.Tensor,
-    ) -> Attended:
+    def cached(self, new: Projected, cache: KVCache, position: torch.Tensor) -> Attended:
+        q, k, v, rotation = new
         assert rotation.table is not None
         last = (position + (q.shape[1] - 1)).to(torch.int32)
         total = last.max().reshape(1) + 1
         flat = (part.flatten(-2) for part in (q, k, v))
         tables, heads = (rotation.table.cos, rotation.table.sin), (q.shape[2], k.shape[2])
         out, k_cache, v_cache = group_query_attention(
-            *flat, k_cache, v_cache, last, total, *tables, *heads, not rotation.halves
+            *flat, *cache, last, total, *tables, *heads, not rotation.halves
         )
         return out.reshape(q.shape), k_cache, v_cache
 
     def cache_update(
         self, position: torch.Tensor, rows: int, cache: torch.Tensor, window: int
     ) -> CacheUpdate:
-        """Row of the last new key, int32 [1], and the bias of the scores [1, 1, S, total] or None."""
+        """Row of the last new key, int32 [B], and the bias of the scores [1, 1, S, total] or None.
+
+        B is 1 with a bias.
+        """
         history = window - 1
         if (
             cache.shape[2] == window
@@ -68,19 +70,11 @@ class SharedBufferAttention(AttentionKernel):
         last = last.to(torch.int32)
         return last, torch.where(window_mask(keys, position, rows, window), 0.0, MASKED)[None, None]
 
-    def sliding_window(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        rotation: Rotation,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        update: CacheUpdate,
-    ) -> Attended:
-        last, bias = update
+    def sliding_window(self, new: Projected, cache: KVCache, update: CacheUpdate) -> Attended:
+        (q, k, v, rotation), (last, bias) = new, update
         flat, heads = (_rotated(q, rotation), _rotated(k, rotation), v.flatten(-2)), (q.shape[2], k.shape[2])
-        out, k_cache, v_cache = biased_attention(*flat, k_cache, v_cache, last, last + 1, bias, *heads)
+        total = last.max().reshape(1) + 1
+        out, k_cache, v_cache = biased_attention(*flat, *cache, last, total, bias, *heads)
         return out.reshape(q.shape), k_cache, v_cache
 
     def rotated(

@@ -36,7 +36,7 @@ cleared.
     has_integer_kernels = True
     has_float_activations = True
     compute_precisions = ("float32", "float16")
-    max_batch = 4
+    max_batch = 8
 
     def __init__(self, compute_precision: Precision | None = None):
         super().__init__(compute_precision)

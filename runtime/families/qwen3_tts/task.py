@@ -44,7 +44,7 @@ from runtime.prefix_cache import PrefixCache
 from runtime.text.language import AUTO
 from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import SpeechRequest, TextToSpeech
-from runtime.utterance import SpokenFrames
+from runtime.utterance import SpokenFrames, UtteranceSlots
 
 FIXED_ROWS = 16  # of a prompt besides text, instruction and reference; at most
 LEAST_ROWS = 16  # for a part of a text and its speech: about 1 s
@@ -78,17 +78,19 @@ class QwenTextToSpeech(TextToSpeech):
     def voices(self) -> dict[str, int]:
         return count_rows(self.bundle, self._constants)
 
-    def voice_path(self, name: str) -> Path:
+    def check_clones(self) -> None:
         if self._constants.kind != "base":
             raise self._no_clones()
+
+    def voice_path(self, name: str) -> Path:
+        self.check_clones()
         folder = user_voices(self.bundle)
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{name}.safetensors"
 
     def make_voice(self, recording: Path, transcript: str | None = None) -> bytes:
         """Without a transcript the voice is a vector only. Raises UsageError."""
-        if self._constants.kind != "base":
-            raise self._no_clones()
+        self.check_clones()
         samples, stream = read_recording(recording, self.sample_rate), self.engine.stream()
         reference = None
         if transcript is not None:
@@ -99,8 +101,7 @@ class QwenTextToSpeech(TextToSpeech):
         return self._content(Voice(vector, reference), samples.tobytes(), transcript)
 
     def import_voice(self, path: Path) -> bytes:
-        if self._constants.kind != "base":
-            raise self._no_clones()
+        self.check_clones()
         found, reference = read_foreign_voice(path), None
         try:
             if found.codes is not None:
@@ -113,8 +114,7 @@ class QwenTextToSpeech(TextToSpeech):
         return self._content(voice, path.read_bytes(), found.transcript)
 
     def blend_voices(self, weights: Mapping[str, float]) -> bytes:
-        if self._constants.kind != "base":
-            raise self._no_clones()
+        self.check_clones()
         total = sum(weights.values())
         if len(weights) < 2 or not all(0 < weight < math.inf for weight in weights.values()):
             raise UsageError("voice: expected at least two voices, each with a weight above 0", field="voice")
@@ -182,7 +182,7 @@ class QwenTextToSpeech(TextToSpeech):
         )
 
 
-class SpeechSlots:
+class SpeechSlots(UtteranceSlots["Utterance"]):
     """The operations of `runtime.batching.SlotDecoder`: utterances in the slots of one batched stream."""
 
     def __init__(
@@ -192,10 +192,8 @@ class SpeechSlots:
         prompt: Callable[[SpeechRequest], Prompt],
         prefixes: PrefixCache,
     ):
-        self._stream, self._constants, self._prompt = stream, constants, prompt
-        self._prefixes = prefixes
-        self._utterances: dict[int, Utterance] = {}  # by slot
-        self.slots = stream.batch
+        super().__init__(stream)
+        self._constants, self._prompt, self._prefixes = constants, prompt, prefixes
 
     def prepare(self, request: SpeechRequest) -> Fill:
         """Builds the prompt. Raises UsageError."""
@@ -234,18 +232,6 @@ class SpeechSlots:
     def take(self, slot: int) -> SlotOutput:
         utterance = self._utterances[slot]
         return utterance.frames.push(None if utterance.codes[0] == END else utterance.codes)
-
-    def free(self, slot: int) -> None:
-        self._utterances.pop(slot, None)
-
-    def move(self, source: int, target: int) -> None:
-        decoder = self._utterances[source].decoder
-        self._stream.move(source, target, decoder.position)
-        decoder.stream = self._stream.slot(target)
-        self._utterances[target] = self._utterances.pop(source)
-
-    def _first(self, count: int) -> "list[Utterance]":
-        return [self._utterances[slot] for slot in range(count)]
 
 
 class Utterance:

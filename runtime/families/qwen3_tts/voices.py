@@ -12,6 +12,7 @@ from bundle.bounds import MAX_VOICE_BYTES
 from bundle.errors import IntegrityError, UsageError
 from bundle.manifest import Bundle
 from bundle.user_cache import user_data
+from runtime.audio.files import SOUNDS
 from runtime.families.qwen3_tts.builder import Voice
 from runtime.families.qwen3_tts.constants import Constants
 from runtime.families.qwen3_tts.prompt import Reference
@@ -51,6 +52,12 @@ def choose_voice(bundle: Bundle, constants: Constants, asked: str | None) -> Voi
             return read_voice(path, constants, model_digest(bundle))
         except IntegrityError as error:
             raise UsageError(f"voice {error}", field="voice") from None
+    if constants.kind == "base" and Path(asked).suffix.lower() in SOUNDS:
+        raise UsageError(
+            f"voice {asked}: a recording is no voice; make one of it with "
+            f"`voxport voice add NAME {asked} --bundle BUNDLE`",
+            field="voice",
+        )
     listed = ", ".join([*sorted(constants.speakers), *paths]) or "none in this bundle"
     raise UsageError(f"voice {asked}: unknown voice; there are {listed}", field="voice")
 

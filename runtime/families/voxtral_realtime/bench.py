@@ -9,13 +9,8 @@ from bundle.errors import UsageError
 from bundle.manifest import ComponentEntry
 from runtime.engines.base import Arrays, Engine, Stream
 from runtime.families.base import BenchSettings, BenchWorkload, Figures, TimeSteps
-from runtime.families.voxtral_realtime.decoder import (
-    ENCODER,
-    LIVE_ENCODER,
-    Constants,
-    DecodeOptions,
-    StreamingDecoder,
-)
+from runtime.families.voxtral_realtime.constants import ENCODER, LIVE_ENCODER, Constants
+from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 from runtime.families.voxtral_realtime.verification import NOISE_LEVEL
 
 FIRST_OUTPUT = "first_token_s"

@@ -1,110 +1,18 @@
-"""Audio samples to audio embeddings and to tokens, one per 80 ms, on the streams of any engine."""
+"""Audio samples to tokens, one per 80 ms, on the streams of any engine."""
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
-from pydantic import Field, model_validator
 
-from bundle.bounds import (
-    MAX_WINDOW_HOPS,
-    HopLength,
-    MelBins,
-    SampleRate,
-    SilentTokens,
-    TokenSamples,
-    WindowSize,
-)
-from bundle.errors import UsageError, VoxportError
-from bundle.manifest import Record
-from runtime.audio.mel import LogMel, MelSettings
 from runtime.engines.base import Arrays, Stream
-from runtime.families.base import Count, Id
+from runtime.families.voxtral_realtime.constants import ENCODER, Constants
+from runtime.families.voxtral_realtime.encoder import EncoderState, Observer, StreamingEncoder
 
-ENCODER, LIVE_ENCODER = "audio_encoder", "encode_chunk"  # the second one is in bundles for live streams
-Observer = Callable[[str, np.ndarray], None]
 # A long stream can stay at [STREAMING_PAD] over speech. Its logit is then up to 6.6 above the next one, in
 # silence at least 8.5. Pauses between sentences have up to 165 in a row (vllm, pull request 47615).
 BLANK_RUN, PENALTY_PER_BLANK, MOST_PENALTY = 200, 0.5, 7.0
-
-
-class Constants(Record):
-    """`constants` of the manifest.
-
-    A token covers `samples_per_token` samples (80 ms). The prompt covers `left_pad_tokens` of silence and
-    the delay; `flush_tokens` of silence follow the audio. `delays` in tokens belong to `delays_ms`. Text
-    begins at `first_text_id`.
-    """
-
-    sample_rate: SampleRate
-    samples_per_token: TokenSamples
-    n_mels: MelBins
-    hop_length: HopLength
-    window_size: WindowSize
-    log_mel_least: Annotated[float, Field(allow_inf_nan=False)]
-    dim: Count
-    vocab_size: Count
-    left_pad_tokens: SilentTokens
-    flush_tokens: SilentTokens
-    bos_id: Id
-    eos_id: Id
-    pad_id: Id
-    word_id: Id
-    first_text_id: Id
-    delays_ms: tuple[Count, ...] = Field(min_length=1, max_length=32)
-    delays: tuple[SilentTokens, ...]
-
-    @model_validator(mode="after")
-    def _check_consistency(self) -> "Constants":
-        if self.samples_per_token % self.hop_length:
-            raise ValueError(
-                f"samples_per_token {self.samples_per_token} is not a multiple of hop_length, "
-                f"{self.hop_length}"
-            )
-        if self.window_size > MAX_WINDOW_HOPS * self.hop_length:
-            raise ValueError(
-                f"window_size {self.window_size}: expected at most {MAX_WINDOW_HOPS} times hop_length, "
-                f"{self.hop_length}"
-            )
-        if len(self.delays) != len(self.delays_ms):
-            raise ValueError(f"{len(self.delays)} delays in tokens, expected {len(self.delays_ms)} as in ms")
-        return self
-
-    @property
-    def mel(self) -> MelSettings:
-        return MelSettings(
-            self.sample_rate, self.n_mels, self.window_size, self.hop_length, self.log_mel_least
-        )
-
-    @property
-    def frames_per_token(self) -> int:
-        return self.samples_per_token // self.hop_length
-
-    @property
-    def seconds_per_token(self) -> float:
-        return self.samples_per_token / self.sample_rate
-
-    def prompt_length(self, delay: int) -> int:
-        """Positions of the prompt with delay number `delay`: BOS, the silence before the audio, and the
-        delay.
-        """
-        return 1 + self.left_pad_tokens + self.delays[delay]
-
-    def delay_index(self, delay_ms: int | None, live: bool) -> int:
-        """Number of a delay in `delays_ms`. Raises UsageError that lists them.
-
-        None is the first for live audio. A recording needs no low delay, so there it is the last.
-        """
-        if delay_ms is not None and delay_ms not in self.delays_ms:
-            raise UsageError(
-                f"delay_ms {delay_ms}: this bundle has delays of {', '.join(map(str, self.delays_ms))} ms; "
-                "take one of them, or export it with another",
-                field="delay_ms",
-            )
-        if delay_ms is None:
-            return 0 if live else len(self.delays_ms) - 1
-        return self.delays_ms.index(delay_ms)
 
 
 @dataclass(frozen=True)
@@ -122,12 +30,29 @@ class DecodeOptions:
     blank_penalty: bool = False
 
 
+@dataclass(frozen=True)
+class Silence:
+    """What a stream holds after the silence in front of the audio, at one delay: see `StreamingDecoder`.
+
+    `position` is that of the decoder. The states are those of `Stream.save_states`.
+    """
+
+    encoder: EncoderState
+    encoder_states: Arrays
+    position: int
+    states: Arrays
+
+
 class StreamingDecoder:
     """The tokens of one recording or one live stream, by the published schedule.
 
-    The prompt covers the silence before the audio and the delay. After it, each position takes the sum of the
-    embedding of 80 ms of audio and that of the previous token, and chooses the token with the largest logit.
-    Silence at the end flushes the delayed tokens. EOS does not stop the stream.
+    The prompt covers the silence before the audio and the delay. Its rows that depend on silence only are
+    read first, so a stream that loads a `Silence` gives the same tokens, bit for bit, as one that reads them.
+    After the prompt, each position takes the sum of the embedding of 80 ms of audio and that of the previous
+    token, and chooses the token with the largest logit. Silence at the end flushes the delayed tokens. EOS
+    does not stop the stream.
+
+    `stream` is that of the decoder; it may be a slot of a batch.
     """
 
     def __init__(
@@ -141,11 +66,14 @@ class StreamingDecoder:
 
         Raises UsageError.
         """
-        self._stream, self._constants, self._observe = stream, constants, observe
-        self._delay, self._forced = options.delay, options.forced
+        self.stream, self._audio_stream = stream, stream
+        self._constants, self._observe = constants, observe
+        self.delay, self._forced = options.delay, options.forced
         self._penalises_blanks, self._blanks = options.blank_penalty, 0  # [STREAMING_PAD] in a row
         self._encoder = StreamingEncoder(stream, constants, options.chunk_tokens, observe)
-        self._prompt: list[np.ndarray] = []  # audio embeddings until the prompt is complete
+        self._prompt_length = constants.prompt_length(options.delay)
+        self._has_begun = False
+        self._audio: deque[np.ndarray] = deque()  # embeddings [1, 1, dim] of the next positions
         self.position = 0  # in the decoder's cache
         self._token = constants.pad_id  # the previous one
 
@@ -154,161 +82,161 @@ class StreamingDecoder:
 
         Raises UsageError on any other array and on a sample that is not finite.
         """
+        self.begin()
         for embeddings in self._encoder.feed(samples):
             yield from self._decode(embeddings)
 
     def finish(self) -> Iterator[int]:
         """The remaining tokens after the end of the audio. Nothing can be fed after it."""
-        silence = self._constants.delays[self._delay] + 1 + self._constants.flush_tokens
-        for embeddings in self._encoder.finish(silence):
+        self.begin()
+        for embeddings in self._encoder.finish(self._silence_behind):
             yield from self._decode(embeddings)
+
+    def begin(self) -> None:
+        """Encodes the silence in front of the audio and reads its rows of the prompt, once."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        if embeddings := list(self._encoder.encode_silence()):
+            self._prefill(np.concatenate(embeddings, axis=1))
+
+    def save_silence(self) -> Silence:
+        """For streams of the same delay. Called after `begin`, before any audio."""
+        encoder = self._encoder.state
+        return Silence(
+            encoder,
+            self._audio_stream.save_states(ENCODER, encoder.position),
+            self.position,
+            self.stream.save_states("decode_step", self.position),
+        )
+
+    def load_silence(self, silence: Silence) -> None:
+        """Called in place of `begin`."""
+        self._has_begun = True
+        self._encoder.state, self.position = silence.encoder, silence.position
+        self._audio_stream.load_states(silence.encoder_states)
+        self.stream.load_states(silence.states)
+
+    # Two halves of `feed` and `finish`, for several streams in one batch: see `batched_step`
+
+    def hear(self, samples: np.ndarray) -> None:
+        """Encodes samples float32 [n]. Raises UsageError like `feed`."""
+        self.begin()
+        for embeddings in self._encoder.feed(samples):
+            self._add(embeddings)
+
+    def hear_end(self) -> None:
+        """Encodes the silence behind the audio. Nothing can be heard after it."""
+        self.begin()
+        for embeddings in self._encoder.finish(self._silence_behind):
+            self._add(embeddings)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is audio for another position, or for the rest of the prompt."""
+        return len(self._audio) >= max(1, self._prompt_length - self.position)
+
+    @property
+    def has_read_prompt(self) -> bool:
+        return self.position >= self._prompt_length
+
+    def read_prompt(self) -> int:
+        """Reads the rest of the prompt -> the first token. Its audio has been heard."""
+        count = self._prompt_length - self.position
+        rows = [self._audio.popleft() for _ in range(count)]
+        return self.choose(self._prefill(np.concatenate(rows, axis=1))["logits"])
+
+    def next_input(self) -> tuple[int, np.ndarray]:
+        """The token and the audio embedding float32 [1, 1, dim] of the next position behind the prompt."""
+        return self._token, self._audio.popleft()
+
+    def advance(self, logits: np.ndarray) -> int:
+        """Takes the logits [1, vocab] of a decode step -> the token."""
+        self.position += 1
+        return self.choose(logits)
+
+    @property
+    def _silence_behind(self) -> int:
+        return self._constants.delays[self.delay] + 1 + self._constants.flush_tokens
+
+    def _add(self, embeddings: np.ndarray) -> None:
+        """audio embeddings float32 [1, T, dim] of the next positions."""
+        self._audio.extend(np.split(embeddings, embeddings.shape[1], axis=1))
 
     def _decode(self, embeddings: np.ndarray) -> Iterator[int]:
         """audio embeddings float32 [1, T, dim] -> the tokens of their positions; none within the prompt."""
-        for index in range(embeddings.shape[1]):
-            logits = self._next_logits(embeddings[:, index : index + 1])
-            if logits is not None:
-                self._observe("logits", logits)
-                yield self._choose(logits)
+        self._add(embeddings)
+        while self.is_due:
+            if not self.has_read_prompt:
+                yield self.read_prompt()
+                continue
+            token, embedding = self.next_input()
+            yield self.choose(self._run("decode_step", [token], embedding)["logits"])
 
-    def _choose(self, logits: np.ndarray) -> int:
+    def choose(self, logits: np.ndarray) -> int:
         """logits float32 [1, vocab] -> the token. The next position takes it, or the forced one."""
+        self._observe("logits", logits)
         pad_id = self._constants.pad_id
         if self._penalises_blanks and self._blanks > BLANK_RUN:
             logits = logits.copy()
             logits[0, pad_id] -= min(MOST_PENALTY, PENALTY_PER_BLANK * (self._blanks - BLANK_RUN))
         token = int(logits[0].argmax())
         self._blanks = self._blanks + 1 if token == pad_id else 0
-        index = self.position - self._constants.prompt_length(self._delay)
+        index = self.position - self._prompt_length
         self._token = token if self._forced is None else int(self._forced[index])
         return token
 
-    def _next_logits(self, embedding: np.ndarray) -> np.ndarray | None:
-        """audio embedding float32 [1, 1, dim] of the next position -> logits [1, vocab]; None within the
-        prompt.
-        """
-        if self.position:
-            return self._run("decode_step", [self._token], embedding)["logits"]
-        self._prompt.append(embedding)
-        if len(self._prompt) < self._constants.prompt_length(self._delay):
-            return None
-        embeddings, self._prompt = np.concatenate(self._prompt, axis=1), []
-        return self._prefill(embeddings)["logits"]
-
     def _prefill(self, embeddings: np.ndarray) -> Arrays:
-        """Runs the prompt: one call for as many rows as it takes, and decode steps for the rest of a longer
-        prompt.
+        """Reads audio embeddings float32 [1, S, dim] of the next rows of the prompt: one call for as many as
+        it takes, and decode steps for the rest of a longer prompt.
         """
-        constants = self._constants
-        ids = [constants.bos_id] + [constants.pad_id] * (embeddings.shape[1] - 1)
-        limit = self._stream.signatures["prefill"].dims["S"][1]
-        outputs = self._run("prefill", ids[:limit], embeddings[:, :limit])
-        for index in range(limit, len(ids)):
+        constants, first, count = self._constants, self.position, embeddings.shape[1]
+        ids = [constants.pad_id if first + index else constants.bos_id for index in range(count)]
+        limit = max(0, self.stream.signatures["prefill"].dims["S"][1] - first)
+        outputs: Arrays = {}
+        if ids[:limit]:
+            outputs = self._run("prefill", ids[:limit], embeddings[:, :limit])
+        for index in range(min(limit, count), count):
             outputs = self._run("decode_step", ids[index : index + 1], embeddings[:, index : index + 1])
         return outputs
 
     def _run(self, component: str, ids: list[int], audio: np.ndarray) -> Arrays:
         """Runs the next S positions: S ids, and audio embeddings float32 [1, S, dim]."""
-        text = self._stream.run("embed_tokens", {"ids": np.array([ids])})["embeddings"]
-        position, delay = np.array([self.position]), np.array([self._delay])
-        outputs = self._stream.run(
+        text = self.stream.run("embed_tokens", {"ids": np.array([ids])})["embeddings"]
+        position, delay = np.array([self.position]), np.array([self.delay])
+        outputs = self.stream.run(
             component, {"embeddings": audio + text, "position": position, "delay": delay}
         )
         self.position += len(ids)
         return outputs
 
 
-class StreamingEncoder:
-    """Audio embeddings of one recording or one live stream.
+def batched_step(stream: Stream, decoders: Sequence[StreamingDecoder]) -> dict[int, int]:
+    """One position of each decoder that is due. Decoder i has slot i of the stream.
 
-    The audio follows `left_pad_tokens` of silence, which are encoded in calls of the largest size. Later
-    calls encode `chunk_tokens` each: one for live audio, or as many as a call takes.
+    Returns the tokens by slot. The prompt of a slot is read alone. The slots that are not due keep their
+    states.
     """
+    due = [slot for slot, decoder in enumerate(decoders) if decoder.is_due]
+    steps = [slot for slot in due if decoders[slot].has_read_prompt]
+    tokens = {slot: decoders[slot].read_prompt() for slot in due if slot not in steps}
+    if steps:
+        active = stream.first(steps[-1] + 1)
+        logits = _run_step(active, decoders[: active.batch], steps)
+        tokens |= {slot: decoders[slot].advance(logits[slot : slot + 1]) for slot in steps}
+    return tokens
 
-    def __init__(
-        self,
-        stream: Stream,
-        constants: Constants,
-        chunk_tokens: int | None = None,
-        observe: Observer = lambda name, values: None,
-    ):
-        """`chunk_tokens` None is the largest number. `observe` receives all `mel` frames and `audio_embeds`.
 
-        Raises UsageError if a call cannot encode `chunk_tokens`.
-        """
-        self._stream, self._constants, self._observe = stream, constants, observe
-        self._max_tokens = stream.signatures[ENCODER].dims["T"][1]
-        self.chunk_tokens = chunk_tokens or self._max_tokens
-        if self.chunk_tokens > self._max_tokens:
-            raise UsageError(
-                f"chunk_tokens {chunk_tokens}: one call encodes at most {self._max_tokens} tokens of 80 ms",
-                field="chunk_tokens",
-            )
-        self._mel = LogMel(constants.mel)
-        self._frames = np.zeros((0, constants.n_mels), np.float32)  # not encoded yet
-        self._samples = 0  # received so far
-        self.position = 0  # tokens encoded so far
-        self._add_silence(constants.left_pad_tokens * constants.samples_per_token)
-
-    def feed(self, samples: np.ndarray) -> Iterator[np.ndarray]:
-        """samples float32 [n] -> the embeddings float32 [1, T, dim] of the encoder calls that are possible.
-
-        Raises UsageError on any other array and on a sample that is not finite.
-        """
-        self._check(samples)
-        self._samples += len(samples)
-        self._add_frames(self._mel.feed(samples))
-        yield from self._encode(self.chunk_tokens)
-
-    def finish(self, silent_tokens: int) -> Iterator[np.ndarray]:
-        """Completes the last token with silence, adds `silent_tokens`, and encodes everything left."""
-        size = self._constants.samples_per_token
-        self._add_silence(-self._samples % size + silent_tokens * size)
-        self._add_frames(self._mel.finish())
-        yield from self._encode(self.chunk_tokens)
-        yield from self._encode(1)
-
-    def _add_silence(self, samples: int) -> None:
-        self._add_frames(self._mel.feed(np.zeros(samples, np.float32)))
-
-    def _add_frames(self, frames: np.ndarray) -> None:
-        if len(frames):
-            self._observe("mel", frames)
-            self._frames = np.concatenate((self._frames, frames))
-
-    def _encode(self, min_tokens: int) -> Iterator[np.ndarray]:
-        """Encodes complete tokens while there are at least `min_tokens`."""
-        size = self._constants.frames_per_token
-        while len(self._frames) >= min_tokens * size:
-            is_padding = self.position < self._constants.left_pad_tokens
-            limit = self._max_tokens if is_padding else self.chunk_tokens
-            yield self._encode_tokens(min(len(self._frames) // size, limit))
-
-    def _encode_tokens(self, count: int) -> np.ndarray:
-        """The next embeddings float32 [1, count, dim].
-
-        Raises VoxportError beyond the last position of a stream.
-        """
-        end, size = self._stream.capacity(ENCODER), self._constants.frames_per_token
-        if self.position + count > end:
-            hours = end * self._constants.seconds_per_token / 3600
-            raise VoxportError(f"a stream ends after {hours:.0f} hours of audio; start a new one")
-        mel, self._frames = self._frames[: count * size], self._frames[count * size :]
-        encoder = LIVE_ENCODER if count == 1 and LIVE_ENCODER in self._stream.signatures else ENCODER
-        inputs = {"mel": mel.reshape(1, count, size, -1), "position": np.array([self.position])}
-        embeddings = self._stream.run(encoder, inputs)["embeddings"]
-        self.position += count
-        self._observe("audio_embeds", embeddings[0])
-        return embeddings
-
-    def _check(self, samples: np.ndarray) -> None:
-        rate = self._constants.sample_rate
-        if not isinstance(samples, np.ndarray) or samples.ndim != 1 or samples.dtype.kind != "f":
-            is_array = isinstance(samples, np.ndarray | np.generic)
-            found = f"{samples.dtype} {list(samples.shape)}" if is_array else type(samples).__name__
-            raise UsageError(
-                f"audio: a block of {found}, expected a NumPy array of float32 [n] in [-1, 1] at {rate} Hz"
-            )
-        if not np.isfinite(samples).all():
-            at = (self._samples + int(np.argmin(np.isfinite(samples)))) / rate
-            raise UsageError(f"audio: the sample at {at:.3f} s is not a finite number; repair the recording")
+def _run_step(stream: Stream, decoders: Sequence[StreamingDecoder], steps: Sequence[int]) -> np.ndarray:
+    """Logits float32 [slots, vocab] of a decode step of the slots `steps`."""
+    inputs = {slot: decoders[slot].next_input() for slot in steps}
+    filler = 0, np.zeros_like(inputs[steps[0]][1])
+    rows = [inputs.get(slot, filler) for slot in range(len(decoders))]
+    ids, audio = np.array([[token] for token, _ in rows]), np.concatenate([each for _, each in rows])
+    text = stream.run("embed_tokens", {"ids": ids})["embeddings"]
+    arrays = {
+        "embeddings": audio + text,
+        "position": np.array([decoder.position for decoder in decoders]),
+        "delay": np.array([decoder.delay for decoder in decoders]),
+    }
+    return stream.run_active("decode_step", arrays, steps)["logits"]

@@ -8,8 +8,8 @@ from bundle.manifest import Bundle
 from runtime.engines.base import Engine
 from runtime.families.base import Call, RuntimeFamily, parse_record
 from runtime.families.voxtral_realtime.bench import BENCH
-from runtime.families.voxtral_realtime.decoder import ENCODER, LIVE_ENCODER, Constants
-from runtime.families.voxtral_realtime.task import VoxtralSpeechToText
+from runtime.families.voxtral_realtime.constants import ENCODER, LIVE_ENCODER, Constants
+from runtime.families.voxtral_realtime.task import BATCHED, VoxtralSpeechToText
 from runtime.families.voxtral_realtime.trace import TRACE
 from runtime.families.voxtral_realtime.verification import VERIFICATION
 from runtime.speech_to_text import SpeechToText
@@ -24,7 +24,9 @@ def _open_tokenizer(paths: Sequence[Path]) -> Callable[[int], bytes]:
 
 def _open(bundle: Bundle, engine: Engine, constants: Constants) -> VoxtralSpeechToText:
     is_live = LIVE_ENCODER in {entry.name for entry in bundle.components}
-    return VoxtralSpeechToText(engine, constants, _open_tokenizer(tokenizer_paths(bundle)), is_live)
+    max_live = min(bundle.component(name).max_batch for name in BATCHED)
+    token_bytes = _open_tokenizer(tokenizer_paths(bundle))
+    return VoxtralSpeechToText(engine, constants, token_bytes, is_live, max_live)
 
 
 FAMILY = RuntimeFamily[Constants](

@@ -7,7 +7,8 @@ import numpy as np
 
 from runtime.engines.base import Arrays, Engine
 from runtime.families.base import TraceWorkload
-from runtime.families.voxtral_realtime.decoder import Constants, DecodeOptions, StreamingDecoder
+from runtime.families.voxtral_realtime.constants import Constants
+from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 from runtime.trace import ArraySpec
 
 

@@ -6,7 +6,8 @@ import numpy as np
 
 from runtime.engines.base import Stream
 from runtime.families.base import ForcedRun, VerificationWorkload
-from runtime.families.voxtral_realtime.decoder import Constants, DecodeOptions, StreamingDecoder
+from runtime.families.voxtral_realtime.constants import Constants
+from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
 
 NOISE_LEVEL = 0.1  # standard deviation
 

@@ -23,7 +23,7 @@ from runtime.families.voxtral_tts.voices import count_rows, language_of_voice
 from runtime.prefix_cache import PrefixCache
 from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import SpeechRequest, TextToSpeech
-from runtime.utterance import SpokenFrames
+from runtime.utterance import SpokenFrames, UtteranceSlots
 
 
 class VoxtralTextToSpeech(TextToSpeech):
@@ -71,16 +71,15 @@ class VoxtralTextToSpeech(TextToSpeech):
         return BatchedDecoder(SpeechSlots(stream, self._constants, self._prompts, self._prefixes))
 
 
-class SpeechSlots:
+class SpeechSlots(UtteranceSlots["Utterance"]):
     """The operations of `runtime.batching.SlotDecoder`: utterances in the slots of one batched stream.
 
     The backbone and the acoustic head read weights once for all.
     """
 
     def __init__(self, stream: Stream, constants: Constants, prompts: PromptBuilder, prefixes: PrefixCache):
-        self._stream, self._constants, self._prompts, self._prefixes = stream, constants, prompts, prefixes
-        self._utterances: dict[int, Utterance] = {}  # by slot
-        self.slots = stream.batch
+        super().__init__(stream)
+        self._constants, self._prompts, self._prefixes = constants, prompts, prefixes
 
     def prepare(self, request: SpeechRequest) -> Fill:
         """Builds the prompt. Raises UsageError."""
@@ -114,18 +113,6 @@ class SpeechSlots:
 
     def take(self, slot: int) -> SlotOutput:
         return self._utterances[slot].push()
-
-    def free(self, slot: int) -> None:
-        self._utterances.pop(slot, None)
-
-    def move(self, source: int, target: int) -> None:
-        decoder = self._utterances[source].decoder
-        self._stream.move(source, target, decoder.position)
-        decoder.stream = self._stream.slot(target)
-        self._utterances[target] = self._utterances.pop(source)
-
-    def _first(self, count: int) -> "list[Utterance]":
-        return [self._utterances[slot] for slot in range(count)]
 
 
 class Utterance:

@@ -8,10 +8,10 @@ from safetensors import SafetensorError, deserialize, safe_open
 from bundle.bounds import MAX_VOICE_BYTES, MAX_VOICE_ROWS
 from bundle.errors import IntegrityError, UsageError
 from bundle.manifest import VOICE_KEY, Bundle
+from runtime.audio.files import SOUNDS
 
 DEFAULT_VOICE = "neutral_female"
 LANGUAGES = ("ar", "de", "es", "fr", "hi", "it", "nl", "pt")  # voices of other names speak English
-AUDIO = {".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus", ".aac", ".pcm"}
 DTYPES = ("F32", "F16", "BF16")  # as safetensors names them
 
 
@@ -22,7 +22,7 @@ def choose_voice(bundle: Bundle, asked: str | None, dim: int) -> np.ndarray:
     if asked in names:
         return read_voice(bundle.folder / bundle.manifest.voices[asked], dim)
     path = Path(asked)
-    if path.suffix.lower() in AUDIO:
+    if path.suffix.lower() in SOUNDS:
         raise UsageError(
             f"voice {asked}: a voice cannot be cloned from audio, because the published checkpoint has no "
             f"codec encoder; give one of {', '.join(names)}",

@@ -1,5 +1,6 @@
 """The transcription sessions of OpenAI's realtime API (general availability form)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from runtime.serve.errors import ApiError
@@ -11,6 +12,7 @@ RATES = (24000, 16000)
 LEAST_S = 0.1  # of audio that can be committed
 TEXT = "conversation.item.input_audio_transcription"
 UNSUPPORTED = ("turn_detection", "noise_reduction")
+DELAYS = ("minimal", "low", "medium", "high", "xhigh")
 
 
 class OpenAiSession(Session):
@@ -20,10 +22,11 @@ class OpenAiSession(Session):
     _model: str | None = None
     _previous: str | None = None
     _language: str | None = None
+    _delay: str | None = None
 
     def description(self) -> Message:
         """The effective configuration of the session."""
-        transcription = {"model": self._model, "language": self._language}
+        transcription = {"model": self._model, "language": self._language, "delay": self._delay}
         audio = {
             "format": {"type": "audio/pcm", "rate": self.rate},
             "transcription": transcription,
@@ -72,11 +75,16 @@ class OpenAiSession(Session):
                 raise ApiError(400, f"{where}: is not supported; leave it null", "unsupported_value", where)
         rate = self._rate(_object(audio, "format", "session.audio.input"))
         transcription = _object(audio, "transcription", "session.audio.input")
+        delay = transcription.get("delay")
+        if delay not in (None, *DELAYS):
+            where = "session.audio.input.transcription.delay"
+            raise ApiError(400, f"{where}: expected one of {', '.join(DELAYS)}", "invalid_value", where)
         model = transcription.get("model", self._model)
         if model is not None:
             self.choose(str(model))
         language = transcription.get("language")
         self._language = str(language) if language is not None else None
+        self._delay = delay
         self.rate = rate
         await self._send("session.updated", session=self.description())
 
@@ -113,7 +121,8 @@ class OpenAiSession(Session):
     async def _append(self, samples: Any) -> None:
         utterances = self._ready()
         if utterances.current is None:
-            utterances.begin(self.rate, None)
+            delays = self.models.listener(self._model or "").task.delays_ms
+            utterances.begin(self.rate, delay_of(self._delay, delays))
         await utterances.append(samples)
 
     async def _commit(self) -> None:
@@ -153,6 +162,14 @@ class OpenAiSession(Session):
 
     async def _send(self, kind: str, **fields: Any) -> None:
         await self.connection.send({"type": kind, "event_id": self.event_id(), **fields})
+
+
+def delay_of(name: str | None, delays_ms: Sequence[int]) -> int | None:
+    """The bundle's delay in ms for one of `DELAYS`: `minimal` is its least, `xhigh` its largest."""
+    if name is None:
+        return None
+    ordered = sorted(delays_ms)
+    return ordered[round(DELAYS.index(name) * (len(ordered) - 1) / (len(DELAYS) - 1))]
 
 
 def _object(parent: dict[str, Any], name: str, where: str) -> dict[str, Any]:

@@ -105,10 +105,11 @@ class Counter(nn.Module):
 NETWORKS = (MLP, ConvNet, TransformerBlock, GatedLoop, Counter)
 
 
-def convert(network: nn.Module, form: str, path: Path) -> None:
+def convert(network: nn.Module, form: str) -> ct.models.MLModel:
+    """A model in `fp32` or `fp16`."""
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        model = ct.convert(
+        return ct.convert(
             _program(network),
             inputs=[ct.TensorType("x", network.shape, np.float32)],
             outputs=[ct.TensorType("y", dtype=np.float32)],
@@ -116,18 +117,20 @@ def convert(network: nn.Module, form: str, path: Path) -> None:
             compute_precision=ct.precision.FLOAT32 if form == "fp32" else ct.precision.FLOAT16,
             skip_model_load=True,
         )
-        if form in ("int8", "int4"):
-            granularity = {"granularity": "per_block", "block_size": 16} if form == "int4" else {}
-            config = cto.coreml.OpLinearQuantizerConfig(
-                mode="linear_symmetric", dtype=form, weight_threshold=0, **granularity
-            )
-            model = cto.coreml.linear_quantize_weights(model, cto.coreml.OptimizationConfig(config))
-        if form == "palettised":
-            config = cto.coreml.OpPalettizerConfig(
-                mode="uniform", nbits=4, granularity="per_grouped_channel", group_size=8, weight_threshold=0
-            )
-            model = cto.coreml.palettize_weights(model, cto.coreml.OptimizationConfig(config))
-        model.save(str(path))
+
+
+def compress(model: ct.models.MLModel, form: str) -> ct.models.MLModel:
+    """A copy of a model in `fp16` with compressed weights."""
+    if form == "palettised":
+        config = cto.coreml.OpPalettizerConfig(
+            mode="uniform", nbits=4, granularity="per_grouped_channel", group_size=8, weight_threshold=0
+        )
+        return cto.coreml.palettize_weights(model, cto.coreml.OptimizationConfig(config))
+    granularity = {"granularity": "per_block", "block_size": 16} if form == "int4" else {}
+    config = cto.coreml.OpLinearQuantizerConfig(
+        mode="linear_symmetric", dtype=form, weight_threshold=0, **granularity
+    )
+    return cto.coreml.linear_quantize_weights(model, cto.coreml.OptimizationConfig(config))
 
 
 def _program(network: nn.Module):
@@ -185,10 +188,17 @@ def network(request):
     return request.param().eval()
 
 
+@pytest.fixture(scope="module")
+def half(network) -> ct.models.MLModel:
+    """The network in half precision, which its compressed forms are made of."""
+    return convert(network, "fp16")
+
+
 @pytest.mark.parametrize("form", FORMS)
-def test_a_converted_network_equals_torch(network, form, tmp_path):
+def test_a_converted_network_equals_torch(network, half, form, tmp_path):
     path = tmp_path / "network.mlpackage"
-    convert(network, form, path)
+    model = convert(network, form) if form == "fp32" else half
+    (model if form in ("fp32", "fp16") else compress(model, form)).save(str(path))
     weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     function = Package(path).function()
     found = {precision: Executor(function, precision) for precision in ("float32", "float16")}
@@ -212,11 +222,13 @@ def test_a_converted_network_equals_torch(network, form, tmp_path):
         network.load_state_dict(weights)
 
 
+@pytest.mark.parametrize("network", [TransformerBlock], indirect=True, ids=["TransformerBlock"])
 @pytest.mark.parametrize("form", ["int8", "int4", "palettised"])
-def test_weights_above_the_memory_limit_are_decompressed_at_each_use(form, tmp_path, monkeypatch):
-    torch.manual_seed(0)
-    network, path = TransformerBlock().eval(), tmp_path / "network.mlpackage"
-    convert(network, form, path)
+def test_weights_above_the_memory_limit_are_decompressed_at_each_use(
+    network, half, form, tmp_path, monkeypatch
+):
+    path = tmp_path / "network.mlpackage"
+    compress(half, form).save(str(path))
     x = np.random.default_rng(0).standard_normal(network.shape, dtype=np.float32)
     held = Executor(Package(path).function())
     monkeypatch.setattr(executor, "MAX_DECOMPRESSED", 0)
@@ -233,42 +245,43 @@ def test_weights_above_the_memory_limit_are_decompressed_at_each_use(form, tmp_p
         np.testing.assert_array_equal(large.run({"x": x})["y"], held.run({"x": x})["y"])
 
 
-@pytest.mark.parametrize("target", [ct.target.iOS16, ct.target.iOS17])
-@pytest.mark.parametrize("how", ["affine", "palette", "sparse"])
-def test_compressed_weights_of_older_op_sets_equal_their_dense_values(target, how, tmp_path):
-    """Before iOS 18, parameters are attributes, and indices are packed. coremltools makes the reference."""
+@pytest.fixture(scope="module", params=[ct.target.iOS16, ct.target.iOS17])
+def older(request) -> ct.models.MLModel:
+    """A network in an op set before iOS 18."""
     torch.manual_seed(0)
-    network = MLP().eval()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        traced = torch.jit.trace(network, torch.zeros(network.shape))
-        inputs = [ct.TensorType("x", network.shape, np.float32)]
-        model = ct.convert(
-            traced,
-            inputs=inputs,
+        return ct.convert(
+            _program(MLP().eval()),
+            inputs=[ct.TensorType("x", MLP.shape, np.float32)],
             outputs=[ct.TensorType("y", dtype=np.float32)],
-            minimum_deployment_target=target,
+            minimum_deployment_target=request.param,
             skip_model_load=True,
         )
-        configs = {
-            "affine": (
-                cto.coreml.linear_quantize_weights,
-                cto.coreml.OpLinearQuantizerConfig(mode="linear", weight_threshold=0),
-            ),
-            "palette": (
-                cto.coreml.palettize_weights,
-                cto.coreml.OpPalettizerConfig(mode="uniform", nbits=4, weight_threshold=0),
-            ),
-            "sparse": (
-                cto.coreml.prune_weights,
-                cto.coreml.OpMagnitudePrunerConfig(target_sparsity=0.6, weight_threshold=0),
-            ),
-        }
-        compress, config = configs[how]
-        model = compress(model, cto.coreml.OptimizationConfig(config))
-        model.save(str(tmp_path / "held.mlpackage"))
-        cto.coreml.decompress_weights(model).save(str(tmp_path / "dense.mlpackage"))
-    x = np.random.default_rng(0).standard_normal(network.shape, dtype=np.float32)
+
+
+@pytest.mark.parametrize("how", ["affine", "palette", "sparse"])
+def test_compressed_weights_of_older_op_sets_equal_their_dense_values(older, how, tmp_path):
+    """Before iOS 18, parameters are attributes, and indices are packed. coremltools makes the reference."""
+    configs = {
+        "affine": (
+            cto.coreml.linear_quantize_weights,
+            cto.coreml.OpLinearQuantizerConfig(mode="linear", weight_threshold=0),
+        ),
+        "palette": (
+            cto.coreml.palettize_weights,
+            cto.coreml.OpPalettizerConfig(mode="uniform", nbits=4, weight_threshold=0),
+        ),
+        "sparse": (
+            cto.coreml.prune_weights,
+            cto.coreml.OpMagnitudePrunerConfig(target_sparsity=0.6, weight_threshold=0),
+        ),
+    }
+    change, config = configs[how]
+    model = change(older, cto.coreml.OptimizationConfig(config))
+    model.save(str(tmp_path / "held.mlpackage"))
+    cto.coreml.decompress_weights(model).save(str(tmp_path / "dense.mlpackage"))
+    x = np.random.default_rng(0).standard_normal(MLP.shape, dtype=np.float32)
     held, dense = (
         Executor(Package(tmp_path / f"{name}.mlpackage").function(), "float32") for name in ("held", "dense")
     )
@@ -280,7 +293,7 @@ def test_compressed_weights_of_older_op_sets_equal_their_dense_values(target, ho
 
 
 def test_the_caller_owns_states_and_invalid_calls_raise(tmp_path):
-    convert(Counter(), "fp16", tmp_path / "counter.mlpackage")
+    convert(Counter(), "fp16").save(str(tmp_path / "counter.mlpackage"))
     executor = Executor(Package(tmp_path / "counter.mlpackage").function())
     first, second, one = executor.new_states(), executor.new_states(), np.ones((1, 32), np.float32)
     executor.run({"x": one}, first)

@@ -1,0 +1,99 @@
+"""Batches for backbone and acoustic transformer: prompts as published, then the frames of the sentence."""
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from model.training.clips import Clip
+from model.training.codec_model import CodecModel
+from model.training.loop import device
+from model.training.sound import SPOKEN_RATE, samples_of
+from model.training.sound_batches import FRAME_SAMPLES
+from model.training.tokens import Encoder
+from model.voxtral_tts.config import END_AUDIO
+
+BOS, AUDIO, BEGIN_AUDIO, REPEAT_AUDIO_TEXT, NEXT_AUDIO_TEXT = 1, 24, 25, 35, 36
+DROPPED_MERGES = 0.1  # so that words of other pieces are spoken as well
+IGNORED = -100
+ENCODED_AT_ONCE = 32  # clips
+
+
+class Spoken(NamedTuple):
+    """A sentence, the number of its voice, and its codes int64 [T, K]."""
+
+    text: str
+    voice: int
+    codes: torch.Tensor
+
+
+class PromptedSpeech(NamedTuple):
+    """ids [S], codes [S, K], is_code [S], and the semantic code that each position must choose [S]."""
+
+    ids: torch.Tensor
+    codes: torch.Tensor
+    is_code: torch.Tensor
+    targets: torch.Tensor
+
+
+@torch.no_grad()
+def encode_clips(clips: Sequence[Clip], codec: CodecModel) -> list[Spoken]:
+    """The codes of whole clips; the last frame is completed with silence."""
+    found: list[Spoken] = []
+    for first in range(0, len(clips), ENCODED_AT_ONCE):
+        part = clips[first : first + ENCODED_AT_ONCE]
+        sounds = [torch.from_numpy(samples_of(clip, SPOKEN_RATE)) for clip in part]
+        frames = [-(-len(sound) // FRAME_SAMPLES) for sound in sounds]
+        padded = torch.zeros(len(part), max(frames) * FRAME_SAMPLES)
+        for row, sound in enumerate(sounds):
+            padded[row, : len(sound)] = sound
+        codes = codec.codes(padded.to(device())).cpu()
+        texts = ((clip.utterance.text, clip.voice) for clip in part)
+        found += [Spoken(*about, codes[row, : frames[row]]) for row, about in enumerate(texts)]
+    return found
+
+
+def reference_codes(spoken: Sequence[Spoken], voices: int, frames: int) -> list[torch.Tensor]:
+    """The prompt of each voice: the first frames of one of its sentences, and END_AUDIO: int64 [frames + 1,
+    K].
+    """
+    found = []
+    for voice in range(voices):
+        codes = next(one.codes for one in spoken if one.voice == voice and len(one.codes) >= frames)
+        end = torch.zeros_like(codes[:1])
+        end[0, 0] = END_AUDIO
+        found.append(torch.cat((codes[:frames], end)))
+    return found
+
+
+def make_sequence(text_ids: Sequence[int], voice: torch.Tensor, codes: torch.Tensor) -> PromptedSpeech:
+    """The prompt of a voice's codes [N, K] and a text, then the frames `codes` [T, K].
+
+    The last position of the prompt chooses frame 0, and each frame the next one; the last chooses END_AUDIO.
+    """
+    before = [BOS, BEGIN_AUDIO]
+    after = [NEXT_AUDIO_TEXT, *text_ids, REPEAT_AUDIO_TEXT, BEGIN_AUDIO]
+    ids = torch.tensor([*before, *[AUDIO] * len(voice), *after, *[AUDIO] * len(codes)])
+    all_codes = torch.zeros(len(ids), voice.shape[1], dtype=torch.long)
+    all_codes[len(before) : len(before) + len(voice)] = voice
+    all_codes[len(ids) - len(codes) :] = codes
+    targets = torch.full((len(ids),), IGNORED)
+    targets[len(ids) - len(codes) - 1 : -1] = codes[:, 0]
+    targets[-1] = END_AUDIO
+    return PromptedSpeech(ids, all_codes, ids == AUDIO, targets)
+
+
+def make_sequences(
+    spoken: Sequence[Spoken], voices: Sequence[torch.Tensor], encoder: Encoder, seed: str, size: int
+) -> PromptedSpeech:
+    """`size` random sentences, padded on the right to the longest: each tensor [B, S, ...]."""
+    rng = random.Random(seed)
+    chosen = [rng.choice(spoken) for _ in range(size)]
+    rows = [
+        make_sequence(encoder.encode(one.text, DROPPED_MERGES, rng), voices[one.voice], one.codes)
+        for one in chosen
+    ]
+    pad = torch.nn.utils.rnn.pad_sequence
+    ids, codes, is_code = (pad([row[index] for row in rows], batch_first=True) for index in range(3))
+    return PromptedSpeech(ids, codes, is_code, pad([row.targets for row in rows], True, IGNORED))

@@ -1,0 +1,107 @@
+"""Backbone and acoustic transformer of Voxtral-TTS for training: batches of sentences, with gradients."""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from model.layers.block import BlockWeights, parts_of
+from model.layers.rope import RotaryTable
+from model.training.layers import attend, causal_block, feed_forward, initialise, project
+from model.voxtral_tts.config import VoxtralTTSConfig
+from model.voxtral_tts.modules import CFG_ALPHA, TIME_BASE, VoxtralTTSWeights
+
+LONGEST = 512  # positions of a sentence with its prompt
+DROPPED_CONDITIONS = 0.1  # share of frames without the condition, for classifier-free guidance
+DRAWS = 4  # times and noises of one frame in a step
+
+
+class Velocities(NamedTuple):
+    """found and expected [frames · draws, A]"""
+
+    found: torch.Tensor
+    expected: torch.Tensor
+
+
+class SpeechModel(nn.Module):
+    """The published tensors but for the codec, as `weights`."""
+
+    def __init__(self, config: VoxtralTTSConfig, seed: int = 0):
+        super().__init__()
+        self.config = config
+        self.weights = VoxtralTTSWeights(config)
+        del self.weights.audio_tokenizer
+        initialise(self, seed, config.n_layers)
+        self.rotary = RotaryTable(config.head_dim, config.rope_theta, LONGEST)
+        self.offsets = nn.Buffer(torch.tensor(config.code_offsets), persistent=False)
+
+    def embed(self, ids: torch.Tensor, codes: torch.Tensor, is_code: torch.Tensor) -> torch.Tensor:
+        """ids [B, S], codes [B, S, K], is_code [B, S]: which of both a position has -> [B, S, dim]."""
+        tables = self.weights.mm_audio_embeddings
+        texts: torch.Tensor = tables["tok_embeddings"](ids)
+        table = tables.get_submodule("audio_codebook_embeddings.embeddings")
+        return torch.where(is_code[..., None], table(codes + self.offsets).sum(dim=2), texts)
+
+    def hidden(self, embeddings: torch.Tensor) -> torch.Tensor:
+        """embeddings [B, S, dim] -> final-normed hidden states [B, S, dim]."""
+        x = embeddings
+        rotation = self.rotary(torch.arange(x.shape[1], device=x.device)[None])
+        for block in parts_of(self.weights.layers, BlockWeights):
+            x = causal_block(block, x, rotation, x.shape[1])
+        hidden: torch.Tensor = self.weights.norm(x)
+        return hidden
+
+    def semantic(self, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden [..., dim] -> logits [..., rows] of the next frame's semantic code."""
+        logits: torch.Tensor = self.weights.acoustic_transformer.semantic_codebook_output(hidden)
+        return logits
+
+    def velocity(self, x: torch.Tensor, t: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """x [N, A] at the times t [N], hidden [N, dim] (zeros: no condition) -> velocity [N, A]."""
+        head = self.weights.acoustic_transformer
+        time = head.time_projection(embed_times(t, self.config.acoustic.dim))
+        tokens = torch.stack((head.input_projection(x), time, head.llm_projection(hidden)), dim=1).float()
+        for block in parts_of(head.layers, BlockWeights):
+            q, k, v = project(block.attention, block.attention_norm(tokens))
+            tokens = tokens + block.attention.wo(attend(q, k, v).flatten(-2))
+            tokens = tokens + feed_forward(block.feed_forward, block.ffn_norm(tokens))
+        velocity: torch.Tensor = head.acoustic_codebook_output(head.norm(tokens[:, 0]))
+        return velocity
+
+    def velocities(self, levels: torch.Tensor, hidden: torch.Tensor, noise: torch.Generator) -> Velocities:
+        """Velocities at random times on straight lines from noise to `levels` [N, A], values in [-1, 1]."""
+        levels, hidden = levels.repeat(DRAWS, 1), hidden.repeat(DRAWS, 1)
+        start = torch.randn(levels.shape, generator=noise).to(levels.device)
+        t = torch.rand(len(levels), generator=noise).to(levels.device)
+        kept = (torch.rand(len(levels), generator=noise) >= DROPPED_CONDITIONS).to(levels.device)
+        x = start + (levels - start) * t[:, None]
+        return Velocities(self.velocity(x, t, hidden * kept[:, None]), levels - start)
+
+    @torch.no_grad()
+    def sample(self, hidden: torch.Tensor, noise: torch.Generator, steps: int) -> torch.Tensor:
+        """hidden [N, dim] -> acoustic levels int64 [N, A], by Euler steps with guidance as published."""
+        x = torch.randn((len(hidden), self.config.audio.n_acoustic_codebook), generator=noise).to(
+            hidden.device
+        )
+        for step in range(steps):
+            t = torch.full((len(hidden),), step / steps, device=hidden.device)
+            guided = self.velocity(x, t, hidden).float()
+            free = self.velocity(x, t, torch.zeros_like(hidden)).float()
+            x = x + (CFG_ALPHA * guided + (1 - CFG_ALPHA) * free) / steps
+        top = self.config.audio.acoustic_codebook_size - 1
+        return ((x.clamp(-1, 1) + 1) / 2 * top).round().long()
+
+
+def embed_times(t: torch.Tensor, dim: int) -> torch.Tensor:
+    """t [N] in [0, 1) -> cosines, then sines [N, dim]."""
+    half = dim // 2
+    frequency = torch.exp(-math.log(TIME_BASE) * torch.arange(half, device=t.device) / half)
+    angle = t[:, None] * frequency
+    return torch.cat((angle.cos(), angle.sin()), dim=-1)
+
+
+def semantic_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of logits [N, rows] with semantic codes [N], END_AUDIO among them."""
+    return F.cross_entropy(logits.float(), targets)

@@ -1,0 +1,155 @@
+"""Trains voxtral-realtime-tiny: speech to text in the published architecture and format.
+
+    python -m model.training.voxtral_realtime train --folder STATE           trains, or continues
+    python -m model.training.voxtral_realtime evaluate --folder STATE        word error rates of held-out
+    sentences
+    python -m model.training.voxtral_realtime write --folder STATE --out DIR writes the checkpoint
+
+The data is made with espeak-ng while the model trains: see `model.training`. `train` continues at the last
+checkpoint in STATE. To end a training, run it with --cooldown: the learning rate then falls to zero.
+"""
+
+import argparse
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from model.training.clips import Clip, Shard, make_shard
+from model.training.loop import Losses, Schedule, Trainer, device, plot_losses
+from model.training.recognition import transcribe
+from model.training.recognition_model import RecognitionModel, trained_params
+from model.training.shards import Shards
+from model.training.sound import log_mel
+from model.training.streams import IGNORED, SCHEDULE, make_batch
+from model.training.tokens import Encoder, load_tokens
+from model.training.word_errors import word_error_rate
+from model.training.writing import write_recognition
+from model.voxtral_realtime.config import parse_config
+
+NAME = "voxtral_realtime"
+STEPS_PER_SHARD = 12
+PHONEME_WEIGHT = 0.3
+PAD_WEIGHT = 0.3  # of [STREAMING_PAD], which is most of the targets
+HELD_OUT = ("held_out", "held_out_words")
+SHOWN = 3  # transcripts in the log of an evaluation
+
+
+def recognition_losses(
+    model: RecognitionModel, clips: list[Clip], encoder: Encoder, seed: str, size: int
+) -> Losses:
+    """Losses of a batch of `size` streams, and the share of text tokens that are chosen, teacher-forced."""
+    batch = make_batch(clips, encoder, seed, size)
+    logits = model(log_mel(batch.samples.to(device())), batch.fed.to(device()), batch.delay.to(device()))
+    weight = torch.ones(logits.tokens.shape[-1], device=device())
+    weight[SCHEDULE.pad_id] = PAD_WEIGHT
+    targets, phonemes = batch.targets.to(device()).flatten(), batch.phonemes.to(device()).flatten()
+    tokens, frames = logits.tokens.float().flatten(0, 1), logits.phonemes.float().flatten(0, 1)
+    token_loss = F.cross_entropy(tokens, targets, weight, ignore_index=IGNORED)
+    phoneme_loss = F.cross_entropy(frames, phonemes)
+    right = (tokens.argmax(-1) == targets)[targets >= SCHEDULE.first_text_id].float().mean()
+    heard = (frames.argmax(-1) == phonemes).float().mean()
+    loss = token_loss + PHONEME_WEIGHT * phoneme_loss
+    return {"loss": loss, "tokens": token_loss, "phonemes": phoneme_loss, "right": right, "heard": heard}
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Trains to the end of the schedule, and plots the losses."""
+    model, trainer = _trainer(arguments)
+    encoder = Encoder(load_tokens(arguments.folder / "tokens.json"))
+    shards = Shards(STEPS_PER_SHARD, varied=True, seed=arguments.seed)
+
+    def losses(step: int) -> Losses:
+        seed = f"{arguments.seed}:{step}"
+        return recognition_losses(model, shards.at(step), encoder, seed, arguments.batch)
+
+    trainer.run(losses, arguments.save_every)
+    plot_losses(trainer.log_path, trainer.log_path.with_suffix(".png"))
+
+
+def evaluate(arguments: argparse.Namespace) -> None:
+    """Logs the word error rate of each kind of held-out sentence, at both default delays."""
+    _, trainer = _trainer(arguments)
+    model = trainer.averaged().eval()
+    assert isinstance(model, RecognitionModel)
+    encoder = Encoder(load_tokens(arguments.folder / "tokens.json"))
+    for source in HELD_OUT:
+        clips = make_shard(Shard(0, 1, source, varied=False, clips=arguments.clips))
+        texts = [clip.utterance.text for clip in clips]
+        for delay in (6, 30):
+            found = transcribe(model, clips, encoder, delay)
+            rate = word_error_rate(texts, found)
+            examples = [
+                f"{heard.strip()} <- {text}" for heard, text in zip(found[:SHOWN], texts, strict=False)
+            ]
+            trainer.record({f"wer_{source}_{delay}": round(rate, 4), "examples": examples})
+    plot_losses(trainer.log_path, trainer.log_path.with_suffix(".png"))
+
+
+def write(arguments: argparse.Namespace) -> None:
+    """Writes the averaged weights in the published format."""
+    _, trainer = _trainer(arguments)
+    model = trainer.averaged()
+    assert isinstance(model, RecognitionModel)
+    write_recognition(arguments.out, model, load_tokens(arguments.folder / "tokens.json"), trainer)
+
+
+def recogniser(folder: Path, delay: int) -> Callable[[Sequence[Clip]], list[str]]:
+    """The trained model of `folder` as a function from clips to their texts, at a delay in tokens.
+
+    Raises FileNotFoundError where it is not trained.
+    """
+    trainer = Trainer(RecognitionModel(parse_config(trained_params())), folder, NAME, Schedule(0))
+    if not trainer.path.exists():
+        raise FileNotFoundError(
+            f"{trainer.path}: train it first, with `python -m model.training.{NAME} train`"
+        )
+    model, encoder = trainer.averaged().eval(), Encoder(load_tokens(folder / "tokens.json"))
+    assert isinstance(model, RecognitionModel)
+    return lambda clips: transcribe(model, clips, encoder, delay)
+
+
+def _trainer(arguments: argparse.Namespace) -> tuple[RecognitionModel, Trainer]:
+    schedule = Schedule(arguments.steps, arguments.rate, cooldown=arguments.cooldown)
+    model = RecognitionModel(parse_config(trained_params()), arguments.seed)
+    return model, Trainer(model, arguments.folder, NAME, schedule)
+
+
+def add_training_arguments(parser: argparse.ArgumentParser, steps: int, rate: float, batch: int) -> None:
+    """The arguments that every training has."""
+    state = "checkpoints and logs; outside of the repository"
+    parser.add_argument("--folder", type=Path, required=True, help=state)
+    parser.add_argument("--steps", type=int, default=steps, help=f"where training ends (default: {steps})")
+    parser.add_argument(
+        "--cooldown", type=int, default=0, help="last steps, over which the rate falls to zero"
+    )
+    parser.add_argument("--rate", type=float, default=rate, help=f"learning rate (default: {rate})")
+    parser.add_argument("--batch", type=int, default=batch, help=f"rows of a step (default: {batch})")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=2, help="of the processor (default: 2)")
+    parser.add_argument(
+        "--save-every", type=int, default=100, help="steps between checkpoints (default: 100)"
+    )
+    parser.add_argument("--clips", type=int, default=100, help="sentences of an evaluation (default: 100)")
+    parser.add_argument("--out", type=Path, help="a new folder for the written checkpoint")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    stages = {"train": train, "evaluate": evaluate, "write": write}
+    parser.add_argument("stage", choices=stages)
+    add_training_arguments(parser, steps=20_000, rate=2e-3, batch=8)
+    arguments = parser.parse_args()
+    if arguments.stage == "write" and arguments.out is None:
+        parser.error("write needs --out")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    torch.set_num_threads(arguments.threads)
+    stages[arguments.stage](arguments)
+
+
+if __name__ == "__main__":
+    main()

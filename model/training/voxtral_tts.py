@@ -1,0 +1,222 @@
+"""Trains voxtral-tts-tiny: text to speech in the published architecture and format.
+
+The recipe, in order. STATE is a folder outside of the repository; every training continues at its last
+checkpoint.
+
+    python -m model.training.voxtral_realtime train --folder STATE      speech to text: it judges the speech
+    python -m model.training.voxtral_tts codec --folder STATE           codec: encoder, quantiser, decoder
+    python -m model.training.voxtral_tts judge-codec --folder STATE     word error rate of decoded speech
+    python -m model.training.voxtral_tts language --folder STATE        backbone and acoustic transformer
+    python -m model.training.voxtral_tts judge --folder STATE           word error rate of spoken sentences
+    python -m model.training.voxtral_tts write --folder STATE --out DIR writes the checkpoint
+
+Data: sentences of `model.training.sentences`, spoken by espeak-ng (Debian: libespeak-ng1) while the models
+train. Seeds: the data and the weights follow from --seed. To end a training, run it with --cooldown STEPS.
+"""
+
+import argparse
+import logging
+
+import torch
+import torch.nn.functional as F
+
+from model.training.clips import VOICES, Clip, Shard, make_shard
+from model.training.codec_model import CodecModel
+from model.training.loop import Losses, Schedule, Trainer, device, plot_losses
+from model.training.shards import Shards
+from model.training.sound_batches import make_sounds
+from model.training.spectral import spectral_distance
+from model.training.speech_batches import IGNORED, Spoken, encode_clips, make_sequences, reference_codes
+from model.training.speech_judgement import resynthesise, speak
+from model.training.speech_model import SpeechModel, semantic_loss
+from model.training.speech_size import REFERENCE_FRAMES, trained_config
+from model.training.tokens import Encoder, load_tokens
+from model.training.voxtral_realtime import add_training_arguments, recogniser
+from model.training.word_errors import word_error_rate
+from model.training.writing import write_speech
+from model.voxtral_tts.config import FIRST_LEVEL
+
+CODEC, LANGUAGE = "voxtral_tts_codec", "voxtral_tts_language"
+FRAMES = 24  # of a sound for the codec: 1.92 s
+STEPS_PER_SHARD = 16
+PHONEME_WEIGHT, COMMITMENT_WEIGHT, LINEAR_WEIGHT = 0.3, 0.25, 0.3
+JUDGED_DELAY = 30  # tokens, of the recogniser
+SHOWN = 3
+REFERENCE_SHARD = Shard(0, seed=2, varied=False, clips=16)  # its sentences begin the prompts of the voices
+
+
+def codec_losses(model: CodecModel, clips: list[Clip], seed: str, size: int) -> Losses:
+    """Losses of `size` sounds through the codec, and the share of phonemes that the semantic codes tell."""
+    batch = make_sounds(clips, seed, size, FRAMES)
+    samples, phonemes = batch.samples.to(device()), batch.phonemes.to(device()).flatten()
+    noise = torch.Generator().manual_seed(hash_of(seed))
+    found = model(samples, noise)
+    with torch.autocast(device().type, enabled=False):
+        logarithmic, linear = spectral_distance(found.samples, samples)
+    logits, early = (part.float().flatten(0, 1) for part in (found.phonemes, found.unquantised))
+    phoneme_loss = (F.cross_entropy(logits, phonemes) + F.cross_entropy(early, phonemes)) / 2
+    told = (logits.argmax(-1) == phonemes).float().mean()
+    loss = (
+        logarithmic
+        + LINEAR_WEIGHT * linear
+        + PHONEME_WEIGHT * phoneme_loss
+        + COMMITMENT_WEIGHT * found.commitment
+    )
+    return {
+        "loss": loss,
+        "log_mel": logarithmic,
+        "linear": linear,
+        "phonemes": phoneme_loss,
+        "told": told,
+        "commitment": found.commitment,
+        "used": found.used,
+    }
+
+
+def language_losses(
+    model: SpeechModel,
+    spoken: list[Spoken],
+    voices: list[torch.Tensor],
+    encoder: Encoder,
+    seed: str,
+    size: int,
+) -> Losses:
+    """Losses of `size` sentences, and the share of semantic codes that are chosen, teacher-forced."""
+    batch = make_sequences(spoken, voices, encoder, seed, size)
+    codes, targets = batch.codes.to(device()), batch.targets.to(device())
+    hidden = model.hidden(model.embed(batch.ids.to(device()), codes, batch.is_code.to(device())))
+    chosen = targets != IGNORED
+    logits = model.semantic(hidden[chosen])
+    semantic = semantic_loss(logits, targets[chosen])
+    right = (logits.argmax(-1) == targets[chosen]).float().mean()
+    is_frame = chosen & (targets >= FIRST_LEVEL)  # all but the one before the end
+    row, position = torch.nonzero(is_frame, as_tuple=True)
+    top = model.config.audio.acoustic_codebook_size - 1
+    levels = (codes[row, position + 1, 1:] - FIRST_LEVEL).float() * 2 / top - 1
+    noise = torch.Generator().manual_seed(hash_of(seed))
+    velocities = model.velocities(levels, hidden[row, position], noise)
+    flow = F.mse_loss(velocities.found.float(), velocities.expected)
+    return {"loss": semantic + flow, "semantic": semantic, "flow": flow, "right": right}
+
+
+def hash_of(seed: str) -> int:
+    """A number for a generator of torch, the same in every process."""
+    return int.from_bytes(seed.encode()[-7:], "little")
+
+
+def train_codec(arguments: argparse.Namespace) -> None:
+    model, trainer = _codec(arguments)
+    shards = Shards(STEPS_PER_SHARD, varied=False, seed=arguments.seed)
+
+    def losses(step: int) -> Losses:
+        return codec_losses(model, shards.at(step), f"{arguments.seed}:{step}", arguments.batch)
+
+    trainer.run(losses, arguments.save_every)
+    plot_losses(trainer.log_path, trainer.log_path.with_suffix(".png"))
+
+
+def train_language(arguments: argparse.Namespace) -> None:
+    codec, model, trainer, voices = _language(arguments)
+    encoder = Encoder(load_tokens(arguments.folder / "tokens.json"))
+    shards = Shards(STEPS_PER_SHARD, varied=False, seed=arguments.seed)
+    encoded: dict[int, list[Spoken]] = {}
+
+    def losses(step: int) -> Losses:
+        clips, index = shards.at(step), shards.index(step)
+        if index not in encoded:
+            encoded.clear()
+            encoded[index] = encode_clips(clips, codec)
+        seed = f"{arguments.seed}:{step}"
+        return language_losses(model, encoded[index], voices, encoder, seed, arguments.batch)
+
+    trainer.run(losses, arguments.save_every)
+    plot_losses(trainer.log_path, trainer.log_path.with_suffix(".png"))
+
+
+def judge_codec(arguments: argparse.Namespace) -> None:
+    """Records what the recogniser hears in held-out clips, and in the same clips through the codec."""
+    _, trainer = _codec(arguments)
+    codec = trainer.averaged().eval()
+    assert isinstance(codec, CodecModel)
+    clips = make_shard(Shard(0, 1, "held_out", varied=False, clips=arguments.clips))
+    hear, texts = recogniser(arguments.folder, JUDGED_DELAY), [clip.utterance.text for clip in clips]
+    original, again = hear(clips), hear(resynthesise(clips, codec))
+    values = {"wer_original": word_error_rate(texts, original), "wer_codec": word_error_rate(texts, again)}
+    trainer.record({key: round(value, 4) for key, value in values.items()} | {"examples": again[:SHOWN]})
+
+
+def judge(arguments: argparse.Namespace) -> None:
+    """Records what the recogniser hears when the model speaks held-out sentences."""
+    codec, _, trainer, voices = _language(arguments)
+    model = trainer.averaged().eval()
+    assert isinstance(model, SpeechModel)
+    clips = make_shard(Shard(0, 1, "held_out", varied=False, clips=arguments.clips))
+    encoder = Encoder(load_tokens(arguments.folder / "tokens.json"))
+    hear, texts = recogniser(arguments.folder, JUDGED_DELAY), [clip.utterance.text for clip in clips]
+    speech = speak(clips, model, codec, voices, encoder)
+    heard = hear(speech.clips)
+    rates = {
+        "wer_speech": round(word_error_rate(texts, heard), 4),
+        "ended": speech.ended,
+        "ratio": speech.ratio,
+    }
+    trainer.record(rates | {"examples": heard[:SHOWN]})
+
+
+def write(arguments: argparse.Namespace) -> None:
+    """Writes codec, backbone and acoustic transformer with averaged weights in the published format."""
+    codec, _, trainer, voices = _language(arguments)
+    model = trainer.averaged()
+    assert isinstance(model, SpeechModel)
+    _, codec_trainer = _codec(arguments)
+    tokens = load_tokens(arguments.folder / "tokens.json")
+    write_speech(arguments.out, model, codec, voices, tokens, [codec_trainer, trainer])
+
+
+def _codec(arguments: argparse.Namespace) -> tuple[CodecModel, Trainer]:
+    model = CodecModel(trained_config().codec, arguments.seed)
+    schedule = Schedule(arguments.steps, arguments.rate, cooldown=arguments.cooldown)
+    return model, Trainer(model, arguments.folder, CODEC, schedule)
+
+
+def _language(
+    arguments: argparse.Namespace,
+) -> tuple[CodecModel, SpeechModel, Trainer, list[torch.Tensor]]:
+    """The codec with averaged weights, the model and its trainer, and the codes of the voices' prompts."""
+    _, codec_trainer = _codec(arguments)
+    if not codec_trainer.path.exists():
+        raise FileNotFoundError(f"{codec_trainer.path}: train the codec first, with the stage `codec`")
+    codec = codec_trainer.averaged().eval()
+    assert isinstance(codec, CodecModel)
+    spoken = encode_clips(make_shard(REFERENCE_SHARD), codec)
+    voices = reference_codes(spoken, len(VOICES), REFERENCE_FRAMES)
+    model = SpeechModel(trained_config(), arguments.seed)
+    schedule = Schedule(arguments.steps, arguments.rate, cooldown=arguments.cooldown)
+    return codec, model, Trainer(model, arguments.folder, LANGUAGE, schedule), voices
+
+
+STAGES = {
+    "codec": train_codec,
+    "judge-codec": judge_codec,
+    "language": train_language,
+    "judge": judge,
+    "write": write,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("stage", choices=STAGES)
+    add_training_arguments(parser, steps=20_000, rate=1.5e-3, batch=16)
+    arguments = parser.parse_args()
+    if arguments.stage == "write" and arguments.out is None:
+        parser.error("write needs --out")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    torch.set_num_threads(arguments.threads)
+    STAGES[arguments.stage](arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Writes trained models as checkpoints in the published formats, in bfloat16."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from model.checkpoint_format import PARAMS, TOKENIZER, WEIGHTS
+from model.training.clips import VOICES
+from model.training.codec_model import CodecModel
+from model.training.loop import Trainer
+from model.training.recognition_model import RecognitionModel
+from model.training.recognition_model import trained_params as recognition_params
+from model.training.speech_model import SpeechModel
+from model.training.speech_size import VOICE_NAMES
+from model.training.speech_size import trained_params as speech_params
+from model.training.tokens import tekken_document
+from model.voxtral_realtime.synthetic import SPECIALS as RECOGNITION_SPECIALS
+from model.voxtral_realtime.synthetic import audio_document as recognition_audio
+from model.voxtral_tts.format import VOICES as VOICE_FOLDER
+from model.voxtral_tts.synthetic import SPECIALS as SPEECH_SPECIALS
+from model.voxtral_tts.synthetic import audio_document as speech_audio
+
+CARD = "README.md"
+LICENCE = (
+    "Apache-2.0, as this project. The texts were written for it. espeak-ng made the sound. Its licence, the "
+    "GPL, covers the program and its data, not the sound. No recording and no other model was used."
+)
+
+
+def write_recognition(out: Path, model: RecognitionModel, tokens: Sequence[bytes], trainer: Trainer) -> None:
+    """Writes voxtral-realtime-tiny. Raises FileExistsError where `out` exists."""
+    params = recognition_params()
+    tekken = tekken_document(tokens, RECOGNITION_SPECIALS, recognition_audio(params))
+    with_head = dict(model.weights.named_parameters())  # the tied head is listed once, as the token table
+    _write(out, params, tekken, with_head, _card("voxtral-realtime-tiny", "Speech to text.", [trainer]), {})
+
+
+def write_speech(
+    out: Path, model: SpeechModel, codec: CodecModel, voices: Sequence[torch.Tensor], tokens: Sequence[bytes],
+    trainers: Sequence[Trainer],
+) -> None:  # fmt: skip
+    """Writes voxtral-tts-tiny; `voices` are the codes of the prompts. Raises FileExistsError where `out`
+    exists.
+    """
+    params = speech_params()
+    tekken = tekken_document(
+        tokens, SPEECH_SPECIALS, speech_audio(params, {name: len(voices[0]) for name in VOICE_NAMES})
+    )
+    weights = dict(model.weights.named_parameters())
+    weights |= {f"audio_tokenizer.{name}": value for name, value in codec.weights.named_parameters()}
+    nothing = torch.zeros(1, len(voices[0]), dtype=torch.long)
+    rows = {
+        name: model.embed(
+            nothing, codes[None].to(nothing.device), torch.ones_like(nothing, dtype=torch.bool)
+        )[0]
+        for name, codes in zip(VOICE_NAMES, voices, strict=True)
+    }
+    _write(out, params, tekken, weights, _card("voxtral-tts-tiny", "Text to speech.", trainers), rows)
+
+
+def _write(
+    out: Path, params: dict[str, Any], tekken: dict[str, Any], weights: Mapping[str, torch.Tensor], card: str,
+    voices: Mapping[str, torch.Tensor],
+) -> None:  # fmt: skip
+    """To a folder beside `out`, which is renamed at the end."""
+    if out.exists():
+        raise FileExistsError(f"{out}: exists; choose another folder")
+    partial = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    (partial / VOICE_FOLDER if voices else partial).mkdir(parents=True)
+    stored = {name: value.detach().cpu().to(torch.bfloat16).contiguous() for name, value in weights.items()}
+    save_file(stored, partial / WEIGHTS)
+    (partial / WEIGHTS).chmod(0o644)  # the library lets only the owner read
+    for name, document in ((PARAMS, params), (TOKENIZER, tekken)):
+        (partial / name).write_text(json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    for name, rows in voices.items():
+        torch.save(rows.detach().cpu().to(torch.bfloat16).clone(), partial / VOICE_FOLDER / "voice_embed.pt")
+        (partial / VOICE_FOLDER / "voice_embed.pt").rename(partial / VOICE_FOLDER / f"{name}.pt")
+    (partial / CARD).write_text(card)
+    partial.rename(out)
+
+
+def _card(name: str, purpose: str, trainers: Sequence[Trainer]) -> str:
+    """The model card: data, steps, time, machine, last measurements, licence."""
+    lines = [f"# {name}", "", f"{purpose} Trained by `model/training` of voxport.", ""]
+    lines += [
+        f"- Data: sentences of `model/training/sentences.py`, spoken by espeak-ng ({', '.join(VOICES)})."
+    ]
+    for trainer in trainers:
+        last: dict[str, Any] = {}
+        for line in trainer.log_path.read_text().splitlines():
+            last |= json.loads(line)
+        measured = {
+            key: value for key, value in last.items() if key not in ("examples", "wall_s", "cpu_s", "step")
+        }
+        hours = trainer.seconds / 3600
+        lines += [f"- {trainer.path.stem}: {trainer.step} steps, {hours:.2f} core-hours, {measured}"]
+    return "\n".join([*lines, f"- Licence: {LICENCE}", ""])

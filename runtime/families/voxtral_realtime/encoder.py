@@ -1,0 +1,131 @@
+"""Audio samples to audio embeddings, one per 80 ms, on the streams of any engine."""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from bundle.errors import UsageError, VoxportError
+from runtime.audio.mel import LogMel
+from runtime.engines.base import Stream
+from runtime.families.voxtral_realtime.constants import ENCODER, LIVE_ENCODER, Constants
+
+Observer = Callable[[str, np.ndarray], None]
+
+
+@dataclass(frozen=True)
+class EncoderState:
+    """What an encoder holds besides the states of its stream.
+
+    `frames` float32 [n, n_mels] are not encoded yet. `position` counts the tokens that are.
+    """
+
+    mel: LogMel
+    frames: np.ndarray
+    position: int
+
+
+class StreamingEncoder:
+    """Audio embeddings of one recording or one live stream.
+
+    The audio follows `left_pad_tokens` of silence. What depends on silence only is encoded first, in calls of
+    the largest size. Later calls encode `chunk_tokens` each: one for live audio, or as many as a call takes.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        constants: Constants,
+        chunk_tokens: int | None = None,
+        observe: Observer = lambda name, values: None,
+    ):
+        """`chunk_tokens` None is the largest number. `observe` receives all `mel` frames and `audio_embeds`.
+
+        Raises UsageError if a call cannot encode `chunk_tokens`.
+        """
+        self._stream, self._constants, self._observe = stream, constants, observe
+        self._max_tokens = stream.signatures[ENCODER].dims["T"][1]
+        self.chunk_tokens = chunk_tokens or self._max_tokens
+        if self.chunk_tokens > self._max_tokens:
+            raise UsageError(
+                f"chunk_tokens {chunk_tokens}: one call encodes at most {self._max_tokens} tokens of 80 ms",
+                field="chunk_tokens",
+            )
+        self._mel = LogMel(constants.mel)
+        self._frames = np.zeros((0, constants.n_mels), np.float32)  # not encoded yet
+        self._samples = 0  # received so far
+        self.position = 0  # tokens encoded so far
+        self._add_silence(constants.left_pad_tokens * constants.samples_per_token)
+
+    @property
+    def state(self) -> EncoderState:
+        return EncoderState(copy.copy(self._mel), self._frames, self.position)
+
+    @state.setter
+    def state(self, state: EncoderState) -> None:
+        self._mel, self._frames, self.position = copy.copy(state.mel), state.frames, state.position
+
+    def encode_silence(self) -> Iterator[np.ndarray]:
+        """The embeddings float32 [1, T, dim] of the silence in front. Called before the first samples."""
+        yield from self._encode(1, self._max_tokens)
+
+    def feed(self, samples: np.ndarray) -> Iterator[np.ndarray]:
+        """samples float32 [n] -> the embeddings float32 [1, T, dim] of the encoder calls that are possible.
+
+        Raises UsageError on any other array and on a sample that is not finite.
+        """
+        self._check(samples)
+        self._samples += len(samples)
+        self._add_frames(self._mel.feed(samples))
+        yield from self._encode(self.chunk_tokens, self.chunk_tokens)
+
+    def finish(self, silent_tokens: int) -> Iterator[np.ndarray]:
+        """Completes the last token with silence, adds `silent_tokens`, and encodes everything left."""
+        size = self._constants.samples_per_token
+        self._add_silence(-self._samples % size + silent_tokens * size)
+        self._add_frames(self._mel.finish())
+        yield from self._encode(1, self.chunk_tokens)
+
+    def _add_silence(self, samples: int) -> None:
+        self._add_frames(self._mel.feed(np.zeros(samples, np.float32)))
+
+    def _add_frames(self, frames: np.ndarray) -> None:
+        if len(frames):
+            self._observe("mel", frames)
+            self._frames = np.concatenate((self._frames, frames))
+
+    def _encode(self, least: int, most: int) -> Iterator[np.ndarray]:
+        """Encodes complete tokens, at most `most` per call, while there are at least `least`."""
+        size = self._constants.frames_per_token
+        while len(self._frames) >= least * size:
+            yield self._encode_tokens(min(len(self._frames) // size, most))
+
+    def _encode_tokens(self, count: int) -> np.ndarray:
+        """The next embeddings float32 [1, count, dim].
+
+        Raises VoxportError beyond the last position of a stream.
+        """
+        end, size = self._stream.capacity(ENCODER), self._constants.frames_per_token
+        if self.position + count > end:
+            hours = end * self._constants.seconds_per_token / 3600
+            raise VoxportError(f"a stream ends after {hours:.0f} hours of audio; start a new one")
+        mel, self._frames = self._frames[: count * size], self._frames[count * size :]
+        encoder = LIVE_ENCODER if count == 1 and LIVE_ENCODER in self._stream.signatures else ENCODER
+        inputs = {"mel": mel.reshape(1, count, size, -1), "position": np.array([self.position])}
+        embeddings = self._stream.run(encoder, inputs)["embeddings"]
+        self.position += count
+        self._observe("audio_embeds", embeddings[0])
+        return embeddings
+
+    def _check(self, samples: np.ndarray) -> None:
+        rate = self._constants.sample_rate
+        if not isinstance(samples, np.ndarray) or samples.ndim != 1 or samples.dtype.kind != "f":
+            is_array = isinstance(samples, np.ndarray | np.generic)
+            found = f"{samples.dtype} {list(samples.shape)}" if is_array else type(samples).__name__
+            raise UsageError(
+                f"audio: a block of {found}, expected a NumPy array of float32 [n] in [-1, 1] at {rate} Hz"
+            )
+        if not np.isfinite(samples).all():
+            at = (self._samples + int(np.argmin(np.isfinite(samples)))) / rate
+            raise UsageError(f"audio: the sample at {at:.3f} s is not a finite number; repair the recording")

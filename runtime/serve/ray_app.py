@@ -1,0 +1,133 @@
+"""The server as an application of Ray Serve.
+
+    serve run runtime.serve.ray_app:build bundle=TTS
+
+Each replica is a whole server with its own copy of the bundles, without uvicorn: Ray's proxy receives the
+requests. A response, or a socket, stays on the replica where it began.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from starlette.types import ASGIApp
+
+from bundle.errors import UsageError
+from runtime.engines.base import EngineOptions
+from runtime.serve.app import build_app
+from runtime.serve.keys import Keys, read_keys
+from runtime.serve.limits import LIMITS, Limits
+from runtime.serve.metrics import Metrics
+from runtime.serve.models import DEFAULT_SLOTS, Models, open_bundles
+
+ROOM = 64  # requests beyond ours that Ray lets through, so that this server refuses them and not Ray
+HEALTH_PERIOD_S = 5.0
+UPSCALE_S, DOWNSCALE_S = 10.0, 300.0
+AtLeast1 = Annotated[int, Field(ge=1)]
+
+
+def _as_list(value: object) -> object:
+    return [part for part in value.split(",") if part] if isinstance(value, str) else value
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
+
+
+class RayOptions(BaseModel):
+    """Arguments of `build`. Those of limits are the fields of `Limits`.
+
+    `bundle` and `allow_origin` are lists, or texts with commas. `cpus` are the processors of a replica, and
+    the threads of its engines. `replicas` are the most replicas.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    bundle: Annotated[Texts, Field(min_length=1)]
+    keys: Path | None = None
+    allow_origin: Texts = ()
+    slots: Annotated[int, Field(ge=1, le=64)] = DEFAULT_SLOTS
+    check: bool = True
+    cpus: AtLeast1 = 1
+    min_replicas: AtLeast1 = 1
+    replicas: AtLeast1 = 1
+    limits: Limits = Limits()
+
+
+def parse_options(arguments: dict[str, Any]) -> RayOptions:
+    """Paths become absolute, because replicas run in other folders. Raises UsageError."""
+    limits = {name: value for name, value in arguments.items() if name in LIMITS}
+    rest = {name: value for name, value in arguments.items() if name not in LIMITS and name != "limits"}
+    try:
+        found = RayOptions.model_validate(rest)
+        chosen = TypeAdapter(Limits).validate_python(limits)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = str(first["loc"][0])
+        expected = ", ".join((*(each for each in RayOptions.model_fields if each != "limits"), *LIMITS))
+        unknown = f"; expected one of {expected}" if first["type"] == "extra_forbidden" else ""
+        raise UsageError(f"{name}: {first['msg']}{unknown}", field=name) from None
+    for name in limits:
+        if not 0 < getattr(chosen, name) < 1e9:
+            raise UsageError(f"{name}: expected a positive number", field=name)
+    if found.replicas < found.min_replicas:
+        raise UsageError(
+            f"replicas: {found.replicas} is less than min_replicas {found.min_replicas}", field="replicas"
+        )
+    absolute = {"bundle": tuple(str(Path(folder).absolute()) for folder in found.bundle)}
+    keys = found.keys.absolute() if found.keys else None
+    return found.model_copy(update=absolute | {"keys": keys, "limits": chosen})
+
+
+def deployment_options(options: RayOptions) -> dict[str, Any]:
+    """Options of Ray's deployment. Its limits are above ours: Ray refuses with plain text."""
+    most = options.limits.connections + ROOM
+    return {
+        "name": "voxport",
+        "max_ongoing_requests": most,
+        "max_queued_requests": most * options.replicas,  # counts those on their way to a replica, too
+        "backpressure_config": {"status_code": 503, "retry_after_s": 1},
+        "autoscaling_config": {
+            "min_replicas": options.min_replicas,
+            "max_replicas": options.replicas,
+            "target_ongoing_requests": options.slots,
+            "upscale_delay_s": UPSCALE_S,
+            "downscale_delay_s": DOWNSCALE_S,
+        },
+        "ray_actor_options": {"num_cpus": options.cpus},
+        "health_check_period_s": HEALTH_PERIOD_S,
+        "graceful_shutdown_timeout_s": options.limits.drain_s,
+    }
+
+
+class Replica:
+    """One server in a process of Ray. `serve.ingress` calls the methods."""
+
+    def __init__(self, options: RayOptions):
+        """Opens the bundles. Raises UsageError, IntegrityError."""
+        keys, metrics = read_keys(options.keys) if options.keys else Keys(), Metrics()
+        folders = [Path(folder) for folder in options.bundle]
+        tasks = open_bundles(folders, EngineOptions(threads=options.cpus), options.check)
+        self._models = Models(tasks, options.limits, metrics, options.slots)
+        self._models.start()
+        self._app = build_app(self._models, metrics, options.limits, keys, options.allow_origin)
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        return self._app
+
+    def check_health(self) -> None:
+        """Raises RuntimeError where an engine has failed; Ray then replaces the replica."""
+        if not self._models.is_ready:
+            raise RuntimeError("an engine of this replica has failed")
+
+    def __del__(self) -> None:
+        self._models.drain(0)  # requests have ended: Ray waits for them before
+
+
+def build(arguments: dict[str, Any]) -> Any:
+    """The application for `serve run` and `serve.run`. Raises UsageError.
+
+    `arguments` are those of `RayOptions` and `Limits`. Any: Ray is not installed where this is type-checked.
+    """
+    options = parse_options(arguments)
+    from ray import serve
+
+    return serve.deployment(**deployment_options(options))(serve.ingress()(Replica)).bind(options)

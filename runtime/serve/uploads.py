@@ -1,0 +1,93 @@
+"""Multipart bodies: their fields, and an uploaded file on disk while it is read."""
+
+import asyncio
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fastapi import Request
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
+
+from bundle.errors import UsageError
+from runtime.serve.errors import ApiError
+
+MAX_FIELDS = 64
+log = logging.getLogger(__name__)
+
+
+async def read_form(request: Request, file: str) -> tuple[FormData, UploadFile]:
+    """The form, and the upload of its field `file`. Raises ApiError."""
+    try:
+        form = await request.form(max_files=1, max_fields=MAX_FIELDS)
+    except (MultiPartException, HTTPException) as error:
+        detail = error.message if isinstance(error, MultiPartException) else error.detail
+        raise ApiError(400, f"body: {detail}", "invalid_multipart") from None
+    except OSError as error:  # a large upload goes to the disk while it arrives
+        raise _not_stored(error, file) from None
+    upload = form.get(file)
+    if not isinstance(upload, UploadFile):
+        raise ApiError(400, f"{file}: expected a recording in multipart/form-data", "missing_file", file)
+    return form, upload
+
+
+def text_fields(form: FormData, names: tuple[str, ...]) -> dict[str, str]:
+    """The last text of each field. Raises ApiError on a field that is not one of `names`."""
+    values: dict[str, str] = {}
+    for name, value in form.multi_items():
+        if name not in names:
+            short = name[:50]
+            raise ApiError(400, f"{short}: expected one of {', '.join(names)}", "unknown_field", short)
+        if isinstance(value, str):
+            values[name] = value
+    return values
+
+
+class StoredUpload:
+    """The upload as a file, which is deleted at the end. Raises ApiError where the disk is full."""
+
+    def __init__(self, upload: UploadFile, field: str):
+        """`field` is its name in the form."""
+        self._upload, self._field = upload, field
+
+    async def __aenter__(self) -> Path:
+        return await asyncio.to_thread(self._store)
+
+    def _store(self) -> Path:
+        try:
+            # the file is open until the recording is; its name is deleted then
+            file = tempfile.NamedTemporaryFile(prefix="voxport-", delete=False)  # noqa: SIM115
+        except OSError as error:
+            raise _not_stored(error, self._field) from None
+        self._path = Path(file.name)
+        try:
+            with file:
+                shutil.copyfileobj(self._upload.file, file)
+        except OSError as error:
+            self._path.unlink()
+            raise _not_stored(error, self._field) from None
+        return self._path
+
+    async def __aexit__(self, *error: object) -> None:
+        with suppress(FileNotFoundError):
+            self._path.unlink()
+        await self._upload.close()
+
+
+def _not_stored(error: OSError, field: str) -> ApiError:
+    log.error("an upload cannot be stored: %s", error)
+    return ApiError(503, "the upload cannot be stored", "storage_full", field, retry_after=30)
+
+
+@contextmanager
+def hidden(path: Path, field: str) -> Iterator[None]:
+    """Messages about the upload do not show where it is stored."""
+    try:
+        yield
+    except UsageError as error:
+        message = str(error).replace(str(path), field)
+        raise ApiError(400, message, "invalid_audio", field) from None

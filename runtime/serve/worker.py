@@ -1,0 +1,103 @@
+"""`Worker`: the engine thread of one bundle, and what handlers ask of it."""
+
+import logging
+from abc import ABC, abstractmethod
+from threading import Condition, Thread
+from typing import Generic, Protocol, TypeVar
+
+from runtime.serve.errors import ApiError, draining
+from runtime.serve.fair_queue import FairQueue
+from runtime.serve.limits import Limits
+from runtime.serve.metrics import Metrics
+
+TICK_S = 0.25  # between looks at the time that requests have waited
+log = logging.getLogger(__name__)
+
+
+class WorkerJob(Protocol):
+    """The work of one client. `end` may be called by any thread; the first call counts."""
+
+    key: str
+
+    def end(self, error: ApiError | None = None) -> None: ...
+
+
+Job = TypeVar("Job", bound=WorkerJob)
+
+
+class Worker(ABC, Generic[Job]):
+    """One thread calls the engine, in turns; handlers call the other methods.
+
+    `_changed` guards what both use, and wakes the thread.
+    """
+
+    def __init__(self, name: str, limits: Limits, metrics: Metrics):
+        self.name, self._limits, self._metrics = name, limits, metrics
+        self._waiting: FairQueue[Job] = FairQueue()
+        self._changed = Condition()
+        self._stops = self._is_draining = False
+        self._thread = Thread(target=self._run, name=f"engine of {name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def is_ready(self) -> bool:
+        return self._thread.is_alive() and not self._is_draining
+
+    @property
+    def is_idle(self) -> bool:
+        with self._changed:
+            return not (self._waiting or self._active())
+
+    def drain(self) -> None:
+        """Refuses new work; what waits ends with an error."""
+        with self._changed:
+            self._is_draining = True
+            for job in self._waiting.remove(lambda job: True):
+                job.end(draining())
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Ends the thread; what runs ends with an error."""
+        with self._changed:
+            self._stops = self._is_draining = True
+            self._changed.notify_all()
+        if self._thread.ident:
+            self._thread.join(timeout=10)
+
+    def _check_ready(self) -> None:
+        """Called with `_changed`. Raises ApiError."""
+        if not self._thread.is_alive() or self._is_draining:
+            raise draining()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    @abstractmethod
+    def _active(self) -> list[Job]:
+        """Jobs that have left the queue. Called with `_changed`."""
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Forgets the active jobs, when the thread has ended. Called with `_changed`."""
+
+    @abstractmethod
+    def _turn(self) -> None:
+        """Does a piece of work, or waits for some. An exception ends the thread."""
+
+    def _run(self) -> None:
+        error = draining()
+        try:
+            while not self._stops:
+                self._turn()
+        except Exception:  # nothing is known about the engine now: the bundle is no longer served
+            log.exception("%s: the engine thread ended", self.name)
+            error = ApiError(503, f"{self.name}: the engine failed; restart the server", "engine_failed")
+        with self._changed:
+            jobs = [*self._waiting.remove(lambda job: True), *self._active()]
+            self._forget()
+            self._is_draining = True
+        for job in jobs:
+            job.end(error)

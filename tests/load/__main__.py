@@ -1,0 +1,152 @@
+"""Runs the server and the clients, writes the results and fails where a bar is missed."""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from load.clients import Results, forever, garbage, half_open, leaving, listening, speaking
+from load.server import LIMITS, LISTENERS, PASS_S, SLOTS, TALKERS
+
+ROOT = Path(__file__).resolve().parents[2]
+CLIENTS, SOCKETS = 200, 20
+REFUSAL_MS, LAG_MS, SHARE, GROWTH_MB = 100, 50, 0.2, 20  # bars
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=int, default=120)
+    parser.add_argument("--clients", type=int, default=CLIENTS)
+    parser.add_argument("--sockets", type=int, default=SOCKETS)
+    parser.add_argument("-o", type=Path, help="JSON to write")
+    arguments = parser.parse_args()
+    random.seed(1)
+    load = round(os.getloadavg()[0], 1)  # of other work on the machine
+    found = run(arguments.seconds, arguments.clients, arguments.sockets) | {"load_average_before": load}
+    text = json.dumps(found, indent=1) + "\n"
+    if arguments.o:
+        arguments.o.parent.mkdir(parents=True, exist_ok=True)
+        arguments.o.write_text(text)
+    print(text, end="")
+    sys.exit(1 if found["missed"] else 0)
+
+
+def run(seconds: int, clients: int, sockets: int) -> dict[str, Any]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+    server = subprocess.Popen(
+        [sys.executable, "-m", "load.server", str(port)], stdout=subprocess.PIPE, env=environment, text=True
+    )
+    results, memory = Results(), list[float]()
+    try:
+        wait_until_open(port)
+        asyncio.run(load(port, server.pid, seconds, clients, sockets, results, memory))
+        server.send_signal(signal.SIGTERM)
+        output, _ = server.communicate(timeout=30)
+    finally:
+        server.kill()
+    return report(results, memory, json.loads(output.splitlines()[-1]), seconds, clients, sockets)
+
+
+def wait_until_open(port: int) -> None:
+    end = time.monotonic() + 30
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            assert time.monotonic() < end, "the server does not start"
+            time.sleep(0.05)
+
+
+async def load(
+    port: int, pid: int, seconds: int, clients: int, sockets: int, results: Results, memory: list[float]
+) -> None:
+    """`memory` gets the resident MB of the server at each second."""
+    tenth, twentieth = clients // 10, clients // 20
+    visits = [partial(speaking, port, "slow", "slow", results)] * tenth
+    visits += [partial(leaving, port, results)] * tenth
+    visits += [partial(half_open, port, results)] * twentieth
+    visits += [partial(garbage, port, results)] * twentieth
+    rest = clients - len(visits)
+    names = [TALKERS[0]] * (rest * 2 // 3) + [TALKERS[1]] * (rest - rest * 2 // 3)  # one sends more
+    visits += [partial(speaking, port, name, "talking", results) for name in names]
+    visits += [partial(listening, port, LISTENERS[each % len(LISTENERS)], results) for each in range(sockets)]
+    tasks = [asyncio.create_task(forever(visit)) for visit in visits]
+    for _ in range(seconds):
+        await asyncio.sleep(1)
+        memory.append(resident_mb(pid))
+        for task in tasks:
+            if task.done():
+                task.result()  # raises
+    for task in tasks:
+        task.cancel()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception):  # other than the cancellation
+            raise result
+
+
+def resident_mb(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def report(
+    results: Results, memory: list[float], lag: dict[str, float], seconds: int, clients: int, sockets: int
+) -> dict[str, Any]:
+    shares = [results.frames[name] for name in TALKERS]
+    settled = memory[len(memory) // 2] if len(memory) < 120 else memory[60]
+    figures = {
+        "wrong": len(results.wrong),
+        "refusal_ms": percentiles(results.refusal_ms),
+        "loop_lag_ms": lag,
+        "share_difference": round(1 - min(shares) / max(*shares, 1), 3),
+        "memory_growth_mb": round(max(memory[-5:]) - settled, 1),
+    }
+    missed = [
+        name
+        for name, is_met in {
+            "wrong": not results.wrong,
+            "refusal_ms": figures["refusal_ms"]["max"] <= REFUSAL_MS,
+            "loop_lag_ms": lag["p99"] < LAG_MS,
+            "share_difference": figures["share_difference"] <= SHARE,
+            "memory_growth_mb": figures["memory_growth_mb"] <= GROWTH_MB,
+        }.items()
+        if not is_met
+    ]
+    return {
+        "seconds": seconds,
+        "clients": clients,
+        "sockets": sockets,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "server": f"{SLOTS} slots, {1000 * PASS_S:g} ms for a pass, jobs_per_key {LIMITS.jobs_per_key}",
+        "served": dict(results.served),
+        "refused": dict(results.refused),
+        "first_sound_ms": percentiles(results.first_sound_ms),
+        "frames_of_keys": dict(results.frames),
+        "memory_mb": {"after a minute": round(settled, 1), "end": round(memory[-1], 1)},
+        **figures,
+        "examples_of_wrong": results.wrong[:5],
+        "missed": missed,
+    }
+
+
+def percentiles(values: list[float]) -> dict[str, float]:
+    found = np.percentile(values or [0.0], [50, 99, 100])
+    return dict(zip(("p50", "p99", "max"), (round(float(each), 1) for each in found), strict=True))
+
+
+if __name__ == "__main__":
+    main()

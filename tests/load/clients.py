@@ -1,0 +1,150 @@
+"""The clients. Each runs until it is cancelled, and notes in `Results` what it saw."""
+
+import asyncio
+import base64
+import json
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+import websockets
+from support.listening import BLOCK
+from support.speaking import tone
+
+from load.connection import Answer, Connection
+from load.server import key_of
+from runtime.audio.files import pcm16
+
+REFUSED = (429, 503)
+SLOW_BYTES, SLOW_S = 1024, 1.0  # 1 kB/s
+ARRIVAL_S = 3.0  # in which the clients arrive
+LONGEST_WAIT_S = 2.0  # of what `retry-after` asks for, so that the load stays
+WORDS = [0.5, 0.0, 0.5, 0.0, 0.5, 0.0]  # one two three
+
+
+@dataclass
+class Results:
+    served: Counter[str] = field(default_factory=Counter)  # by kind of client
+    frames: Counter[str] = field(default_factory=Counter)  # by key
+    refused: Counter[str] = field(default_factory=Counter)  # by status
+    refusal_ms: list[float] = field(default_factory=list)
+    first_sound_ms: list[float] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    def refusal(self, answer: Answer, started: float) -> float:
+        """Notes a refusal; returns the seconds to wait."""
+        self.refused[str(answer.status)] += 1
+        self.refusal_ms.append(1000 * (time.perf_counter() - started))
+        code = json.loads(answer.body)["error"]["code"]
+        if "retry-after" not in answer.headers or code not in ("server_is_overloaded", "rate_limit_exceeded"):
+            self.wrong.append(f"refused with {answer.status} {code} {answer.headers}")
+        return min(LONGEST_WAIT_S, float(answer.headers.get("retry-after", 1))) * random.uniform(0.5, 1)
+
+
+@cache
+def expected(text: str) -> bytes:
+    return pcm16(tone(text))
+
+
+async def forever(client) -> None:
+    """Repeats a visit, whatever the server does with the connection. Clients do not all come at once."""
+    await asyncio.sleep(random.uniform(0, ARRIVAL_S))
+    while True:
+        try:
+            await client()
+        except (OSError, asyncio.IncompleteReadError, websockets.WebSocketException):
+            await asyncio.sleep(random.uniform(0, 0.2))
+
+
+async def speaking(port: int, name: str, kind: str, results: Results) -> None:
+    """Reads an answer as fast as it comes, or as a slow reader."""
+    is_slow, text = kind == "slow", "a" * random.choice((9, 19, 29, 39)) + "."
+    async with Connection(port, key_of(name), is_slow) as connection:
+        started = time.perf_counter()
+        answer = await connection.ask({"model": "tone", "input": text, "response_format": "pcm"})
+        if answer.status in REFUSED:
+            await connection.read(answer)
+            wait = results.refusal(answer, started)
+        elif is_slow:
+            wait = await _read_slowly(connection, answer)
+        else:
+            await connection.read_piece(answer)
+            results.first_sound_ms.append(1000 * (time.perf_counter() - started))
+            wait = await connection.read(answer) or 0.0
+    if answer.status == 200:
+        results.served[kind] += 1
+        results.frames[name] += len(text)
+        if answer.body != expected(text) or not answer.is_whole:
+            results.wrong.append(f"{kind}: {len(answer.body)} of {len(expected(text))} bytes")
+    elif answer.status not in REFUSED:
+        results.wrong.append(f"{kind}: status {answer.status}")
+    await asyncio.sleep(wait)
+
+
+async def _read_slowly(connection: Connection, answer: Answer) -> float:
+    due, is_open = 0, True
+    while is_open:
+        is_open = await connection.read_piece(answer)
+        while due < len(answer.body):
+            due += SLOW_BYTES
+            await asyncio.sleep(SLOW_S)
+    return 0.0
+
+
+async def leaving(port: int, results: Results) -> None:
+    """Closes the connection while it waits, or after some pieces."""
+    async with Connection(port, key_of("leaving")) as connection:
+        body = {"model": "tone", "input": "a" * 200, "response_format": random.choice(("pcm", "mp3", "flac"))}
+        try:
+            answer = await asyncio.wait_for(connection.ask(body), random.uniform(0, 1))
+        except TimeoutError:
+            results.served["left before an answer"] += 1
+            return
+        if answer.status == 200:
+            for _ in range(random.randrange(5)):
+                await connection.read_piece(answer)
+            results.served["left during an answer"] += 1
+    await asyncio.sleep(random.uniform(0, 1))
+
+
+async def half_open(port: int, results: Results) -> None:
+    """Sends a part of a request, or reads nothing of the answer, until the server closes."""
+    async with Connection(port, key_of("half-open"), is_slow=True) as connection:
+        start = b"POST /v1/audio/speech HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 50\r\n"
+        connection.writer.write(start[: random.randrange(len(start))] if random.random() < 0.7 else start)
+        await connection.reader.read(2**16)
+        results.served["half-open"] += 1
+
+
+async def garbage(port: int, results: Results) -> None:
+    async with Connection(port, key_of("garbage")) as connection:
+        connection.writer.write(random.randbytes(random.randrange(1, 5000)) + b"\r\n\r\n")
+        answer = await connection.reader.read(2**16)
+        if answer and not answer.startswith(b"HTTP/1.1 4"):
+            results.wrong.append(f"garbage was answered {answer[:50]!r}")
+        results.served["garbage"] += 1
+    await asyncio.sleep(random.uniform(0, 0.5))
+
+
+async def listening(port: int, name: str, results: Results) -> None:
+    """Transcribes live audio at the pace of speech."""
+    headers = {"authorization": f"Bearer {key_of(name)}"}
+    url = f"ws://127.0.0.1:{port}/v1/realtime"
+    async with websockets.connect(url, additional_headers=headers) as socket:
+        await socket.recv()
+        await socket.send(json.dumps({"type": "session.update", "model": "loud"}))
+        for _ in range(5):
+            for value in WORDS:
+                block = base64.b64encode(np.full(BLOCK, 32767 * value, "<i2").tobytes()).decode()
+                await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": block}))
+                await asyncio.sleep(0.08)
+            await socket.send(json.dumps({"type": "input_audio_buffer.commit", "final": True}))
+            message: dict = {"type": ""}
+            while message["type"] not in ("transcription.done", "error"):
+                message = json.loads(await socket.recv())
+            results.served["utterance"] += 1
+            if message.get("text") != "one two three":
+                results.wrong.append(f"socket: {message}")

@@ -1,0 +1,110 @@
+"""Data of the training recipe: streams with their tokens, sounds with their phonemes, shards of espeak-ng."""
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from model.training.clips import Clip, Shard, read_shard, start_shard
+from model.training.codec_model import SUBFRAMES
+from model.training.espeak import LIBRARY, SAMPLE_RATE, Utterance
+from model.training.phonemes import phoneme_class
+from model.training.sound_batches import FRAME_SAMPLES, make_sounds, subframe_phonemes
+from model.training.speech_batches import IGNORED as UNCHOSEN
+from model.training.speech_batches import Spoken, make_sequences, reference_codes
+from model.training.streams import DELAYS, IGNORED, PHONEME_LAG, SCHEDULE, make_batch
+from model.training.tokens import Encoder
+
+BYTES = Encoder([bytes([byte]) for byte in range(256)])
+SECOND = SAMPLE_RATE
+
+
+def _clip() -> Clip:
+    """1 s: `k` from 0.1 s, a pause from 0.8 s. `Hi` ends at 0.4 s and `you.` at 0.8 s."""
+    samples = (8000 * np.sin(np.arange(SECOND) / 20)).astype(np.int16)
+    phonemes = (("k", SECOND // 10), ("_:", 8 * SECOND // 10))
+    return Clip(Utterance("Hi you.", samples, (4 * SECOND // 10, 8 * SECOND // 10), phonemes), 0, SECOND)
+
+
+def test_a_stream_emits_each_word_its_delay_after_the_word_ended():
+    batch = make_batch([_clip()], BYTES, "0", 12)
+    assert set(batch.delay.tolist()) <= set(DELAYS) and len(set(batch.delay.tolist())) > 1
+    rows = zip(batch.phonemes.tolist(), batch.targets.tolist(), batch.delay.tolist(), strict=True)
+    for phonemes, targets, delay in rows:
+        first = targets.index(SCHEDULE.word_id)
+        assert BYTES.decode(targets[first + 1 : first + 4]) == " Hi"
+        begun = 20 * phonemes.index(phoneme_class("k")) - 1000 * PHONEME_LAG  # ms of `k`, within a frame
+        ended = begun + 300
+        assert abs(first - delay - ended / 80) < 1 + 20 / 80, "in the token in which the word ends"
+        assert targets[: targets.count(IGNORED)] == [IGNORED] * targets.count(IGNORED)
+
+
+def test_equal_arguments_give_equal_streams():
+    first, again, other = (make_batch([_clip()], BYTES, seed, 2) for seed in ("1", "1", "2"))
+    assert all(torch.equal(*pair) for pair in zip(vars(first).values(), vars(again).values(), strict=True))
+    assert not torch.equal(first.samples, other.samples)
+
+
+def test_phonemes_stand_at_their_times():
+    found = subframe_phonemes(_clip(), 0, 60)  # 20 ms each
+    assert found == [0] * 5 + [phoneme_class("k")] * 35 + [0] * 20
+
+
+def test_sounds_are_full_of_sentences_with_a_phoneme_per_subframe():
+    batch = make_sounds([_clip()], "0", 3, 30)
+    assert batch.samples.shape == (3, 30 * FRAME_SAMPLES) and batch.phonemes.shape == (3, 30 * SUBFRAMES)
+    loud = batch.samples.reshape(3, -1, FRAME_SAMPLES // SUBFRAMES).abs().amax(-1) > 0.01
+    assert loud[batch.phonemes == phoneme_class("k")].all()
+
+
+def test_sentences_of_a_batch_are_padded_on_the_right_without_targets():
+    frames = [torch.randint(2, 20, (length, 3)) for length in (15, 20)]
+    spoken = [Spoken("Hi", voice, codes) for voice, codes in enumerate(frames)]
+    voices = reference_codes(spoken, 2, 12)
+    assert [len(voice) for voice in voices] == [13, 13] and voices[0][-1].tolist() == [1, 0, 0]
+    batch = make_sequences(spoken, voices, BYTES, "0", 8)
+    chosen = (batch.targets != UNCHOSEN).sum(1)
+    assert set(chosen.tolist()) == {16, 21}, "every frame and the end"
+    assert (batch.targets[chosen == 16][:, -5:] == UNCHOSEN).all()
+    assert not batch.is_code[chosen == 16][:, -5:].any()
+
+
+def _is_installed() -> bool:
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not _is_installed(), reason="libespeak-ng1 is not installed; only training needs it")
+def test_a_shard_depends_on_its_name_only():
+    started = [start_shard(Shard(index, clips=3)) for index in (4, 4, 5)]
+    first, again, other = map(read_shard, started)
+    for one, two in zip(first, again, strict=True):
+        assert one.utterance.text == two.utterance.text and one.utterance.words == two.utterance.words
+        assert np.array_equal(one.utterance.samples, two.utterance.samples)
+    assert first[0].utterance.text != other[0].utterance.text
+    for clip in first:
+        ends = clip.utterance.words
+        assert len(ends) == len(clip.utterance.text.split()) and list(ends) == sorted(ends)
+        assert ends[0] > 0 and ends[-1] <= len(clip.utterance.samples)
+
+
+def test_nothing_else_imports_the_recipe():
+    root = Path(__file__).parents[2]
+    for package in ("bundle", "model", "quantize", "export", "runtime", "voxport"):
+        for path in (root / package).rglob("*.py"):
+            if path.parent.name != "training":
+                assert "model.training" not in path.read_text(encoding="utf-8"), path
+
+
+@pytest.mark.parametrize("module", ["voxtral_tts", "voxtral_realtime", "clips"])
+def test_each_command_has_help(module):
+    command = [sys.executable, "-m", f"model.training.{module}", "--help"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "--seed" in found and (module == "clips" or found.count("--folder STATE") >= 3)

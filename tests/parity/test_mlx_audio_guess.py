@@ -1,0 +1,75 @@
+"""mlx-audio's own loader, with its guess of layouts, opens a converted Qwen3-TTS of more than 64 channels.
+
+The guess is wrong for the fewer channels of the golden checkpoints. MLX runs on the processor, in float32.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import torch
+from mlx_audio.tts.utils import load_model
+
+from export.__main__ import main as export
+from model.checkpoint import Checkpoint, materialize
+from model.families import open_family
+from model.qwen3_tts import sizes
+from model.qwen3_tts.codec import CodecDecoder
+from model.qwen3_tts.components import codec_contexts
+from model.qwen3_tts.speaker import SpeakerEncoder
+from model.synthetic.checkpoint import write_checkpoint
+
+BAR = 1e-4  # as in test_mlx_audio.py
+WIDTH, FRAMES = 72, 2
+pytestmark = pytest.mark.slow
+mx.set_default_device(mx.cpu)
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory) -> Path:
+    """A checkpoint of random weights whose convolutions over one column have `WIDTH` channels or more."""
+    tiny, folder = sizes.SIZES["tiny"], tmp_path_factory.mktemp("wide") / "published"
+    others = {"enc_attention_channels": WIDTH, "enc_se_channels": WIDTH}
+    size = replace(
+        tiny,
+        speaker={"enc_channels": [WIDTH] * 4 + [3 * WIDTH], **others},
+        decoder=tiny.decoder
+        | {
+            "decoder_dim": 4 * WIDTH,
+            "upsample_rates": [24, 20],
+            "codebook_dim": 2 * WIDTH,
+            "latent_dim": WIDTH,
+        },
+        encoder=tiny.encoder | {"num_key_value_heads": tiny.encoder["num_attention_heads"]},
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sizes.SIZES, "tiny", size)
+        write_checkpoint(folder, "tiny", key="qwen3_tts")
+    return folder
+
+
+def near(found: mx.array, expected: torch.Tensor) -> None:
+    values = np.array(found)
+    assert values.shape == expected.shape
+    assert np.abs(values - expected.numpy()).max() < BAR * max(1, float(expected.abs().max()))
+
+
+@torch.no_grad()
+def test_the_loader_of_mlx_audio_guesses_the_layout_of_a_wide_qwen3_tts(wide, tmp_path):
+    """The vector of a speaker and the audio of codes are ours."""
+    assert export(["convert", str(wide), str(tmp_path / "mlx"), "--to", "mlx", "--dtype", "f32"]) == 0
+    model, family = load_model(tmp_path / "mlx"), open_family("qwen3_tts")
+    config = family.load_config(wide)
+    root = family.build_root(config)
+    materialize(root, Checkpoint(family.format.weight_files(wide)), ("speech_tokenizer", "speaker_encoder"))
+    mel = torch.randn(1, 50, 128, generator=torch.Generator().manual_seed(0))
+    near(model.speaker_encoder(mx.array(mel.numpy())), SpeakerEncoder(root.speaker_encoder)(mel))
+    decoder = config.codec.decoder_config
+    codes = torch.arange(FRAMES * decoder.num_quantizers).reshape(1, FRAMES, -1) % decoder.codebook_size
+    shape = (1, decoder.sliding_window + FRAMES - 1, decoder.num_key_value_heads, decoder.head_dim)
+    states = [torch.ones(shape) for _ in range(2 * decoder.num_hidden_layers)]
+    states += [torch.ones(1, *size) for _, *size in codec_contexts(decoder)]
+    expected, *_ = CodecDecoder(root.speech_tokenizer.decoder, decoder)(codes, torch.tensor([0]), *states)
+    near(model.speech_tokenizer.decoder(mx.array(codes.mT.numpy()))[:, 0], expected)

@@ -1,0 +1,157 @@
+"""Measures the server with bundles that speak, and writes one JSON.
+
+    serve_figures.py BUNDLE [BUNDLE ...] -o docs/bench/serving/speech.json
+
+For 1, 2, 4 and 8 clients at a time: the time to the first sound, and frames of 80 ms per second. Then the
+time to a refusal while the queue is full. Each figure is the median of three runs.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import onnxruntime
+
+ROOT = Path(__file__).resolve().parents[1]
+CLIENTS, RUNS, REFUSALS = (1, 2, 4, 8), 3, 50
+SLOTS, WAITING = 8, 16
+TEXT = " ".join(f"Sentence number {index} is neither short nor long." for index in range(60))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bundles", nargs="+", type=Path)
+    parser.add_argument("--frames", type=int, default=200, help="frames of each answer (default: 200)")
+    parser.add_argument(
+        "--threads", type=int, default=os.cpu_count(), help="of the engine (default: all cores)"
+    )
+    parser.add_argument("-o", type=Path, required=True, help="JSON to write")
+    arguments = parser.parse_args()
+    load = round(os.getloadavg()[0], 1)  # of other work on the machine
+    bundles = {
+        bundle.name: measure(bundle, arguments.frames, arguments.threads) for bundle in arguments.bundles
+    }
+    conditions = {
+        "processor": processor(),
+        "threads": arguments.threads,
+        "python": platform.python_version(),
+        "onnxruntime": onnxruntime.__version__,
+        "frames": arguments.frames,
+        "runs": RUNS,
+        "load_average_before": load,
+    }
+    arguments.o.parent.mkdir(parents=True, exist_ok=True)
+    arguments.o.write_text(json.dumps({"conditions": conditions, "bundles": bundles}, indent=1) + "\n")
+
+
+def measure(bundle: Path, frames: int, threads: int) -> dict[str, Any]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = ["--port", str(port), "--slots", str(SLOTS), "--waiting", str(WAITING), "--queue-s", "600"]
+    command = [sys.executable, "-m", "runtime", "serve", "--bundle", str(bundle), *options]
+    server = subprocess.Popen([*command, "--threads", str(threads), "-q"], cwd=ROOT)
+    try:
+        return asyncio.run(figures(f"http://127.0.0.1:{port}", bundle.name, frames))
+    finally:
+        server.kill()
+        server.wait()
+
+
+async def figures(url: str, model: str, frames: int) -> dict[str, Any]:
+    async with httpx2.AsyncClient(
+        base_url=url, timeout=600, limits=httpx2.Limits(max_connections=None)
+    ) as client:
+        slots = await wait_until_ready(client, model)
+        body = {"model": model, "input": TEXT, "response_format": "pcm", "max_frames": frames}
+        voices = (await client.get("/v1/audio/voices")).json()["voices"]
+        if voices:
+            body["voice"] = voices[0]["id"]
+        await speak(client, body)  # opens the graphs, and stores the rows of the voice
+        found: dict[str, Any] = {"slots": slots, "clients": {}}
+        for count in CLIENTS:
+            runs = [await together(client, body, count) for _ in range(RUNS)]
+            found["clients"][count] = {
+                name: round(statistics.median(run[name] for run in runs), 3) for name in runs[0]
+            }
+        found["refusal_ms"] = await refusals(client, body, slots)
+    return found
+
+
+async def wait_until_ready(client: httpx2.AsyncClient, model: str) -> int:
+    """Returns the number of slots."""
+    end = time.monotonic() + 120
+    while True:
+        try:
+            if (await client.get("/readyz")).status_code == 200:
+                break
+        except httpx2.TransportError:
+            assert time.monotonic() < end, "the server does not start"
+        await asyncio.sleep(0.1)
+    return int(await metric(client, "voxport_slots", model))
+
+
+async def metric(client: httpx2.AsyncClient, name: str, model: str) -> float:
+    lines = (await client.get("/metrics")).text.splitlines()
+    (line,) = [line for line in lines if line.startswith(f'{name}{{bundle="{model}"}}')]
+    return float(line.rpartition(" ")[2])
+
+
+async def speak(client: httpx2.AsyncClient, body: dict[str, Any]) -> float:
+    """When the first samples came."""
+    first = 0.0
+    async with client.stream("POST", "/v1/audio/speech", json=body) as response:
+        assert response.status_code == 200, (await response.aread())[:300]
+        async for _ in response.aiter_raw():
+            first = first or time.perf_counter()
+    return first
+
+
+async def together(client: httpx2.AsyncClient, body: dict[str, Any], count: int) -> dict[str, float]:
+    before = await metric(client, "voxport_frames_total", body["model"])
+    started = time.perf_counter()
+    bodies = [{**body, "seed": seed} for seed in range(count)]
+    first = [at - started for at in await asyncio.gather(*(speak(client, each) for each in bodies))]
+    elapsed = time.perf_counter() - started
+    frames = await metric(client, "voxport_frames_total", body["model"]) - before
+    return {
+        "first_sound_s": statistics.median(first),
+        "last_first_sound_s": max(first),
+        "frames_per_s": frames / elapsed,
+    }
+
+
+async def refusals(client: httpx2.AsyncClient, body: dict[str, Any], slots: int) -> dict[str, float]:
+    """Milliseconds of a refusal while all slots and all places of the queue are taken."""
+    body = {**body, "max_frames": 100_000}
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(speak(client, body)) for _ in range(slots + WAITING)]
+        await asyncio.sleep(1)
+        times = []
+        for _ in range(REFUSALS):
+            started = time.perf_counter()
+            answer = await client.post("/v1/audio/speech", json=body)
+            times.append(1000 * (time.perf_counter() - started))
+            assert answer.status_code == 503 and "retry-after" in answer.headers, answer.status_code
+        for task in tasks:
+            task.cancel()
+    return {"median": round(statistics.median(times), 1), "max": round(max(times), 1)}
+
+
+def processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return f"{name}, {os.cpu_count()} cores"
+
+
+if __name__ == "__main__":
+    main()
