@@ -273,6 +273,7 @@ def test_voxport_has_every_command():
         "convert",
         "voices",
         "serve",
+        "triton",
         "info",
         "bench",
         "trace",

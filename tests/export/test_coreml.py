@@ -198,21 +198,18 @@ def test_the_skipped_passes_would_change_nothing(key, name, recipe, tmp_path, mo
         resolve(Source(embedded_default(key)), ExportRequest(quant=recipe)), "BHSD", "float16"
     ).graph(name)
     step = replace(graph, components=graph.components[-1:])
-    every = ct.PassPipeline()
-    left_out = set() if all(state.cache for state in step.first.signature.states) else STATE_PASSES
-    every.remove_passes({f"common::{name}" for name in {"divide_to_multiply"} | left_out})
-    convert, other, path = ct.convert, tmp_path / "every", tmp_path / "part.mlpackage"
-    other.mkdir()
-
-    def twice(program, **options):
-        convert(program, **options)
-        convert(program, **options | {"pass_pipeline": every, "package_dir": str(path)})
-
-    monkeypatch.setattr("export.targets.coreml.lowering.ct.convert", twice)
     lower({name: step}, tmp_path)
-    merge({step.first.name: path}, step.first.name, other / f"{name}.mlpackage")
-    normalise(other / f"{name}.mlpackage")
-    assert contents(tmp_path / f"{name}.mlpackage") == contents(other / f"{name}.mlpackage")
+
+    def every(component):
+        pipeline = ct.PassPipeline()
+        left_out = set() if all(state.cache for state in component.signature.states) else STATE_PASSES
+        pipeline.remove_passes({f"common::{name}" for name in {"divide_to_multiply"} | left_out})
+        return pipeline
+
+    monkeypatch.setattr("export.targets.coreml.lowering.pass_pipeline", every)
+    (tmp_path / "every").mkdir()
+    lower({name: step}, tmp_path / "every")
+    assert contents(tmp_path / f"{name}.mlpackage") == contents(tmp_path / "every" / f"{name}.mlpackage")
 
 
 def test_no_call_widens_a_compressed_weight(realtime_bundles):
