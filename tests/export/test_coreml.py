@@ -20,7 +20,7 @@ from export.resolve import Source, resolve
 from export.targets.base import Graph
 from export.targets.coreml.kernels import OneHotAttention, lower_linear, rms_norm
 from export.targets.coreml.lowering import STATE_PASSES
-from export.targets.coreml.package import MODEL, WEIGHTS, blob_values, merge, normalise
+from export.targets.coreml.package import MODEL, WEIGHTS, blob_values, merge
 from export.targets.coreml.read_back import check_package
 from export.targets.coreml.target import CoreMLTarget
 from model.layers.attention import KVCache, Projected, ReferenceAttention
