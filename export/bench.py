@@ -6,7 +6,6 @@ from torch import nn
 
 from bundle.spec import LayoutName, Signature
 from export.estimate import graph_weights
-from export.job import eager_job
 from export.resolve import Resolved
 from export.verify.eager import EagerEngine
 from model.checkpoint import materialize
@@ -21,26 +20,26 @@ LAYOUT: LayoutName = "BSHD"
 
 def bench_eager(resolved: Resolved, beside: Figures) -> Figures:
     """The measurement `beside` of a bundle, repeated with the model in bfloat16: 2 bytes per weight."""
-    job, weights = eager_job(resolved), graph_weights(resolved, float_bytes=2)
-    family = open_family(job.family)
-    constants, threads = family.parse_constants(job), beside["machine"]["threads"]
+    source, weights = resolved.source, graph_weights(resolved, float_bytes=2)
+    family, constants = open_family(source.family.name), resolved.runtime_constants
+    threads = beside["machine"]["threads"]
     voice = np.random.default_rng(0).standard_normal((beside["voice_rows"], constants.dim), dtype=np.float32)
     torch.set_num_threads(threads)
     target = BenchTarget(
         family,
         lambda: BFloat16Engine(resolved),
         constants,
-        job.cache_length,
+        resolved.cache_length,
         {component: int(weights[graph].read) for component, graph in resolved.graph_of.items()},
         BenchSettings(voice, beside["prompt_tokens"]),
     )
     return {
         "bundle": {
-            "name": job.source.name,
-            "family": job.family,
-            "target": job.target,
+            "name": source.folder.resolve().name,
+            "family": family.name,
+            "target": "eager",
             "recipe": "bfloat16",
-            "bytes": resolved.source.checkpoint.size,
+            "bytes": source.checkpoint.size,
         },
         "machine": describe_machine(threads, "torch"),
         **measure(target, threads, beside["frame"]["frames"]),

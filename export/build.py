@@ -26,7 +26,7 @@ from bundle.progress import Progress, advance
 from export.bundle_readme import bundle_readme
 from export.job import graph_key
 from export.memory import check_memory, free_memory, peak_memory, rare_collections
-from export.model import Model
+from export.model import Export
 from export.model_card import model_card
 from export.naming import differences
 from export.resolve import Resolved, Source
@@ -42,7 +42,11 @@ from runtime.families import open_family, read_constants
 log = logging.getLogger(__name__)
 README = "README.md"
 MAX_DIFFERENCES = 4  # in one line
-NOT_ARTIFACTS = (MANIFEST, REPORT, RECORD)  # files about the bundle
+NOT_ARTIFACTS = (
+    MANIFEST,
+    REPORT,
+    RECORD,
+)  # files about the bundle; RECORD is what an interrupted export leaves
 
 
 @dataclass(frozen=True)
@@ -75,12 +79,12 @@ def build(resolved: Resolved, job: ExportJob, target: Target, output: Output) ->
     check_memory(output.memory, f"{job.source.name} for {job.target}", output.verify)
     checks = count_steps(resolved, target, DEFAULTS) if output.verify else 0
     with staging(output.folder) as folder, Progress(len(job.recipes) + checks, "steps"):
-        model = Model(resolved, target.layout, job.compute_precision)
+        export = Export(resolved, target, job)
         log.info("%s: lowering to %s", job.source.name, job.target)
-        finished, checked = _lower(resolved, target, model, job, folder, output)
-        manifest = _write_bundle(source, target, job, finished, folder)
+        finished, checked = _lower(export, folder, output)
+        manifest = _write_bundle(export, finished, folder)
         if output.verify:
-            _verify(resolved, target, model, manifest, folder, checked, output.page)
+            _verify(export, manifest, folder, checked, output.page)
         (folder / RECORD).unlink()
     return True
 
@@ -91,19 +95,18 @@ def _check_tokenizer(source: Source) -> None:
         open_family(source.family.name).open_tokenizer(paths)
 
 
-def _lower(
-    resolved: Resolved, target: Target, model: Model, job: ExportJob, folder: Path, output: Output
-) -> tuple[dict[str, FinishedGraph], list[Result]]:
+def _lower(export: Export, folder: Path, output: Output) -> tuple[dict[str, FinishedGraph], list[Result]]:
     """The artifact of every graph, reused from an earlier run, and the results of checking each one.
 
     Raises VerificationError at the first graph that does not match eager, unless the export is to keep going.
     """
+    job, model = export.job, export.model  # `cache.make` calls `_lower_graph` with the staging folder
     cache, finished, checked = ResumeCache(folder), {}, []
     for name in job.recipes:
         key = graph_key(job, name)
         advance(0, f"{job.target}: {name}")
         found = cache.find(name, key)
-        finished[name] = found or cache.make(name, key, partial(_lower_graph, target, model, name))
+        finished[name] = found or cache.make(name, key, partial(_lower_graph, export, name))
         free_memory()
         advance(1)
         source = "reused from an earlier export" if found else f"{peak_memory():.1f} GB of memory at the peak"
@@ -111,43 +114,38 @@ def _lower(
         if not output.verify:
             model.release(name)
             continue
-        checked += _check_graph(resolved, target, model, job, name, finished[name], folder)
-        model.pack(name)
+        checked += _check_graph(export, name, finished[name], folder)
+        model.pack(name)  # `_verify` needs the module again
         free_memory()
         if not output.keep_going:
             _raise_failures(job, VerificationResult.of(checked), folder)
     return finished, checked
 
 
-def _check_graph(
-    resolved: Resolved,
-    target: Target,
-    model: Model,
-    job: ExportJob,
-    name: str,
-    graph: FinishedGraph,
-    folder: Path,
-) -> list[Result]:
-    """Checks a graph as a bundle of its own, so that a wrong one fails before the next one is lowered."""
-    own = tuple(entry for entry in job.components if entry.graph == name)
+def _check_graph(export: Export, name: str, graph: FinishedGraph, folder: Path) -> list[Result]:
+    """Checks a graph as a bundle of its own, so that a wrong one fails before the next one is lowered.
+
+    `_write_bundle` replaces the manifest that this writes.
+    """
+    own = tuple(entry for entry in export.job.components if entry.graph == name)
     part = Manifest(
-        job=job.model_copy(update={"components": own}),
+        job=export.job.model_copy(update={"components": own}),
         files=graph.files,
         tokenizer=(),
         voices={},
         weight_errors={},
     )
     _write_manifest(folder, part)
-    return verify_graph(Bundle(folder), resolved, target, model, name)
+    return verify_graph(Bundle(folder), export, name)
 
 
-def _lower_graph(target: Target, model: Model, name: str, folder: Path) -> WeightError | None:
-    graph = model.graph(name)
+def _lower_graph(export: Export, name: str, folder: Path) -> WeightError | None:
+    target, graph = export.target, export.model.graph(name)
     check_signatures(graph, target.layout, target.linear_kernel)
     free_memory()
     with rare_collections():
         target.lower(graph, folder)
-    return model.weight_errors.get(name)
+    return export.model.weight_errors.get(name)
 
 
 def _progress(graph: FinishedGraph) -> str:
@@ -156,25 +154,24 @@ def _progress(graph: FinishedGraph) -> str:
     return f"{size}, weight error {error.searched:.3%} (min-max: {error.min_max:.3%})" if error else size
 
 
-def _write_bundle(
-    source: Source, target: Target, job: ExportJob, finished: dict[str, FinishedGraph], folder: Path
-) -> Manifest:
+def _write_bundle(export: Export, finished: dict[str, FinishedGraph], folder: Path) -> Manifest:
     """Writes everything but the artifacts; the manifest says `unverified`."""
+    source = export.resolved.source
     manifest = Manifest(
-        job=job,
+        job=export.job,
         files={},
         tokenizer=source.tokenizer_files,
         voices=_write_tokenizer_and_voices(source, folder),
         weight_errors={name: graph.weight_error for name, graph in finished.items() if graph.weight_error},
     )
     files = {name: file_entry(folder / name) for name in _artifact_names(folder)}
-    return _write_texts(source, target, manifest.model_copy(update={"files": files}), folder)
+    return _write_texts(export, manifest.model_copy(update={"files": files}), folder)
 
 
-def _write_texts(source: Source, target: Target, manifest: Manifest, folder: Path) -> Manifest:
+def _write_texts(export: Export, manifest: Manifest, folder: Path) -> Manifest:
     """Writes the README and the manifest, which has the hash of the README. Returns that manifest."""
-    job = manifest.job
-    body = bundle_readme(manifest, source.family.calls(job.constants, job.options), target)
+    job, source = export.job, export.resolved.source
+    body = bundle_readme(manifest, source.family.calls(job.constants, job.options), export.target)
     (folder / README).write_text(model_card(manifest, source) + body, encoding="utf-8")
     files = {**manifest.files, README: file_entry(folder / README)}
     manifest = manifest.model_copy(update={"files": dict(sorted(files.items()))})
@@ -183,27 +180,21 @@ def _write_texts(source: Source, target: Target, manifest: Manifest, folder: Pat
 
 
 def _verify(
-    resolved: Resolved,
-    target: Target,
-    model: Model,
-    manifest: Manifest,
-    folder: Path,
-    checked: Sequence[Result],
-    page: Path | None,
+    export: Export, manifest: Manifest, folder: Path, checked: Sequence[Result], page: Path | None
 ) -> None:
     """Writes the result into the manifest and the README.
 
     Raises VerificationError, after the report was written.
     """
     log.info("%s: verifying", manifest.job.source.name)
-    result = verify(Bundle(folder), resolved, target, DEFAULTS, model, checked)
+    result = verify(Bundle(folder), export, DEFAULTS, checked)
     if page:
         from export.report.page import write_page  # matplotlib takes a second
 
-        write_page(page, Bundle(folder), result, model.layer_errors)
+        write_page(page, Bundle(folder), result, export.model.layer_errors)
     _raise_failures(manifest.job, result, folder)
-    verified = {"verification": result.stored(), "executed_by": target.runners[0]}
-    _write_texts(resolved.source, target, manifest.model_copy(update=verified), folder)
+    verified = {"verification": result.stored(), "executed_by": export.target.runners[0]}
+    _write_texts(export, manifest.model_copy(update=verified), folder)
 
 
 def _raise_failures(job: ExportJob, result: VerificationResult, folder: Path) -> None:
@@ -222,9 +213,9 @@ def _raise_failures(job: ExportJob, result: VerificationResult, folder: Path) ->
 
 
 def _is_current(folder: Path, job: ExportJob, verified: bool) -> bool:
-    """Whether the folder holds the bundle of this job, checked file by file, however its request is spelled.
+    """Whether the folder holds the bundle of this job, checked file by file.
 
-    Raises UsageError if the folder holds anything else.
+    The wording of the request is ignored.     Raises UsageError if the folder holds anything else.
     """
     try:
         found = read_manifest(folder)

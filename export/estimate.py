@@ -83,7 +83,7 @@ def _graph_weights(resolved: Resolved, graph: str, float_bytes: int) -> GraphWei
     return found
 
 
-def estimate(resolved: Resolved, target: Target, verifies: bool = True) -> dict[str, Any]:
+def estimate(resolved: Resolved, target: Target, verifies: bool) -> dict[str, Any]:
     """Weights and bytes of each graph; disk and peak memory in bytes, time in seconds. `verifies` includes
     verification.
 

@@ -49,25 +49,6 @@ def make_job(resolved: Resolved, target: Target, name: str) -> ExportJob:
     )
 
 
-def eager_job(resolved: Resolved) -> ExportJob:
-    """The job of the model in eager PyTorch: options and constants, no artifacts."""
-    source = resolved.source
-    return ExportJob(
-        family=source.family.name,
-        source=SourceEntry(name=source.folder.resolve().name, files={}),
-        request=resolved.request,
-        target="eager",
-        compute_precision="float32",
-        options=resolved.options.model_dump(),
-        constants=resolved.constants,
-        recipes={},
-        cache_length=resolved.cache_length,
-        components=(),
-        licence=source.licence,
-        tools={},
-    )
-
-
 def _entry(target: Target, component: Component, recipe: str, weights: GraphWeights) -> ComponentEntry:
     where = target.entry_point(component)
     return ComponentEntry(

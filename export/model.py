@@ -2,17 +2,20 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import nn
 
 from bundle.errors import ExportError
-from bundle.manifest import Precision, WeightError
+from bundle.manifest import ExportJob, Precision, WeightError
 from bundle.spec import LayoutName
 from export.resolve import Resolved
-from export.targets.base import Graph
+from export.targets.base import Graph, Target
 from model.checkpoint import materialize
-from quantize.modules import Quantizer, pack_modules
+from quantize.modules import pack_modules
+from quantize.quantizer import Quantizer
 
 
 @contextmanager
@@ -78,6 +81,20 @@ class Model:
     def module(self, component: str) -> nn.Module:
         """The module of the graph of a component, with its weights."""
         return self.graph(self._resolved.graph_of[component]).module
+
+
+@dataclass(frozen=True)
+class Export:
+    """What one bundle is made from, and verified against."""
+
+    resolved: Resolved
+    target: Target
+    job: ExportJob
+
+    @cached_property
+    def model(self) -> Model:
+        """The quantised model, which keeps its loaded graphs."""
+        return Model(self.resolved, self.target.layout, self.job.compute_precision)
 
 
 def _check_loaded(graph: str, module: nn.Module) -> None:

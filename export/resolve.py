@@ -11,6 +11,7 @@ import torch
 from pydantic import BaseModel, ValidationError
 from torch import nn
 
+import runtime.families
 from bundle.errors import CheckpointError, RecipeError, UsageError
 from bundle.manifest import ExportRequest, FileEntry, file_entry, first_fault
 from bundle.spec import LayoutName
@@ -109,6 +110,12 @@ class Resolved:
     def constants(self) -> dict[str, Any]:  # Any: JSON values, which the family defines
         """What a runner needs besides names and shapes."""
         return self.source.family.constants(self.source.config, self.options)
+
+    @cached_property
+    def runtime_constants(self) -> Any:  # Any: the type is that of the family
+        """The constants as the runtime reads them from a bundle."""
+        family = runtime.families.open_family(self.source.family.name)
+        return family.parse_constants(self.constants, self.options.model_dump())
 
     @cached_property
     def graph_of(self) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """`CheckpointFormat`: which files a published checkpoint has. A hook of the family; imports no torch.
 
-`MistralFormat` has `params.json`, `consolidated.safetensors` and `tekken.json` in one folder. An index
-may split the weights into shards.
+An index may split the weights of a checkpoint into shards.
 """
 
 from __future__ import annotations
@@ -18,11 +17,8 @@ from model.download import unfinished
 if TYPE_CHECKING:
     import torch
 
-PARAMS = "params.json"
-WEIGHTS = "consolidated.safetensors"
 INDEX_SUFFIX = ".index.json"  # behind the name of a weight file that is split; names its shards
 RANDOM_WEIGHTS = "random_weights"  # key of the metadata in weight files that voxport wrote
-TOKENIZER = "tekken.json"
 
 
 @dataclass(frozen=True)
@@ -104,34 +100,6 @@ class CheckpointFormat(ABC):
         others = self.tokenizer_files(folder) + self.voice_files(folder)
         names = self.config_files(folder) + weights + others
         return [name for name in dict.fromkeys(names) if (folder / name).is_file()]
-
-
-class MistralFormat(CheckpointFormat):
-    """A checkpoint is recognised by `section` of `multimodal` in params.json."""
-
-    has_tokenizer = True
-
-    def __init__(self, section: str):
-        self._section = section
-        self.marker = f"{PARAMS} with multimodal.{section}"
-
-    def detect(self, folder: Path) -> bool:
-        from model.config import read_params
-
-        if not (folder / PARAMS).is_file():
-            return False
-        params = read_params(folder)
-        multimodal = params.get("multimodal") if isinstance(params, dict) else None
-        return isinstance(multimodal, dict) and self._section in multimodal
-
-    def config_files(self, folder: Path) -> list[str]:
-        return [PARAMS]
-
-    def single_files(self, folder: Path) -> list[WeightFile]:
-        return [WeightFile(folder / WEIGHTS)]
-
-    def tokenizer_files(self, folder: Path) -> list[str]:
-        return [TOKENIZER] if (folder / TOKENIZER).is_file() else []
 
 
 def not_json(path: Path) -> str | None:

@@ -1,15 +1,11 @@
-"""Shared by the configurations of all families: bounds, the shape of a stack, reading of `params.json`."""
+"""Shared by the configurations of all families: bounds, the shape of a stack, checks of parsed JSON."""
 
-import json
-from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from bundle.errors import CheckpointNotFound, ConfigError
-from model.checkpoint_format import PARAMS
-from model.download import unfinished
+from bundle.errors import ConfigError
 
 # Bounds far above any model, so that no number makes building its shapes endless.
 Size = Annotated[int, Field(gt=0, le=1 << 20)]
@@ -26,7 +22,7 @@ def require(holds: bool, message: str) -> None:
 
 
 class Section(BaseModel):
-    """Part of `params.json`. Immutable; keys that inference does not need are ignored."""
+    """Part of a configuration file. Immutable; keys that inference does not need are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -55,10 +51,11 @@ class TransformerArgs(BlockArgs):
         return self
 
 
-def parse_params(kind: type[Config], params: Any, source: str = PARAMS) -> Config:
+def parse_params(kind: type[Config], params: Any, source: str) -> Config:
     """Validates parsed JSON of any content.
 
-    Raises ConfigError with the key, the value found and what was expected, for each fault.
+    `source` names the file in errors. Raises ConfigError with the key, the value found and what was expected,
+    for each fault.
     """
     try:
         return kind.model_validate(params)
@@ -71,21 +68,6 @@ def _fault(error: ErrorDetails) -> str:
     key = ".".join(str(part) for part in error["loc"]) or "top level"
     found = "" if error["type"] in ("missing", "value_error") else f", found {str(error['input'])[:60]!r}"
     return f"{key}: {error['msg'].removeprefix('Value error, ')}{found}; give a checkpoint as published"
-
-
-def read_params(checkpoint: Path) -> Any:
-    """The parsed content of `checkpoint/params.json`. Raises CheckpointNotFound or ConfigError."""
-    path = checkpoint / PARAMS
-    if not path.is_file():
-        raise CheckpointNotFound(
-            f"{checkpoint} is no checkpoint: it has no {PARAMS}; give a folder as published"
-        )
-    if reason := unfinished(path):
-        raise ConfigError(f"{path}: {reason}")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:  # a number of 5000 digits is a bare ValueError
-        raise ConfigError(f"{path}: not readable as JSON: {error}") from None
 
 
 def values_of(section: Section, *keys: str) -> str:

@@ -17,6 +17,7 @@ from bundle.spec import LayoutName
 from model.checkpoint import Checkpoint, Shapes, expected_tensors
 from model.checkpoint_format import CheckpointFormat
 from model.component import Component
+from model.layout_tags import check_layout_tags
 from model.mlx import CONFIG as MLX_CONFIG
 from model.mlx import MLX_WEIGHTS, NO_MLX, MlxModel, read_mlx_config
 
@@ -158,6 +159,8 @@ class Family:
         weights_of_graph: module paths in the holder that each graph needs.
         unused: prefixes of tensor names that a checkpoint may have and no graph needs, with what would use
             them.
+        all_weights(config): the holder with the unused tensors of known shapes, which conversions need for
+            their layouts; None where `weights` has all.
         high_precision: patterns of module paths that are kept as floats unless a rule says otherwise.
         eight_bits: graphs whose weights have at least 8 bits unless `quant_for` says otherwise.
         exceeds_half: graphs with values that half precision may not hold. Targets compute them in float32.
@@ -203,6 +206,7 @@ class Family:
     releases: tuple[Release, ...] = ()
     variant: Callable[[Config], str] = lambda config: ""
     unused: dict[str, str] = field(default_factory=dict)
+    all_weights: Callable[[Config], nn.Module] | None = None
     high_precision: tuple[str, ...] = ()
     eight_bits: tuple[str, ...] = ()
     exceeds_half: tuple[str, ...] = ()
@@ -214,17 +218,30 @@ class Family:
         with torch.device("meta"):
             return self.weights(config).requires_grad_(False)
 
+    def build_all(self, config: Config) -> nn.Module:
+        """As `build_root`, with the unused tensors of known shapes."""
+        with torch.device("meta"):
+            return (self.all_weights or self.weights)(config).requires_grad_(False)
+
     def open_root(self, config: Config, checkpoint: Checkpoint) -> nn.Module:
         """The holder for a checkpoint, with every tensor checked and none loaded. Raises CheckpointError."""
         root = self.build_root(config)
         checkpoint.check(expected_tensors(root), tuple(self.unused))
+        check_layout_tags(root, checkpoint, self.mlx)
         return root
 
     def config_of(self, folder: Path) -> Config:
         """The configuration of a published folder, or of a folder of mlx-audio. Raises CheckpointError."""
         name = self.mlx.published_config
         if name and not (folder / name).is_file() and (content := read_mlx_config(folder)):
-            return self.parse_config(self.mlx.restored(content), str(folder / MLX_CONFIG))
+            path = folder / MLX_CONFIG
+            for section in self.mlx.sections:
+                if not isinstance(found := content.get(section, {}), dict):
+                    raise CheckpointError(
+                        f"{path}: {section}: holds a {type(found).__name__}, expected an object; "
+                        "convert the model again"
+                    )
+            return self.parse_config(self.mlx.restored(content), str(path))
         return self.load_config(folder)
 
     def unused_tensors(self, checkpoint: Checkpoint, config: Config) -> dict[str, tuple[str, ...]]:

@@ -12,6 +12,7 @@ from model.checkpoint import Checkpoint, Shapes, expected_tensors
 from model.download import partial_downloads
 from model.families import family_of, open_family
 from model.family import Config, Family
+from model.layout_tags import check_layout_tags
 from model.mlx import QUANTIZATION, read_mlx_config
 from model.stored_weights import BIASES, BYTES, SCALES, WEIGHT, StoredWeights, is_mlx_folder
 
@@ -140,9 +141,11 @@ def _open(family: Family, folder: Path, problems: list[str]) -> Checkpoint | Non
 
 
 def _weights(family: Family, config: Config, checkpoint: Checkpoint, problems: list[str]) -> dict[str, Any]:
-    shapes = expected_tensors(family.build_root(config))
+    root = family.build_root(config)
+    shapes = expected_tensors(root)
     with _collected(problems):
         checkpoint.check(shapes, tuple(family.unused))
+        check_layout_tags(root, checkpoint, family.mlx)
     present = checkpoint.names & shapes.keys()
     return {
         "tensors": len(shapes),

@@ -37,6 +37,7 @@ class MlxModel:
     copied: names of files that both folders have.
     published_config: name of the published configuration that a folder of mlx-audio need not have, and
         `restored(content)`, which makes it from the content of `config.json`.
+    sections: keys of `config.json` that hold an object, where they are there. `restored` relies on it.
     """
 
     model_type: str
@@ -48,6 +49,7 @@ class MlxModel:
     copied: tuple[str, ...] = ()
     published_config: str | None = None
     restored: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    sections: tuple[str, ...] = ()
 
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], str, re.Pattern[str], str]]:

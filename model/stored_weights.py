@@ -4,6 +4,7 @@ Each tensor is found under its published or its mlx-audio name, and its own layo
 """
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +14,10 @@ from bundle.errors import CheckpointError
 from model.checkpoint import DTYPES, Checkpoint, Shapes
 from model.checkpoint_format import WeightFile, weight_paths
 from model.family import Config, Family
+from model.layout_tags import tagged_layout
 from model.layouts import (
     COMPUTED,
     LAYOUT_KEY,
-    LAYOUT_TAGS,
     MLX_AUDIO,
     Layout,
     Stored,
@@ -24,14 +25,11 @@ from model.layouts import (
     stored_tensors,
 )
 from model.mlx_config import config_faults
+from model.mlx_integers import BITS, GROUPS, WORD, dequantized
 from model.weight_norms import Pair, folded_names
 
 PACKED = "U32"  # dtype of integers that MLX packs
 BYTES = {"BF16": 2, "F16": 2, "F32": 4, PACKED: 4}  # of a value in a file
-WORD = 32  # bits
-CHUNK = 2**20  # words that are unpacked together
-GROUPS = (32, 64, 128)  # weights that share a scale, in MLX
-BITS = (2, 3, 4, 5, 6, 8)
 RECIPE_KEY = "voxport_recipe"  # of a weight file's metadata: the name of the recipe of its integers
 SCALES, BIASES, WEIGHT = ".scales", ".biases", ".weight"
 
@@ -65,13 +63,13 @@ class StoredWeights:
         self.folder, self.files = folder, weight_files(folder, family)
         self.is_mlx = is_mlx_folder(folder, family)
         self._checkpoint = Checkpoint(self.files)
-        root = family.build_root(config)
+        root = family.build_all(config)
         self._mlx, self._recurrent = mlx, recurrent_names(root)
         self.is_random = self._checkpoint.is_random
         names, faults = self._published_names()
         self.tensors: dict[str, Found] = {}
         self.computed: tuple[str, ...] = ()
-        self.expected = stored_tensors(root)
+        self.expected = _expected(family, config, names)
         self.pairs, self.folded = folded_names(self.expected), dict[str, Pair]()
         faults += self._folded(names)
         faults += self._find(names, self._in_files(), tuple(family.unused))
@@ -121,12 +119,22 @@ class StoredWeights:
                 )
                 continue
             try:
-                shape = self._checkpoint.shape(stored_name)
-                self.tensors[name] = self._found(stored_name, expected.get(name, Stored(shape)))
+                stored = expected.get(name) or self._undescribed(stored_name)
+                self.tensors[name] = self._found(stored_name, stored)
             except CheckpointError as error:
                 faults += error.faults
         self.computed = tuple(sorted(self.computed))
         return faults
+
+    def _undescribed(self, name: str) -> Stored:
+        """Of an unused tensor that the family does not describe. Raises CheckpointError on a kernel."""
+        shape = self._checkpoint.shape(name)
+        if len(shape) > 2:
+            raise CheckpointError(
+                f"{self._checkpoint.path(name)}: tensor {name}: shape {list(shape)} may be a kernel of "
+                "either layout, and the configuration does not describe it; leave it out, no graph needs it"
+            )
+        return Stored(shape)
 
     @property
     def _packed(self) -> dict[str, tuple[int, int]]:
@@ -175,16 +183,7 @@ class StoredWeights:
             )
         if dtype not in DTYPES:
             raise CheckpointError(f"{where}: dtype {dtype}, expected one of {', '.join(DTYPES)}")
-        layout = layouts[0]
-        if stored.is_ambiguous:
-            tag = checkpoint.metadata(name).get(LAYOUT_KEY)
-            if tag not in LAYOUT_TAGS:
-                raise CheckpointError(
-                    f"{where}: shape {list(shape)} fits the layouts of PyTorch and of MLX, and the file does "
-                    f"not say which it has; write {LAYOUT_KEY} pytorch, mlx or {MLX_AUDIO} into its metadata"
-                )
-            is_reordered = self._mlx.is_reordered(self._mlx.published(name))
-            layout = "mlx" if tag == "mlx" or (tag == MLX_AUDIO and is_reordered) else "pytorch"
+        layout = tagged_layout(checkpoint, name, self._mlx) if stored.is_ambiguous else layouts[0]
         return Found(name, shape, stored, layout, dtype)
 
     def _integers(self, name: str, stored: Stored, where: str) -> Found:
@@ -233,10 +232,13 @@ class StoredWeights:
             for name, found in self.tensors.items()
             if found.stored.order and not found.stored.has_one_form
         }
-        if not self.folded and all(is_reordered == is_mlx for is_reordered, is_mlx in orders):
-            return MLX_AUDIO
+        is_audio = not self.folded and all(is_reordered == is_mlx for is_reordered, is_mlx in orders)
         is_mlx = len(self.folded) == len(self.pairs) and all(is_mlx for _, is_mlx in orders)
-        return "mlx" if is_mlx else "mixed"
+        if is_audio and is_mlx:  # where the two store every kernel alike
+            names = {self._checkpoint.path(found.name): found.name for found in self.tensors.values()}
+            tags = {self._checkpoint.metadata(name).get(LAYOUT_KEY) for name in names.values()}
+            is_audio = tags != {"mlx"}
+        return MLX_AUDIO if is_audio else "mlx" if is_mlx else "mixed"
 
     @property
     def recipe(self) -> str | None:
@@ -279,33 +281,23 @@ class StoredWeights:
             return found.stored.converted(self.raw(found.name), found.layout, "pytorch")
         path = found.name.removesuffix(WEIGHT)
         words, scales, biases = (self.raw(path + end) for end in (WEIGHT, SCALES, BIASES))
-        values = scales.new_empty(len(words), words.shape[1] * 32 // found.bits)
-        step = max(1, CHUNK // words.shape[1])  # rows at a time: the parts of a large table take several GB
-        for start in range(0, len(words), step):
-            rows = slice(start, start + step)
-            grouped = unpack(words[rows], found.bits).unflatten(1, (scales.shape[1], -1)).to(scales.dtype)
-            values[rows] = (grouped * scales[rows, :, None] + biases[rows, :, None]).flatten(1)
-        return values
+        return dequantized(words, scales, biases, found.bits)
 
 
-def unpack(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """uint32 [N, W] as MLX packs them, the first integer in the lowest bits -> uint8 [N, W * 32 / bits].
-
-    An integer of 3, 5 or 6 bits may begin in one word and end in the next.
+def _expected(family: Family, config: Config, names: Collection[str]) -> dict[str, Stored]:
+    """The tensors that files with `names` must have: those of graphs, and of each prefix of unused ones those
+    that are described, if the files have any of them.
     """
-    step = max(1, CHUNK // words.shape[1])
-    return torch.cat([_unpack_rows(part.contiguous(), bits) for part in words.split(step)])
-
-
-def _unpack_rows(words: torch.Tensor, bits: int) -> torch.Tensor:
-    octets = words.view(torch.uint8)
-    if 8 % bits == 0:
-        parts = [octets >> place & ((1 << bits) - 1) for place in range(0, 8, bits)]
-        return torch.stack(parts, dim=-1).flatten(1)
-    places = (octets[..., None] >> torch.arange(8, dtype=torch.uint8)) & 1  # bits, the lowest first
-    weights = torch.tensor([1 << place for place in range(bits)], dtype=torch.uint8)
-    integers: torch.Tensor = (places.flatten(1).unflatten(1, (-1, bits)) * weights).sum(-1, dtype=torch.uint8)
-    return integers
+    described = stored_tensors(family.build_all(config))
+    needed = stored_tensors(family.build_root(config))
+    others = described.keys() - needed.keys()
+    found = tuple(
+        prefix
+        for prefix in family.unused
+        if any(name in others and name.startswith(prefix) for name in names)
+    )
+    added = {name: described[name] for name in others if found and name.startswith(found)}
+    return needed | added
 
 
 def is_mlx_folder(folder: Path, family: Family) -> bool:

@@ -7,23 +7,39 @@ unchanged.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from math import sqrt
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
 import torch.nn.functional as F
 import torchao.quantization.quant_primitives  # noqa: F401  registers the operators used below
 from torch import nn
 
-from bundle.errors import RecipeError
-from quantize.recipe import Recipe
-from quantize.schemes import IntegerScheme, PaletteScheme, Scheme
 from quantize.search import SquaredErrors
 
 LinearKernel = Callable[[torch.Tensor, "QuantizedLinear"], torch.Tensor]
 CHUNK = 2**20  # number of weights that are dequantised together
 SMALLEST = 1e-30  # least absmax of a block of activations: 127 / absmax is finite, and zeros stay zeros
+
+
+class WeightFormat(Protocol):
+    """What is read of the scheme of any stored weight. See `quantize.schemes.Scheme`."""
+
+    @property
+    def bits(self) -> int: ...
+    @property
+    def min_correlation(self) -> float: ...
+    def integer_activations(self, kernel_is_integer: bool) -> bool: ...
+
+
+class IntegerFormat(WeightFormat, Protocol):
+    """What is read of the scheme of a weight of integers. See `quantize.schemes.IntegerScheme`."""
+
+    @property
+    def group(self) -> int | None: ...
+    @property
+    def activations(self) -> str: ...
+    @property
+    def range(self) -> tuple[int, int]: ...
 
 
 class QuantizedModule(nn.Module):
@@ -41,7 +57,7 @@ class QuantizedModule(nn.Module):
     weight: torch.Tensor
     bias: nn.Parameter | None
 
-    def __init__(self, scheme: Scheme):
+    def __init__(self, scheme: WeightFormat):
         super().__init__()
         self.scheme = scheme
         self.register_parameter("bias", None)
@@ -76,9 +92,9 @@ class QuantizedLinear(QuantizedModule):
     """
 
     row_tensors: ClassVar[tuple[str, ...]] = ("constant", "scale")
-    scheme: IntegerScheme
+    scheme: IntegerFormat
 
-    def __init__(self, integers: torch.Tensor, scale: torch.Tensor, scheme: IntegerScheme):
+    def __init__(self, integers: torch.Tensor, scale: torch.Tensor, scheme: IntegerFormat):
         super().__init__(scheme)
         self.is_packed = False
         self.out_features, self.in_features = integers.shape
@@ -148,7 +164,7 @@ class QuantizedEmbedding(QuantizedModule):
 
     is_table: ClassVar[bool] = True
 
-    def __init__(self, integers: torch.Tensor, scale: torch.Tensor, scheme: IntegerScheme):
+    def __init__(self, integers: torch.Tensor, scale: torch.Tensor, scheme: IntegerFormat):
         super().__init__(scheme)
         self.weight = nn.Buffer(integers)
         self.scale = nn.Buffer(scale)
@@ -161,9 +177,8 @@ class PalettizedLinear(QuantizedModule):
     """x [..., K] -> [..., N]. `weight` float32 [N, K] holds the palette values that the indices select."""
 
     row_tensors: ClassVar[tuple[str, ...]] = ("indices", "palette")
-    scheme: PaletteScheme
 
-    def __init__(self, indices: torch.Tensor, palette: torch.Tensor, scheme: PaletteScheme):
+    def __init__(self, indices: torch.Tensor, palette: torch.Tensor, scheme: WeightFormat):
         super().__init__(scheme)
         self.indices = nn.Buffer(indices, persistent=False)
         self.palette = nn.Buffer(palette, persistent=False)
@@ -222,46 +237,3 @@ def pack_modules(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(part, QuantizedModule):
             part.pack()
-
-
-@dataclass
-class Quantizer:
-    """Applies a recipe while weights are loaded, one weight at a time, and keeps the errors.
-
-    `never(path)` is true for weights that no recipe may change.
-    """
-
-    recipe: Recipe
-    never: Callable[[str], bool] = lambda path: False
-    errors: dict[str, SquaredErrors] = field(default_factory=dict)  # by path
-
-    def __call__(self, path: str, module: nn.Module, weight: torch.Tensor) -> QuantizedModule | None:
-        """The module that replaces `module`, or None if the recipe keeps floating point.
-
-        Raises RecipeError if the scheme rounds worse than to the nearest value.
-        """
-        is_table = isinstance(module, nn.Embedding)
-        scheme = None if self.never(path) else self.recipe.scheme_for(path, is_table)
-        if scheme is None:
-            return None
-        found = scheme.quantize(weight, path, is_table)
-        if not found.errors.are_plausible:
-            raise RecipeError(
-                f"{path}: {scheme.describe()} changes the weight more than rounding to nearest can: "
-                f"{found.errors}; this is a defect of the scheme"
-            )
-        self.errors[path] = found.errors
-        return found.module
-
-    def report(self) -> dict[str, float]:
-        """Relative weight error |w - q| / |w| with searched and with min-max scales.
-
-        Empty if nothing was quantised.
-        """
-        total = sum(self.errors.values(), SquaredErrors())
-        if not total.norm:
-            return {}
-        return {
-            "weight_error": sqrt(total.searched / total.norm),
-            "weight_error_min_max": sqrt(total.min_max / total.norm),
-        }

@@ -14,8 +14,9 @@ import numpy as np
 
 from bundle.errors import UsageError
 from bundle.manifest import Bundle
-from runtime.engines import ENGINES, open_engine, try_first
+from runtime.engines import ENGINES, open_engine
 from runtime.engines.base import Arrays, Engine, EngineOptions, Stream
+from runtime.engines.trial import try_first
 from runtime.families import open_family, read_constants
 from runtime.families.base import BenchSettings, Figures, RuntimeFamily, StartSteps, Workload
 from runtime.machine import describe_machine, resident_bytes

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from runtime.speech_to_text import TranscriptDelta, Transcription
+from runtime.transcription import TranscriptDelta, Transcription
 
 
 class LiveStream(Protocol):

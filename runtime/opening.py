@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from bundle.errors import UsageError
 from bundle.manifest import NO_LICENCE_NEEDED, Bundle
-from runtime.engines import DEFAULT, open_engine, try_first
+from runtime.engines import DEFAULT, open_engine
 from runtime.engines.base import EngineOptions
+from runtime.engines.trial import try_first
 from runtime.families import open_family, read_constants
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ SAMPLING = {  # settings of a model that draws codes; `sub_*` are of the codes o
     "top_k": "number of codes that may be drawn; 0 is all",
     "top_p": "draws among the most probable codes that make up this share",
     "repetition_penalty": "makes codes that were drawn before less probable; 1 has no effect",
-    "sub_temperature": "as --temperature, for the other codes of a frame",
-    "sub_top_k": "as --top-k, for the other codes of a frame",
-    "sub_top_p": "as --top-p, for the other codes of a frame",
+    "sub_temperature": "as temperature, for the other codes of a frame",
+    "sub_top_k": "as top_k, for the other codes of a frame",
+    "sub_top_p": "as top_p, for the other codes of a frame",
 }
 
 

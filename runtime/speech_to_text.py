@@ -2,38 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from bundle.errors import UsageError
-from runtime.audio.captions import Word
-
-if TYPE_CHECKING:
-    from runtime.live import LiveBatch
-
-
-@dataclass(frozen=True)
-class TranscriptDelta:
-    """Text that has become complete since the last delta, and the words that have."""
-
-    text: str
-    words: list[Word]
-
-
-class Transcription(Protocol):
-    """One recording or one live stream. One thread at a time may use it."""
-
-    def feed(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
-        """Takes samples float32 [n] of any length. Yields the text that they complete.
-
-        Raises UsageError on any other array and on a sample that is not finite.
-        """
-
-    def finish(self) -> Iterator[TranscriptDelta]:
-        """The rest of the text, after the end of the audio. Nothing can be fed after it."""
+from runtime.live import LiveBatch, OneLiveStream
+from runtime.transcription import TranscriptDelta, Transcription
 
 
 class SpeechToText(ABC):
@@ -86,13 +61,11 @@ class SpeechToText(ABC):
         """Live streams that one step can serve; 1 where the engine does not batch."""
         return 1
 
-    def live_batch(self, slots: int) -> "LiveBatch":
+    def live_batch(self, slots: int) -> LiveBatch:
         """Up to `slots` live streams that are transcribed together, with the text of each alone.
 
         Raises UsageError above `max_live`, and if the bundle is for recordings only.
         """
-        from runtime.live import OneLiveStream
-
         self.check_live()
         if slots > 1:
             raise UsageError(f"live: one step serves one stream, not {slots}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import numpy as np
 
@@ -28,26 +28,30 @@ MOST_CHARACTERS = 300  # of a part of a text: about 16 s of speech
 log = logging.getLogger(__name__)
 
 
-class SpeechOptions(TypedDict, total=False):
-    """Keyword arguments of `TextToSpeech.speak`.
-
-    voice: a name or the path of a voice file (default: the bundle's). language: see `SpeechRequest`; also for
-    the clean-up and the ends of sentences (default: that of the voice). verbatim: no clean-up. pause:
-    seconds of silence between two parts of the text. max_frames: frames of 80 ms of the whole speech (None:
-    no limit). The others are fields of the `SpeechRequest` of each part.
-    """
+class PartOptions(TypedDict, total=False):
+    """Options that `Speech` passes on: fields of the `SpeechRequest` of each part."""
 
     voice: str | None
-    language: str | None
-    verbatim: bool
-    pause: float
-    max_frames: int | None
     instruct: str | None
     sampling: Mapping[str, float] | None
     seed: int
     budget: float | None
     may_be_empty: bool
     chunk_frames: int
+
+
+class SpeechOptions(PartOptions, total=False):
+    """Keyword arguments of `TextToSpeech.speak`.
+
+    language: see `SpeechRequest`; also for the clean-up and the ends of sentences (default: that of the
+    voice). verbatim: no clean-up. pause: seconds of silence between two parts of the text. max_frames:
+    frames of 80 ms of the whole speech (None: no limit). The others are fields of `SpeechRequest`.
+    """
+
+    language: str | None
+    verbatim: bool
+    pause: float
+    max_frames: int | None
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ class Speech:
         verbatim: bool = False,
         pause: float = DEFAULT_PAUSE_S,
         max_frames: int | None = None,
-        **options: Any,
+        **options: Unpack[PartOptions],
     ):
         """Raises UsageError that names the wrong option."""
         if not isinstance(text, Iterable) or isinstance(text, bytes):

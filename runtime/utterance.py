@@ -1,12 +1,15 @@
 """What utterances of every family have: a prompt that is read in pieces, and frames that are spoken."""
 
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from runtime.batching import RowLimit, SlotOutput, Status
-from runtime.engines.base import Stream
+from runtime.engines.base import Arrays, Stream
+from runtime.prefix_cache import PrefixCache
 from runtime.runaway import RunawayGuard
 from runtime.text_to_speech import SpeechRequest
 
@@ -20,6 +23,47 @@ def read_pieces(rows: np.ndarray, limit: RowLimit, read: Callable[[np.ndarray], 
     read(rows)
 
 
+PromptIn = TypeVar("PromptIn", contravariant=True)
+Prompt = TypeVar("Prompt")
+
+
+class PromptDecoder(Protocol[PromptIn]):
+    """Reads a prompt: its prefix, or stored cache rows of the prefix, and then its text."""
+
+    @property
+    def stream(self) -> Stream: ...
+
+    def read_prefix(self, prompt: PromptIn, limit: RowLimit, /) -> Iterator[None]: ...
+
+    def load_prefix(self, prompt: PromptIn, rows: Arrays, /) -> None: ...
+
+    def read_text(self, prompt: PromptIn, limit: RowLimit, /) -> Iterator[None]: ...
+
+
+@dataclass(frozen=True)
+class PromptPrefix:
+    """The part of a prompt that does not depend on its text: what its rows are computed from, and their
+    number.
+    """
+
+    key: bytes
+    rows: int
+
+
+def read_prompt(
+    decoder: PromptDecoder[Prompt], prompt: Prompt, prefix: PromptPrefix, cache: PrefixCache, limit: RowLimit
+) -> Iterator[None]:
+    """Reads a prompt, and yields between pieces. Rows of its prefix come from `cache`, or are added to it."""
+    rows = cache.load(prefix.key, decoder.stream.row_shapes(prefix.rows))
+    if rows is None:
+        yield from decoder.read_prefix(prompt, limit)
+        cache.save(prefix.key, decoder.stream.save_rows(prefix.rows))
+        yield
+    else:
+        decoder.load_prefix(prompt, rows)
+    yield from decoder.read_text(prompt, limit)
+
+
 class SlotDecoderState(Protocol):
     """The decoder of an utterance in a slot: the stream of the slot, and the positions that it has used."""
 
@@ -28,19 +72,50 @@ class SlotDecoderState(Protocol):
 
 
 class SlotUtterance(Protocol):
+    """A request that is being spoken. `codes` int64 [K] are the last frame."""
+
+    codes: np.ndarray
+
     @property
     def decoder(self) -> SlotDecoderState: ...
+
+    def push(self) -> SlotOutput:
+        """Takes the codes of a new frame."""
 
 
 AnyUtterance = TypeVar("AnyUtterance", bound=SlotUtterance)
 
 
-class UtteranceSlots(Generic[AnyUtterance]):
-    """What the `SlotDecoder` of every family does alike: utterances by slot of one batched stream."""
+class UtteranceSlots(ABC, Generic[AnyUtterance]):
+    """The operations of `runtime.batching.SlotDecoder` that every family has: utterances by slot of one
+    batched stream.
+    """
 
     def __init__(self, stream: Stream):
         self._stream, self.slots = stream, stream.batch
         self._utterances: dict[int, AnyUtterance] = {}  # by slot
+
+    @abstractmethod
+    def _step(self, stream: Stream, utterances: Sequence[AnyUtterance], codes: np.ndarray) -> None:
+        """Runs one decode step on codes int64 [slots, K]."""
+
+    @abstractmethod
+    def _next_codes(self, stream: Stream, utterances: Sequence[AnyUtterance]) -> np.ndarray:
+        """Codes int64 [slots, K] of the next frames."""
+
+    def feed(self, count: int) -> None:
+        utterances = self._first(count)
+        codes = np.stack([utterance.codes for utterance in utterances])
+        self._step(self._stream.first(count), utterances, codes)
+
+    def decode(self, count: int) -> None:
+        utterances = self._first(count)
+        codes = self._next_codes(self._stream.first(count), utterances)
+        for utterance, row in zip(utterances, codes, strict=True):
+            utterance.codes = row
+
+    def take(self, slot: int) -> SlotOutput:
+        return self._utterances[slot].push()
 
     def free(self, slot: int) -> None:
         self._utterances.pop(slot, None)

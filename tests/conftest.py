@@ -7,11 +7,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from bundle_options import QUANT
 from filelock import FileLock, Timeout
 from hypothesis import settings
-from support.brief import brief_verification
-from support.faulty_engines import Engines
+from support.bundle_options import QUANT
+from support.export.brief import brief_verification
+from support.export.faulty_engines import Engines
 
 from export.__main__ import main as export
 from export.verify.modes import VerifyOptions
@@ -23,8 +23,10 @@ SHORT_RUN = VerifyOptions(steps=200)
 # Files that take longest, the longest first. They start first, so that no process ends with one of them.
 LONGEST = (
     "test_golden_qwen3_bundles.py",
+    "test_bundle_speech.py",
     "test_bundle.py",
     "test_golden.py",
+    "test_coreml_faults.py",
     "test_coreml_engine.py",
     "test_golden_realtime.py",
     "test_coreml.py",

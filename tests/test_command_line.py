@@ -4,13 +4,9 @@ import argparse
 import json
 import logging
 import os
-import pty
 import signal
 import subprocess
 import sys
-import termios
-from contextlib import suppress
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal
 
@@ -18,6 +14,7 @@ import numpy as np
 import pytest
 import soundfile
 from pydantic import BaseModel, Field
+from support.paths import ROOT
 
 from bundle.command import Command, integer, run_command_line, set_up_logging
 from bundle.errors import IntegrityError, UsageError, VerificationError, VoxportError
@@ -27,8 +24,6 @@ from model.__main__ import main as model
 from runtime.__main__ import main as runtime
 from voxport.__main__ import main as voxport
 from voxport.commands import COMMANDS
-
-ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -125,97 +120,6 @@ def own_signals():
 def test_termination_is_an_interruption(work, capsys):
     assert work(lambda arguments: os.kill(os.getpid(), signal.SIGTERM) or signal.pause()) == 130
     assert "interrupted" in capsys.readouterr().err
-
-
-CLEANS_UP = """
-import sys, time, types
-from bundle.command import Command, run_command_line
-def run(arguments):
-    try:
-        print("ready", flush=True)
-        time.sleep(60)
-    finally:
-        print("cleaning", flush=True)
-        time.sleep(1)
-        print("clean", flush=True)
-sys.modules["toy_work"] = types.SimpleNamespace(__doc__="", add_arguments=lambda parser: None, run=run)
-code = run_command_line("toy", "A toy.", (Command("work", "", "toy_work"),), ["work"])
-time.sleep(0.5)
-sys.exit(code)
-"""
-
-
-@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_interruption_does_not_stop_the_clean_up(second):
-    command = [sys.executable, "-c", CLEANS_UP]
-    process = subprocess.Popen(
-        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    )
-    assert process.stdout and process.stderr
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGINT)
-    assert process.stdout.readline() == "cleaning\n"
-    process.send_signal(second)
-    assert process.stdout.readline() == "clean\n"
-    assert process.stderr.readline() == "voxport: interrupted\n"
-    process.send_signal(second)  # while the interpreter ends
-    assert process.wait(60) in (130, -second)
-    assert not process.stderr.read()
-
-
-SLOW_IMPORT = """
-import time
-print("importing", flush=True)
-time.sleep(60)
-"""
-SCRIPT = "import sys\nfrom voxport.__main__ import main\nsys.exit(main())"  # as pip installs it
-
-
-@pytest.mark.parametrize(
-    "command",
-    [("-m", "voxport"), ("-c", SCRIPT), ("-m", "runtime"), ("-m", "export"), ("-m", "model")],
-    ids=["voxport", "script", "runtime", "export", "model"],
-)
-def test_an_interruption_while_modules_are_imported_prints_no_traceback(tmp_path, command):
-    (tmp_path / "argparse.py").write_text(SLOW_IMPORT)
-    path = os.pathsep.join((str(tmp_path), str(ROOT)))
-    process = subprocess.Popen(
-        [sys.executable, *command],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout and process.stderr
-    assert process.stdout.readline() == "importing\n"
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == -signal.SIGINT
-    assert not process.stderr.read()
-
-
-PRINTS = """
-import sys, types
-from bundle.command import Command, run_command_line
-run = lambda arguments: print("line\\n" * 100_000) or 0
-sys.modules["toy_work"] = types.SimpleNamespace(__doc__="", add_arguments=lambda parser: None, run=run)
-sys.exit(run_command_line("toy", "A toy.", (Command("work", "", "toy_work"),), ["work"]))
-"""
-
-
-def test_a_closed_stdout_is_not_an_error():
-    command = [sys.executable, "-c", PRINTS]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout and process.stderr
-    process.stdout.close()
-    assert process.stderr.read() == b"" and process.wait(30) == 0
-
-
-def test_a_full_disk_is_an_error():
-    with open("/dev/full", "w") as full:
-        command = [sys.executable, "-c", PRINTS]
-        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 3 and done.stderr == "voxport: error: No space left on device\n"
 
 
 @pytest.mark.parametrize(
@@ -342,64 +246,6 @@ def test_an_option_of_another_family_is_refused():
     with pytest.raises(UsageError, match="an option of first; this checkpoint is second") as caught:
         given_options(family_arguments("--live"), "second", {"first": First, "second": Second})
     assert caught.value.field == "live"
-
-
-PROGRESS = """
-import logging, sys, time
-from bundle.command import set_up_logging
-from bundle.progress import Progress, advance
-set_up_logging(int(sys.argv[1]))
-with Progress(10.0, "MB") as progress:
-    progress._shown -= 60  # as if the work had begun a minute ago
-    progress.update(5.0, "half")
-    time.sleep(0.3)
-    logging.getLogger("bundle").info("a line")
-    with Progress(3.0, "steps"):
-        advance(2.0, "inner")
-    time.sleep(0.3)
-"""
-
-
-def progress_on_a_terminal(level: int) -> str:
-    """What a process with a terminal of 80 columns as its stderr writes there."""
-    controller, terminal = pty.openpty()
-    termios.tcsetwinsize(terminal, (24, 80))
-    environment = os.environ | {"TERM": "xterm", "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen([sys.executable, "-c", PROGRESS, str(level)], stderr=terminal, env=environment)
-    os.close(terminal)
-    written = b""
-    with suppress(OSError):  # the terminal is closed when the process ends
-        while block := os.read(controller, 4096):
-            written += block
-    os.close(controller)
-    assert process.wait() == 0
-    return written.decode()
-
-
-def test_progress_on_a_terminal_is_a_bar_below_the_lines():
-    found = progress_on_a_terminal(logging.INFO)
-    assert "\u2501" in found and "half" in found and "inner" in found
-    assert "5/10 MB" in found and "7/10 MB" in found and "0:00:0" in found
-    line = next(line for line in found.splitlines() if "a line" in line)
-    assert line.rstrip().endswith("a line") and "\u2501" not in line.split("a line")[1]
-    assert found.rstrip("\r\n").endswith("\x1b[2K") or found.rstrip().endswith(
-        "\x1b[?25h"
-    )  # removed at the end
-
-
-def test_a_quiet_command_has_no_bar():
-    assert progress_on_a_terminal(logging.WARNING) == ""
-
-
-def test_progress_is_a_line_where_there_is_no_terminal():
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRESS, str(logging.INFO)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert [line.split("] ")[1] for line in done.stderr.splitlines()] == ["half", "a line"]
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 
 from bundle.completion import bundle_folders
 from export.targets import TARGETS
 from model.families import FAMILIES, public_name
 from quantize.recipe import RECIPES
 
-ROOT = Path(__file__).parent.parent
 SHOWS_MODULES = """
 import os, sys
 end = os._exit

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 
-PATH = Path(__file__).parents[1] / "tools" / "gpu_check.py"
+PATH = ROOT / "tools" / "gpu_check.py"
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import shlex
 import subprocess
 import sys
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 import torch
+from support.paths import ROOT
 
 from bundle.command import Parser
 from bundle.versions import version_text
@@ -17,8 +17,6 @@ from runtime.__main__ import main as runtime
 from runtime.commands import COMMANDS as RUNTIME
 from voxport.__main__ import main as voxport
 from voxport.commands import COMMANDS
-
-ROOT = Path(__file__).parent.parent
 
 
 def commands_of_all_packages() -> list:

@@ -24,7 +24,7 @@ from typing import Any
 
 from bundle.manifest import Bundle
 from export.__main__ import main as export
-from export.model import Model
+from export.model import Export
 from export.resolve import Source, resolve
 from export.targets import open_target, target_of_job
 from export.verify.comparison import Check, Report
@@ -73,8 +73,8 @@ def measure(
         raise SystemExit(f"{target} {recipe}: export failed")
     bundle = Bundle(folder)
     resolved, lowered = resolve(Source(checkpoint), bundle.job.request), target_of_job(bundle.job)
-    model = Model(resolved, lowered.layout, bundle.job.compute_precision)
-    for graph in model.graphs():  # loads it
+    made = Export(resolved, lowered, bundle.job)
+    for graph in made.model.graphs():  # loads it
         log.info("%s %s: %s", target, recipe, graph.name)
     workload, constants = open_family(FAMILY).verification, read_constants(bundle.job)
     found: dict[str, Row] = {}
@@ -83,7 +83,7 @@ def measure(
         # no runtime has float activations in place of integers, or rounds values of a float32 bundle
         if not mode.float_activations and (is_half or mode.engine.compute_precision != "float16"):
             started = time.perf_counter()
-            context = open_context(bundle, resolved, lowered, model, mode)
+            context = open_context(bundle, made, mode)
             row = summary(check_long_codes(context, workload, constants, frames))
             precision = mode.engine.compute_precision or bundle.job.compute_precision
             found[precision] = row | {"seconds": round(time.perf_counter() - started, 1)}

@@ -23,7 +23,6 @@ import numpy as np
 from safetensors.torch import load_file, save_file
 
 from bundle.manifest import ExportRequest
-from export.job import eager_job
 from export.model import Model
 from export.resolve import Source, resolve
 from export.verify.comparison import measure
@@ -74,7 +73,7 @@ def run(checkpoint: Path, recipe: str, frames: int, forced: np.ndarray | None) -
     model, family = Model(resolved, "BSHD"), open_family(FAMILY)
     kernel = float_activations if recipe == FULL else int8_per_block
     engine = EagerEngine(model.components, model.module, "BSHD", kernel)
-    constants = family.parse_constants(eager_job(resolved))
+    constants = resolved.runtime_constants
     return family.verification.teacher_forced_run(engine.stream(), constants, frames, forced)
 
 

@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from bundle.manifest import ExportRequest
-from export.job import eager_job
 from export.model import Model
 from export.resolve import Source, resolve
 from export.verify.eager import EagerEngine
@@ -100,7 +99,7 @@ def main() -> None:
     engine = EagerEngine(model.components, model.module, "BSHD")
     rollout = family.verification.rollout
     assert rollout is not None
-    rollout(engine.stream(), family.parse_constants(eager_job(resolved)), arguments.frames)
+    rollout(engine.stream(), resolved.runtime_constants, arguments.frames)
     result = {
         "layers": len(predictor.blocks),
         "width": predictor.config.hidden_size,

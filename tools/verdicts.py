@@ -24,7 +24,7 @@ from torch import nn
 import model.voxtral_tts.modules as tts
 from bundle.manifest import Bundle
 from export.__main__ import main as export
-from export.model import Model
+from export.model import Export, Model
 from export.resolve import Resolved, Source, resolve
 from export.targets import target_of_job
 from export.targets.base import Target
@@ -153,18 +153,18 @@ def verdicts(context: Context, component: str, seed: int, mode: str) -> list[dic
 
 def measure(bundle: Bundle, resolved: Resolved, target: Target, seeds: int) -> dict[str, Any]:
     """Verdicts without a fault for all seeds, and with each fault for three."""
-    model = Model(resolved, target.layout)
-    for graph in model.graphs():
+    made = Export(resolved, target, bundle.job)
+    for graph in made.model.graphs():
         log.info("%s: %s", bundle.folder.name, graph.name)
     result: dict[str, Any] = {"right": [], "faults": {name: [] for name in FAULTS}}
     for mode in modes(resolved, target, VerifyOptions()):
-        context, suffix = open_context(bundle, resolved, target, model, mode), mode.suffix
+        context, suffix = open_context(bundle, made, mode), mode.suffix
         for component in COMPONENTS:
             for seed in range(seeds):
                 result["right"] += verdicts(context, component, seed, suffix)
             for name, (fault, affected) in FAULTS.items():
                 if component in affected:
-                    with fault(model):
+                    with fault(made.model):
                         for seed in range(3):
                             result["faults"][name] += verdicts(context, component, seed, suffix)
     return result

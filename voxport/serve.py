@@ -33,14 +33,16 @@ def run(arguments: argparse.Namespace) -> int:
 def _embedded(model: str) -> Path:
     """The bundle of an embedded model in the user's cache folder; exported where it is missing."""
     from export.commands import export
+    from model.families import find_family
+    from runtime.families import open_family
 
     folder = user_cache() / "bundles" / f"{model}-tiny"
     if not folder.exists():
         log.info("%s: exporting the embedded model, once", folder)
         parser = argparse.ArgumentParser()
         export.add_arguments(parser)
-        options = ["--streaming"] if model == "voxtral-realtime" else []
-        arguments = ["--target", "onnx", "--model", model, "--out", str(folder), *options]
+        arguments = parser.parse_args(["--target", "onnx", "--model", model, "--out", str(folder)])
+        vars(arguments).update(open_family(find_family(model)).server_options)
         with redirect_stdout(sys.stderr):
-            export.run(parser.parse_args(arguments))
+            export.run(arguments)
     return folder

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--layout",
         choices=LAYOUTS,
         help="with --to mlx: what mlx-audio reads, or all convolutions in the order of MLX's own modules and "
-        "weight norms folded (default: mlx-audio)",
+        "weight norms folded (default: that of FOLDER, or mlx-audio for a published one)",
     )
     parser.add_argument(
         "--dtype", choices=PRECISIONS, help="precision of floats (default: that of each tensor)"
@@ -65,10 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--quant {recipe.name}: {reason}", field="quant")
     from export.conversion.convert import convert
     from export.conversion.outputs import DTYPES, Conversion
-    from model.layouts import MLX_AUDIO
 
     dtype = DTYPES[arguments.dtype] if arguments.dtype else None
-    conversion = Conversion(arguments.to, dtype, recipe, "mlx" if arguments.layout == "mlx" else MLX_AUDIO)
+    conversion = Conversion(arguments.to, dtype, recipe, arguments.layout)
     found = convert(arguments.folder, arguments.out, conversion)
     if arguments.json:
         result = {

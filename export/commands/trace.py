@@ -30,7 +30,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--compute-precision needs --target; give both or none")
     target = open_target(targets[0], arguments.compute_precision) if targets else None
     resolved = resolve_arguments(arguments)
-    from export.job import eager_job
     from export.model import Model
     from export.verify.eager import EagerEngine
     from runtime.families import open_family
@@ -44,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         model = Model(resolved, "BSHD")
         engine = EagerEngine(model.components, model.module, "BSHD")
     family = open_family(resolved.source.family.name)
-    constants = family.parse_constants(eager_job(resolved))
+    constants = resolved.runtime_constants
     inputs = read_inputs(arguments.inputs, family.trace.inputs(constants))
     check_writable(arguments.output)
     files = [resolved.source.folder / name for name in resolved.source.tokenizer_files]

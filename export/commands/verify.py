@@ -11,8 +11,9 @@ from bundle.manifest import Bundle
 from bundle.progress import Progress
 from export.commands.request import add_checkpoint_argument, open_source
 from runtime.commands import COMPUTE_PRECISIONS, add_compute_units, add_device
-from runtime.engines import check_options, try_first
+from runtime.engines import check_options
 from runtime.engines.base import EngineOptions
+from runtime.engines.trial import try_first
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     options = EngineOptions(None, arguments.compute_precision, arguments.compute_units, arguments.device)
     check_options(bundle, options)
     bundle.check_hashes()
-    from export.model import Model
+    from export.model import Export
     from export.staging import REPORT
     from export.targets import target_of_job
     from export.verify.manifest_check import check_manifest, check_source
@@ -67,14 +68,14 @@ def run(arguments: argparse.Namespace) -> int:
     units = arguments.compute_units
     if units not in (None, "all") and None not in (precisions or target.verification_precisions):
         raise UsageError(f"--compute-units {units}: for Core ML, which does not run here; leave it out")
-    model = Model(resolved, target.layout, job.compute_precision)
+    export = Export(resolved, target, job)
     verify_options = VerifyOptions(arguments.steps, precisions, units, arguments.device)
     with Progress(count_steps(resolved, target, verify_options), "checks"):
-        result = verify(bundle, resolved, target, verify_options, model)
+        result = verify(bundle, export, verify_options)
     if arguments.report:
         from export.report.page import write_page
 
-        write_page(arguments.report, bundle, result, model.layer_errors)
+        write_page(arguments.report, bundle, result, export.model.layer_errors)
     report = result.report()
     _write_into_bundle(arguments.bundle / REPORT, report)
     if arguments.json:

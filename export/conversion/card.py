@@ -11,7 +11,11 @@ from export.conversion.plan import Plan
 from model.family import Family
 from model.stored_weights import PACKED, StoredWeights
 
-LAYOUTS = {"mlx-audio": "for mlx-audio", "mlx": "for the modules of MLX"}
+LAYOUTS = {
+    "mlx-audio": "for mlx-audio",
+    "mlx": "for the modules of MLX",
+    "pytorch": "in the published layout",
+}
 NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
 
@@ -31,17 +35,17 @@ def conversion_card(
     content |= {
         "language": list(family.languages),
         "pipeline_tag": family.task,
-        "library_name": conversion.layout if to_mlx else family.name,
+        "library_name": conversion.tag if to_mlx else family.name,
         "tags": ["voxport", *(["mlx"] if to_mlx else []), *(["random-weights"] if source.is_random else [])],
     }
-    layout = LAYOUTS[conversion.layout] if to_mlx else "in the published layout"
+    layout = LAYOUTS[conversion.tag]
     name = release.name if release else family.title
     lines = [
         f"# {name}, {layout}",
         "",
         f"Weights of {family.title}, converted by voxport. Floats are {_dtypes(plan)}.",
     ]
-    if conversion.folds and source.pairs:
+    if conversion.is_for_modules and source.pairs:
         lines.append(f"{len(source.pairs)} weight norms are folded into their weights.")
     lines += _integers(plan) if plan.integers else []
     lines += ["", "`sha256sum -c SHA256SUMS` checks the files.", ""]

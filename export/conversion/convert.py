@@ -3,35 +3,30 @@
 import hashlib
 import json
 import logging
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import torch
-from safetensors.torch import save_file
 
 from bundle.errors import UsageError
 from bundle.files import files_below
-from bundle.manifest import VOICE_KEY, file_entry
+from bundle.manifest import file_entry
 from bundle.progress import Progress, advance
 from export.conversion.card import conversion_card
+from export.conversion.files import check_files, write_files
+from export.conversion.job import Job
 from export.conversion.outputs import Conversion, Output
-from export.conversion.plan import Plan, make_plan, shards
+from export.conversion.plan import make_plan, shards
 from export.conversion.write import write_index, write_weights
 from export.job import code_hash
 from export.staging import RECORD, ResumeCache, staging
 from model.checkpoint_format import RANDOM_WEIGHTS
 from model.families import family_of, open_family
-from model.family import Config, Family
-from model.layouts import LAYOUT_KEY
-from model.mlx import CONFIG, MODEL_TYPE, QUANTIZATION, read_mlx_config, without_integers
+from model.family import Family
+from model.layouts import LAYOUT_KEY, MLX_AUDIO
 from model.stored_weights import PACKED, RECIPE_KEY, StoredWeights, weight_files
 from quantize.recipe import Recipe, Rule, at_least_8_bits, find_recipe
 
 SUMS = "SHA256SUMS"
 README = "README.md"
-DEFAULT_GROUP, DEFAULT_BITS = 32, 4  # of `quantization`, where no layer has integers of its own
 log = logging.getLogger(__name__)
 
 
@@ -39,7 +34,7 @@ log = logging.getLogger(__name__)
 class Converted:
     """The result of a conversion.
 
-    `floats`: why a layer that the recipe names stays a float, by MLX path.
+    `floats`: why a linear or table stays a float beside integers, by MLX path.
     `dropped`: buffers that a model computes, by their names in the source.
     """
 
@@ -48,18 +43,6 @@ class Converted:
     size: int
     floats: dict[str, str]
     dropped: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Job:
-    """A conversion that is about to be written."""
-
-    folder: Path
-    family: Family
-    config: Config
-    source: StoredWeights
-    conversion: Conversion
-    plan: Plan
 
 
 def convert(folder: Path, out: Path, conversion: Conversion) -> Converted:
@@ -74,15 +57,20 @@ def convert(folder: Path, out: Path, conversion: Conversion) -> Converted:
     family = open_family(family_of(folder))
     config = family.config_of(folder)
     source = StoredWeights(folder, family, config)
-    conversion = replace(conversion, recipe=_with_family_rules(conversion.recipe, family))
-    plan = make_plan(source, family, conversion, family.build_root(config))
+    conversion = replace(
+        conversion,
+        recipe=_with_family_rules(conversion.recipe, family),
+        layout=conversion.layout or ("mlx" if source.layout == "mlx" else MLX_AUDIO),
+    )
+    plan = make_plan(source, family, conversion, family.build_all(config))
+    check_files(folder, family, config)
     for name in source.computed:
         log.info("%s: dropped, a model computes it", name)
     size = sum(output.size for outputs in plan.files.values() for output in outputs)
-    job = _Job(folder, family, config, source, conversion, plan)
+    job = Job(folder, family, config, source, conversion, plan)
     with staging(out) as partial, Progress(size / 1e6, "MB"):
         _write_weights(job, partial)
-        _write_files(job, partial)
+        write_files(job, partial)
         card = conversion_card(family, config, source, conversion, plan)
         (partial / README).write_text(card, encoding="utf-8")
         (partial / RECORD).unlink()
@@ -93,7 +81,7 @@ def convert(folder: Path, out: Path, conversion: Conversion) -> Converted:
     return Converted(out, tensors, size, plan.floats, source.computed)
 
 
-def _write_weights(job: _Job, out: Path) -> None:
+def _write_weights(job: Job, out: Path) -> None:
     """The files of weights below `out`. A file of an earlier run is kept. An index is written last."""
     cache, hashes = ResumeCache(out), _hashes(job.folder, job.family)
     for path, outputs in job.plan.files.items():
@@ -130,10 +118,10 @@ def _with_family_rules(recipe: Recipe, family: Family) -> Recipe:
     )
 
 
-def _metadata(job: _Job, outputs: list[Output]) -> dict[str, str]:
+def _metadata(job: Job, outputs: list[Output]) -> dict[str, str]:
     """Of a weight file and of its shards."""
     to_mlx, plan = job.conversion.to == "mlx", job.plan
-    tags = {"format": "mlx" if to_mlx else "pt", LAYOUT_KEY: job.conversion.layout if to_mlx else "pytorch"}
+    tags = {"format": "mlx" if to_mlx else "pt", LAYOUT_KEY: job.conversion.tag}
     if plan.recipe and any(entry.dtype == PACKED for output in outputs for entry in output.entries):
         tags[RECIPE_KEY] = plan.recipe
     return tags | ({RANDOM_WEIGHTS: "voxport synth"} if job.source.is_random else {})
@@ -156,51 +144,3 @@ def _key(hashes: dict[str, str], outputs: list[Output], metadata: object, conver
         code_hash(),
     ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
-def _write_files(job: _Job, out: Path) -> None:
-    """Configuration, tokenizer and voices."""
-    folder, family, conversion = job.folder, job.family, job.conversion
-    copied = dict.fromkeys((*family.mlx.copied, *family.format.config_files(folder)))
-    for name in copied:
-        if (folder / name).is_file():
-            (out / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folder / name, out / name)
-    published = family.mlx.published_config
-    if published and not (out / published).exists():
-        _write_json(out / published, family.mlx.restored(read_mlx_config(folder)))
-    if conversion.to == "mlx":
-        _write_json(out / CONFIG, _mlx_config(out, family, job.plan))
-    elif CONFIG in copied:
-        _write_json(out / CONFIG, without_integers(read_mlx_config(folder)))
-    for name in family.format.voice_files(folder):
-        target = out / Path(name).with_suffix(".safetensors" if conversion.to == "mlx" else ".pt")
-        target.parent.mkdir(exist_ok=True)
-        rows = family.format.voice(folder / name, job.config)
-        if conversion.to == "mlx":
-            save_file({VOICE_KEY: rows.contiguous()}, target)
-        else:
-            torch.save(rows.contiguous(), target)
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _mlx_config(out: Path, family: Family, plan: Plan) -> dict[str, Any]:
-    """The contents of config.json. `quantization` has an entry for every layer with integers, and `false` for
-    those that stay floats.
-    """
-    content = without_integers(family.mlx.config(out)) | {MODEL_TYPE: family.mlx.model_type}
-    if not plan.integers:
-        return content
-    layers: dict[str, Any] = {
-        path: {"group_size": group, "bits": bits, "mode": "affine"}
-        for path, (bits, group) in sorted(plan.integers.items())
-    }
-    layers |= {path: False for path in sorted(plan.floats)}
-    pairs = list(plan.integers.values())
-    bits, group = max(set(pairs), key=pairs.count)
-    # mlx-audio leaves out layers whose inputs this number does not divide
-    group = min(group, *(size for _, size in pairs))
-    return content | {QUANTIZATION: {"group_size": group, "bits": bits, "mode": "affine", **layers}}

@@ -13,8 +13,9 @@ import torch
 from bundle.errors import CheckpointError
 from export.conversion.affine import affine, cast_scales
 from model.family import Family
-from model.layouts import Layout, Stored
-from model.stored_weights import BIASES, BYTES, PACKED, SCALES, WEIGHT, WORD, Found, StoredWeights
+from model.layouts import MLX_AUDIO, Layout, Stored
+from model.mlx_integers import WORD
+from model.stored_weights import BIASES, BYTES, PACKED, SCALES, WEIGHT, Found, StoredWeights
 from model.weight_norms import Pair, fold, unfold
 from quantize.recipe import Recipe
 from quantize.schemes import IntegerScheme
@@ -59,12 +60,13 @@ class Conversion:
     """Options. `dtype` None keeps the dtype of each tensor. `recipe` and `layout` are for MLX only.
 
     The layout `mlx` is that of MLX's own modules: every convolution is reordered, weight norms are folded.
+    None is that of the source, or `mlx-audio` where the source has none of the two.
     """
 
     to: Destination
     dtype: torch.dtype | None
     recipe: Recipe
-    layout: MlxLayout = "mlx-audio"
+    layout: MlxLayout | None = None
 
     @property
     def keeps_integers(self) -> bool:
@@ -72,9 +74,14 @@ class Conversion:
         return self.to == "mlx" and self.recipe.name == "none"
 
     @property
-    def folds(self) -> bool:
-        """Whether a weight is written in place of its weight norm."""
+    def is_for_modules(self) -> bool:
+        """Whether it writes the layout of MLX's own modules."""
         return self.to == "mlx" and self.layout == "mlx"
+
+    @property
+    def tag(self) -> str:
+        """Of the layout that it writes, for the metadata of weight files."""
+        return "pytorch" if self.to == "published" else self.layout or MLX_AUDIO
 
 
 class OutputMaker:
@@ -89,7 +96,7 @@ class OutputMaker:
         """A tensor as floats, in the layout of the destination. A weight norm and its weight are converted to
         each other; a magnitude has no output of its own then.
         """
-        source, folds = self._source, self._conversion.folds
+        source, folds = self._source, self._conversion.is_for_modules
         dtype = self._dtype(source.tensors[name])
         if name in source.folded and not folds:
             return self._unfolded(name, source.folded[name], dtype)
@@ -123,8 +130,8 @@ class OutputMaker:
         self, name: str, stored: Stored, dtype: torch.dtype, read: Callable[[], torch.Tensor]
     ) -> Output:
         """A tensor that `read` gives in the layout of PyTorch. Making it raises CheckpointError."""
-        to_mlx, has_all = self._conversion.to == "mlx", self._conversion.layout == "mlx"
-        is_reordered = to_mlx and (has_all or self._family.mlx.is_reordered(name))
+        to_mlx = self._conversion.to == "mlx"
+        is_reordered = self._conversion.is_for_modules or (to_mlx and self._family.mlx.is_reordered(name))
         layout: Layout = "mlx" if is_reordered else "pytorch"
 
         def make() -> tuple[torch.Tensor, ...]:

@@ -1,6 +1,7 @@
 """What a conversion writes: the tensors of each file, before any value is read."""
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from torch import nn
 
@@ -16,6 +17,7 @@ from quantize.schemes import IntegerScheme, Scheme
 MAX_SHARD = 5e9  # bytes of a file
 SHARD = "{stem}-{number:05}-of-{count:05}{suffix}"
 NOT_TAKEN = "mlx-audio takes no integers there"
+KEPT = "the family keeps them as floats"
 NO_GROUP = "no group of the recipe divides the inputs"
 
 
@@ -25,7 +27,7 @@ class Plan:
 
     files: outputs by path.
     integers: bits and group by MLX module path.
-    floats: why a linear or table that the recipe would quantise stays a float, by MLX path.
+    floats: why a linear or table stays a float beside integers, by MLX path.
     recipe: name of the recipe of the integers; None where it is not known.
     """
 
@@ -38,10 +40,10 @@ class Plan:
 def make_plan(source: StoredWeights, family: Family, conversion: Conversion, root: nn.Module) -> Plan:
     """`root` is the holder of the tensors on the meta device. Raises UsageError."""
     to_mlx = conversion.to == "mlx"
-    if to_mlx and not family.mlx.model_type:
-        raise UsageError(f"to mlx: mlx-audio has no model for {family.title}", field="to")
+    _check(family, conversion, root)
     modules, maker = dict(root.named_modules()), OutputMaker(source, family, conversion)
     named_floats = _float_entries(source) if conversion.keeps_integers else set()
+    is_same_recipe = source.recipe == conversion.recipe.name
     integers: dict[str, tuple[int, int]] = {}
     floats, outputs = dict[str, str](), list[Output]()
     for name, found in source.tensors.items():
@@ -49,25 +51,51 @@ def make_plan(source: StoredWeights, family: Family, conversion: Conversion, roo
         is_weight = name.endswith(WEIGHT) and name not in source.folded
         module = modules.get(path) if is_weight else None
         is_table = isinstance(module, nn.Embedding)
+        is_layer = to_mlx and isinstance(module, nn.Linear | nn.Embedding)
         scheme: Scheme | None = None
-        if to_mlx and isinstance(module, nn.Linear | nn.Embedding) and not family.is_constant(path):
+        if is_layer and not family.is_constant(path):
             scheme = conversion.recipe.scheme_for(path, is_table)
         group = group_of(scheme, found.stored.shape) if isinstance(scheme, IntegerScheme) else None
-        if found.bits and found.group and (conversion.keeps_integers or _has(found, scheme, group)):
+        is_copied = conversion.keeps_integers or (is_same_recipe and _has(found, scheme, group))
+        if found.bits and found.group and is_copied:
             integers[mlx_path] = (found.bits, found.group)
             outputs.append(maker.packed(name))
         elif isinstance(scheme, IntegerScheme) and group and family.mlx.takes_integers(path):
             integers[mlx_path] = (scheme.bits, group)
             outputs.append(maker.quantised(name, scheme, group, is_table))
         else:
-            if scheme or (mlx_path in named_floats and module):
-                floats[mlx_path] = NO_GROUP if family.mlx.takes_integers(path) else NOT_TAKEN
+            if (is_layer and not conversion.keeps_integers) or (mlx_path in named_floats and module):
+                floats[mlx_path] = _why_float(family, path)
             outputs += maker.floats(name)
     outputs.sort(key=lambda output: output.published)  # a weight has another place than its weight norm
     recipe = source.recipe if conversion.keeps_integers else conversion.recipe.name
     is_known = bool(integers) and recipe in RECIPES  # a file of another program may have any text there
     files = _files(outputs, source, family, conversion)
     return Plan(files, integers, floats, recipe if is_known else None)
+
+
+def _check(family: Family, conversion: Conversion, root: nn.Module) -> None:
+    """Raises UsageError where MLX cannot hold the model."""
+    if conversion.to == "mlx" and not family.mlx.model_type:
+        raise UsageError(f"to mlx: mlx-audio has no model for {family.title}", field="to")
+    for path, module in root.named_modules() if conversion.is_for_modules else ():
+        if (
+            isinstance(module, nn.LSTM)
+            and module.num_layers == 1
+            and not module.bidirectional
+            and module.bias
+        ):
+            raise UsageError(
+                f"layout mlx: {path}: MLX's LSTM of one direction has one bias, PyTorch's two; use mlx-audio",
+                field="layout",
+            )
+
+
+def _why_float(family: Family, path: str) -> str:
+    """Why a linear or table stays a float."""
+    if family.is_constant(path) or any(fnmatchcase(path, pattern) for pattern in family.high_precision):
+        return KEPT
+    return NO_GROUP if family.mlx.takes_integers(path) else NOT_TAKEN
 
 
 def _has(found: Found, scheme: Scheme | None, group: int | None) -> bool:

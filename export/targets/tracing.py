@@ -13,7 +13,7 @@ from torch import nn
 from bundle.errors import ExportError, first_line
 from bundle.spec import coreml_state_name
 from model.component import Component
-from model.layers.attention import AttentionKernel, attention_kernel
+from model.layers.attention import AnyAttentionKernel, attention_kernel
 from model.layers.basic import NormKernel, norm_kernel
 from quantize.modules import LinearKernel, linear_kernel
 
@@ -21,9 +21,9 @@ TRACE_ROWS = 5  # size of a dynamic dimension while tracing; torch.export would 
 MASKED = -1e4  # added to a masked score; finite, because all scores of a row may be masked
 
 
-def example_inputs(component: Component, sizes: dict[str, int], seed: int = 0) -> dict[str, torch.Tensor]:
+def example_inputs(component: Component, sizes: dict[str, int]) -> dict[str, torch.Tensor]:
     """Inputs of a component by name, with these sizes of its dimensions."""
-    return {name: torch.from_numpy(array) for name, array in component.example(seed, **sizes).items()}
+    return {name: torch.from_numpy(array) for name, array in component.example(0, **sizes).items()}
 
 
 def trace_inputs(component: Component) -> list[torch.Tensor]:
@@ -94,7 +94,7 @@ def trace(component: Component, module: nn.Module) -> torch.export.ExportedProgr
 
 @contextmanager
 def target_kernels(
-    module: nn.Module, linear: LinearKernel, attention: AttentionKernel, norm: NormKernel | None = None
+    module: nn.Module, linear: LinearKernel, attention: AnyAttentionKernel, norm: NormKernel | None = None
 ) -> Iterator[None]:
     """Sets the kernels of a target below `module`, and restores the previous kernels on exit."""
     norms = nullcontext() if norm is None else norm_kernel(module, norm)

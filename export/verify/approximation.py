@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from export.job import eager_job
 from export.model import Model
 from export.resolve import Resolved, resolve
 from export.targets.base import Target
@@ -27,10 +26,9 @@ def report_approximation(
     value, usual = (getattr(each.options, option) for each in (resolved, default))
     if value == usual:
         return
-    family = open_family(resolved.source.family.name)
-    run = family.verification.teacher_forced_run
+    run = open_family(resolved.source.family.name).verification.teacher_forced_run
     stream = EagerEngine(model.components, model.module, target.layout).stream()
-    found = run(stream, family.parse_constants(eager_job(resolved)), steps, None)
+    found = run(stream, resolved.runtime_constants, steps, None)
     model.release(approximation.graph)  # so that memory holds one of the two
     changed = Model(default, target.layout, target.compute_precision)
 
@@ -39,7 +37,7 @@ def report_approximation(
         return owner.module(component)
 
     stream = EagerEngine(model.components, module, target.layout).stream()
-    expected = run(stream, family.parse_constants(eager_job(default)), steps, found.codes)
+    expected = run(stream, default.runtime_constants, steps, found.codes)
     equal = found.codes[:, 1:] == expected.codes[:, 1:]
     values = {
         "distance": measure(found.values, expected.values).norm,

@@ -110,6 +110,11 @@ def _check_results(component: str, signature: Signature, inputs: Arrays, results
             f"component {component}: the module returns {len(results)} tensors, its signature has "
             f"{len(expected)} outputs and states"
         )
+    if len({id(result) for result in results}) < len(results):
+        raise ExportError(
+            f"component {component}: the module returns one tensor twice, which no artifact can; "
+            "return a clone"
+        )
     for (what, dtype, shape), result in zip(expected, results, strict=True):
         found = str(result.dtype).removeprefix("torch.")
         if (found, list(result.shape)) != (dtype, shape):

@@ -29,13 +29,16 @@ def check_long_codes(
     engines = context.engines
     full = engines.full or engines.eager
     reference = workload.teacher_forced_run(full.stream(), constants, frames, None)
-    runs = [
+    others = (engines.unrounded,) if context.bars.integer_graphs else ()
+    found, eager, *unrounded = (
         workload.teacher_forced_run(engine.stream(), constants, frames, reference.codes)
-        for engine in (engines.artifact, engines.eager)
-    ]
-    errors = [measure(*rows).largest for rows in zip(*(run.hidden for run in runs), strict=True)]
-    yield check_drift(f"no drift over {frames} frames", errors, context.bars.lowering)
-    yield from _agreement(runs[0], reference)
+        for engine in (engines.artifact, engines.eager, *others)
+    )
+    rounding = [error for run in unrounded for error in _errors(run, eager)]
+    yield check_drift(
+        f"no drift over {frames} frames", _errors(found, eager), context.bars.lowering, rounding
+    )
+    yield from _equal_codes(found, reference)
     spoken = [workload.rollout(engine.stream(), constants, frames) for engine in (engines.artifact, full)]
     yield _check_end(*spoken)
     yield Report(f"free runs of {frames} frames", {"equal_frames": equal_frames(*spoken)})
@@ -43,7 +46,12 @@ def check_long_codes(
         yield Report(f"free run of {frames} frames, {name}", _describe(run))
 
 
-def _agreement(found: ForcedRun, reference: ForcedRun) -> Iterable[Report]:
+def _errors(found: ForcedRun, expected: ForcedRun) -> list[float]:
+    """Of the hidden values of each frame."""
+    return [measure(*rows).largest for rows in zip(found.hidden, expected.hidden, strict=True)]
+
+
+def _equal_codes(found: ForcedRun, reference: ForcedRun) -> Iterable[Report]:
     """Shares of the codes that are equal to those of full precision."""
     equal = found.codes == reference.codes
     frames, books = equal.shape

@@ -1,5 +1,7 @@
 """Rechecks every manifest field against the checkpoint: resolves the job again and compares."""
 
+from collections.abc import Iterable, Mapping
+from math import isclose
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +9,16 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from bundle.errors import IntegrityError, RecipeError, UsageError
-from bundle.manifest import MANIFEST, NOT_RUN, VOICE_KEY, Bundle, FileEntry
+from bundle.manifest import MANIFEST, NOT_RUN, VOICE_KEY, Bundle, FileEntry, WeightError
 from export.job import first_difference, make_job
 from export.resolve import Resolved, Source, resolve
 from export.targets.base import Target
+from export.verify.comparison import Check
+
+# Relative. The search computes w - q * s in float32, with |q| up to 127. A processor without fused
+# multiply-add rounds q * s by up to 127 s * 2^-25 more, which is 1.3e-5 of the typical error of s / sqrt(12).
+# Another order of sums adds less. The bar allows seven times as much.
+WEIGHT_ERROR_BAR = 1e-4
 
 
 def check_source(expected: dict[str, FileEntry], source: Source, is_default: bool) -> None:
@@ -20,8 +28,9 @@ def check_source(expected: dict[str, FileEntry], source: Source, is_default: boo
         if found.get(name) != expected.get(name):
             where = "the embedded default" if is_default else str(source.folder)
             raise UsageError(
-                f"{where}: {name} is not the file that the bundle was made from; "
-                "give that checkpoint with --checkpoint"
+                f"checkpoint: {where}: {name} is not the file that the bundle was made from; "
+                "give that checkpoint",
+                field="checkpoint",
             )
 
 
@@ -51,6 +60,23 @@ def check_manifest(bundle: Bundle, source: Source, target: Target) -> Resolved:
     for name, rows in source.voices.items():
         _check_voice(bundle.folder / manifest.voices[name], rows.float().numpy())
     return resolved
+
+
+def check_weight_errors(
+    stored: Mapping[str, WeightError], measured: Mapping[str, WeightError]
+) -> Iterable[Check]:
+    """Compares the weight errors of a manifest with those of the quantised model, by graph."""
+    for graph in sorted(stored.keys() | measured.keys()):
+        found, expected = stored.get(graph), measured.get(graph)
+        if found is None or expected is None or not _is_close(found, expected):
+            advice = "export the bundle again"
+            detail = f"{MANIFEST}: weight_errors.{graph}: found {found}, expected {expected}; {advice}"
+            yield Check(f"weight error of {graph}", False, detail)
+
+
+def _is_close(found: WeightError, expected: WeightError) -> bool:
+    pairs = ((found.searched, expected.searched), (found.min_max, expected.min_max))
+    return all(isclose(one, other, rel_tol=WEIGHT_ERROR_BAR) for one, other in pairs)
 
 
 def _check_voice(path: Path, expected: np.ndarray) -> None:

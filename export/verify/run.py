@@ -10,7 +10,7 @@ from bundle.errors import ExportError, VoxportError
 from bundle.manifest import Bundle
 from bundle.progress import advance
 from export.memory import free_memory
-from export.model import Model
+from export.model import Export, Model
 from export.resolve import Resolved
 from export.targets.base import Graph, Target
 from export.verify.approximation import report_approximation
@@ -40,6 +40,7 @@ from export.verify.context import (
 )
 from export.verify.eager import EagerEngine, perturbed
 from export.verify.long_codes import check_long_codes
+from export.verify.manifest_check import check_weight_errors
 from export.verify.modes import DEFAULTS, Mode, VerifyOptions, modes
 from export.verify.report import VerificationResult
 from export.verify.run_checks import check_codes, check_free_run, check_long_runs, check_replay
@@ -55,31 +56,24 @@ log = logging.getLogger(__name__)
 
 
 def verify(
-    bundle: Bundle,
-    resolved: Resolved,
-    target: Target,
-    options: VerifyOptions = DEFAULTS,
-    model: Model | None = None,
-    checked: Sequence[Result] | None = None,
+    bundle: Bundle, export: Export, options: VerifyOptions, checked: Sequence[Result] | None = None
 ) -> VerificationResult:
     """Runs every check that the target allows. A failed check is part of the result and raises nothing.
 
-    `model` is that of the export, if it still has its weights. `checked` are the results of `verify_graph`
-    for every graph, if it ran.
+    `checked` are the results of `verify_graph` for every graph, if it ran.
     """
-    model = model or Model(resolved, target.layout, bundle.job.compute_precision)
+    resolved, target, model = export.resolved, export.target, export.model
     results = list(checked or ())
     if checked is None:
         for graph in resolved.recipes:
-            results += verify_graph(bundle, resolved, target, model, graph, options)
+            results += verify_graph(bundle, export, graph, options)
             model.pack(graph)
             free_memory()
+    results += check_weight_errors(bundle.manifest.weight_errors, model.weight_errors)
     for index, mode in enumerate(modes(resolved, target, options)):
         left_out = (COMPONENTS,) if index == 0 else ()  # `verify_graph` checked them
         # no name holds the engines of a mode, so they are freed before the next one opens its own
-        results += _named(
-            _run_checks(open_context(bundle, resolved, target, model, mode), bundle, mode, left_out), mode
-        )
+        results += _named(_run_checks(open_context(bundle, export, mode), bundle, mode, left_out), mode)
         free_memory()
     for approximation in resolved.source.family.verification.approximations:
         report = report_approximation(approximation, resolved, target, model, _extent(resolved).run_steps)
@@ -88,18 +82,13 @@ def verify(
 
 
 def verify_graph(
-    bundle: Bundle,
-    resolved: Resolved,
-    target: Target,
-    model: Model,
-    graph: str,
-    options: VerifyOptions = DEFAULTS,
+    bundle: Bundle, export: Export, graph: str, options: VerifyOptions = DEFAULTS
 ) -> list[Result]:
     """Reads one graph back, and checks single calls of its components in the mode with the tightest bars."""
-    mode = modes(resolved, target, options)[0]
-    found: list[Result] = [*_check_structure(model.graph(graph), bundle, target)]
+    mode = modes(export.resolved, export.target, options)[0]
+    found: list[Result] = [*_check_structure(export.model.graph(graph), bundle, export.target)]
     advance(0, f"checking {graph}")
-    context = open_context(bundle, resolved, target, model, mode, graph)
+    context = open_context(bundle, export, mode, graph)
     found += _named(guarded(check_components(context), f"components of {graph}"), mode)
     advance(1)
     return found
@@ -117,15 +106,9 @@ def _check_structure(graph: Graph, bundle: Bundle, target: Target) -> list[Check
     return [Check(graph.name, True, detail)] if detail else []
 
 
-def open_context(
-    bundle: Bundle,
-    resolved: Resolved,
-    target: Target,
-    model: Model,
-    mode: Mode,
-    graph: str | None = None,
-) -> Context:
+def open_context(bundle: Bundle, export: Export, mode: Mode, graph: str | None = None) -> Context:
     """The engines to compare in one mode, with their bars: for all graphs, or for one."""
+    resolved, target, model = export.resolved, export.target, export.model
     graphs = [model.graph(name) for name in ([graph] if graph else resolved.recipes)]
     layout = target.layout
     names = {entry.name for entry in bundle.components}

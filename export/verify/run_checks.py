@@ -99,14 +99,17 @@ def _run_steps(step: Component, indices: range, streams: list[Stream], compared:
         compared.add(*(result[compared.output] for result in results))
 
 
-def check_drift(name: str, errors: Sequence[float], bar: float) -> Check:
+def check_drift(name: str, errors: Sequence[float], bar: float, rounding: Sequence[float] = ()) -> Check:
     """The median error of the last quarter is at most `GROWTH` times that of the first. `bar` is that of
-    one error.
+    one error. `rounding` is how far integer activations move each step: a tie changes a row of a cache, and
+    with it every later step by as much as rounding does.
     """
     steps = len(errors)
     quarter = max(len(errors) // 4, 1)
     first, last = (float(np.median(part)) for part in (errors[:quarter], errors[-quarter:]))
     limit = max(GROWTH * first, bar / 10)  # below a tenth of the bar it may be rounding
+    if rounding:
+        limit = max(limit, ROUNDING_FACTOR * float(np.median(rounding[-quarter:])))
     detail = (
         f"median error {first:.1e} in the first quarter of {steps} steps, {last:.1e} in the last, "
         f"limit {limit:.1e}"

@@ -10,7 +10,7 @@ cache stores a row.
 """
 
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from torch import nn
 
 from bundle.spec import LAYOUTS, LayoutName
 from model.config import BlockArgs
-from model.layers.basic import Layer, exchanged, fuse
+from model.layers.basic import Layer, exchanged_kernel, fuse
 from model.layers.rope import Rotation
 
 # attended [B, S, H, D], and both caches after the call
@@ -41,7 +41,13 @@ class KVCache(NamedTuple):
     v: torch.Tensor
 
 
-class AttentionKernel(Protocol):
+# What the layers of one call share for sliding-window caches. Each kernel has its own form.
+Update = tuple[torch.Tensor | int | None, ...]
+OwnUpdate = TypeVar("OwnUpdate", bound=Update)
+Place = torch.Tensor | Update  # position of the first row, int64 [B], or with a window the update
+
+
+class AttentionKernel(Protocol[OwnUpdate]):
     """How a target attends. `layout` is that of its caches."""
 
     layout: LayoutName
@@ -53,15 +59,15 @@ class AttentionKernel(Protocol):
         kernel that serves several streams in one call.
         """
 
-    def cache_update(self, position: torch.Tensor, rows: int, cache: torch.Tensor, window: int) -> Any:
-        """Values that the layers of one call share for sliding-window caches. Each kernel has its own form.
+    def cache_update(self, position: torch.Tensor, rows: int, cache: torch.Tensor, window: int) -> OwnUpdate:
+        """The update of a sliding-window cache.
 
         It says where the `rows` new rows from position int64 [1] are stored in a cache like `cache`, and
         which rows their queries see. With a cache of exactly `window` rows, a call beyond the window has one
         row.
         """
 
-    def sliding_window(self, new: Projected, cache: KVCache, update: Any) -> Attended:
+    def sliding_window(self, new: Projected, cache: KVCache, update: OwnUpdate) -> Attended:
         """As `cached`, with a sliding-window cache; `update` is the result of `cache_update`."""
 
     def rotated(
@@ -75,6 +81,9 @@ class AttentionKernel(Protocol):
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         k, v = (part.repeat_interleave(q.shape[1] // part.shape[1], dim=1) for part in (k, v))
         return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+
+
+AnyAttentionKernel = AttentionKernel[Any]  # an update goes from one method of a kernel to another of the same
 
 
 def ring_positions(rows: int, count: torch.Tensor) -> torch.Tensor:
@@ -109,7 +118,7 @@ class CacheUpdate(NamedTuple):
     history_rows: torch.Tensor | None = None
 
 
-class ReferenceAttention(AttentionKernel):
+class ReferenceAttention(AttentionKernel[CacheUpdate]):
     """Plain attention over the written rows of the cache, which every target is compared with.
 
     Writes caches in place.
@@ -163,7 +172,15 @@ class ReferenceAttention(AttentionKernel):
         )
 
 
-class AttentionWeights(nn.Module):
+class HeadWeights(nn.Module):
+    """Parameters of self-attention under any names, and the numbers and width of its heads."""
+
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+
+
+class AttentionWeights(HeadWeights):
     """Parameters of self-attention under their published names.
 
     `biases` are those of wq, wv and wo, as Whisper has them.
@@ -185,24 +202,24 @@ class Attention(nn.Module):
     Projections of queries, keys and values are one fused linear. With `separate_queries` only keys and values
     are fused, for a caller that needs queries of fewer rows than keys. `window` is the number of keys that a
     query of an unbounded stream sees, its own included; None for a cache that holds every row. `names` are
-    those of the four linears in `weights`, which also has `n_heads`, `n_kv_heads` and `head_dim`.
+    those of the four linears in `weights`.
     """
 
     names = ("wq", "wk", "wv", "wo")
 
-    def __init__(self, weights: Any, window: int | None = None, separate_queries: bool = False):
+    def __init__(self, weights: HeadWeights, window: int | None = None, separate_queries: bool = False):
         super().__init__()
         query, key, value, output = self.names
         self.window, self.separate_queries = window, separate_queries
         self.n_heads, self.n_kv_heads, self.head_dim = weights.n_heads, weights.n_kv_heads, weights.head_dim
         if separate_queries:
-            self.wq: Layer = getattr(weights, query)
-        self.wo: Layer = getattr(weights, output)
+            self.wq: Layer = weights.get_submodule(query)
+        self.wo: Layer = weights.get_submodule(output)
         if separate_queries:
             self.wkv = fuse(weights, key, value)
         else:
             self.wqkv = fuse(weights, query, key, value)
-        self.kernel: AttentionKernel = ReferenceAttention()
+        self.kernel: AnyAttentionKernel = ReferenceAttention()
 
     def project(
         self, x: torch.Tensor, queries: int | None = None
@@ -217,26 +234,30 @@ class Attention(nn.Module):
         return q.unflatten(-1, (-1, self.head_dim)), k, v
 
     def forward(
-        self, x: torch.Tensor, rotation: Rotation, k_cache: torch.Tensor, v_cache: torch.Tensor, where: Any
+        self, x: torch.Tensor, rotation: Rotation, k_cache: torch.Tensor, v_cache: torch.Tensor, where: Place
     ) -> Attended:
         """x [B, S, dim] and two caches -> attended [B, S, dim] and both caches.
 
         `where` is the position of the first row, int64 [B], or with a window the result of `cache_update`.
         """
-        attend = self.kernel.cached if self.window is None else self.kernel.sliding_window
         new, cache = Projected(*self.project(x), rotation), KVCache(k_cache, v_cache)
-        out, k_cache, v_cache = attend(new, cache, where)
+        if self.window is None:
+            assert isinstance(where, torch.Tensor)
+            out, k_cache, v_cache = self.kernel.cached(new, cache, where)
+        else:
+            out, k_cache, v_cache = self.kernel.sliding_window(new, cache, where)
         return self.wo(out.flatten(-2)), k_cache, v_cache
 
 
-def cache_update(layers: nn.ModuleList, position: torch.Tensor, rows: int, cache: torch.Tensor) -> Any:
+def cache_update(layers: nn.ModuleList, position: torch.Tensor, rows: int, cache: torch.Tensor) -> Update:
     """`AttentionKernel.cache_update` of layers that share one kernel and one window."""
     first = next(module for module in layers.modules() if isinstance(module, Attention))
     if first.window is None:
         raise ValueError("cache_update: the layers have no window")
-    return first.kernel.cache_update(position, rows, cache, first.window)
+    update: Update = first.kernel.cache_update(position, rows, cache, first.window)
+    return update
 
 
-def attention_kernel(module: nn.Module, kernel: AttentionKernel) -> AbstractContextManager[None]:
+def attention_kernel(module: nn.Module, kernel: AnyAttentionKernel) -> AbstractContextManager[None]:
     """Sets the kernel of every `Attention` below `module`, and restores the previous kernels on exit."""
-    return exchanged(module, Attention, "kernel", kernel)
+    return exchanged_kernel(module, Attention, kernel)

@@ -16,20 +16,20 @@ NormKernel = Callable[..., torch.Tensor]  # (x, widths, weight, eps) -> x normal
 
 
 @contextmanager
-def exchanged(module: nn.Module, kind: type[nn.Module], attribute: str, value: Any) -> Iterator[None]:
-    """Sets `attribute` of every `kind` below `module`, and restores the previous values on exit.
+def exchanged_kernel(module: nn.Module, kind: type[nn.Module], kernel: object) -> Iterator[None]:
+    """Sets the kernel of every `kind` below `module`, and restores the previous kernels on exit.
 
-    `value` is of any type, because each `kind` has its own kernels.
+    `kernel` is of any type, because each `kind` has its own kernels.
     """
-    parts = [part for part in module.modules() if isinstance(part, kind)]
-    previous = [getattr(part, attribute) for part in parts]
+    parts: list[Any] = [part for part in module.modules() if isinstance(part, kind)]  # they have a `kernel`
+    previous = [part.kernel for part in parts]
     try:
         for part in parts:
-            setattr(part, attribute, value)
+            part.kernel = kernel
         yield
     finally:
         for part, before in zip(parts, previous, strict=True):
-            setattr(part, attribute, before)
+            part.kernel = before
 
 
 class RMSNorm(nn.Module):
@@ -48,7 +48,7 @@ class RMSNorm(nn.Module):
 
 def norm_kernel(module: nn.Module, kernel: NormKernel) -> AbstractContextManager[None]:
     """Sets the kernel of every `RMSNorm` below `module`, and restores the previous kernels on exit."""
-    return exchanged(module, RMSNorm, "kernel", kernel)
+    return exchanged_kernel(module, RMSNorm, kernel)
 
 
 class ConcatenatedLinears(nn.Module):

@@ -1,13 +1,13 @@
 """Pre-norm transformer block."""
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import nn
 
 from model.config import TransformerArgs
-from model.layers.attention import Attention, AttentionWeights
+from model.layers.attention import Attention, AttentionWeights, Place
 from model.layers.basic import FeedForward, FeedForwardWeights, RMSNorm
 from model.layers.rope import Rotation
 
@@ -46,7 +46,7 @@ class Block(PreNorm):
     """A block with rotary positions and a cache."""
 
     def forward(
-        self, x: torch.Tensor, rotation: Rotation, k_cache: torch.Tensor, v_cache: torch.Tensor, where: Any
+        self, x: torch.Tensor, rotation: Rotation, k_cache: torch.Tensor, v_cache: torch.Tensor, where: Place
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """x [B, S, dim], two caches and `where` of `Attention.forward` -> x [B, S, dim], both caches."""
         attended, k_cache, v_cache = self.attention(self.attention_norm(x), rotation, k_cache, v_cache, where)
@@ -60,7 +60,11 @@ def parts_of(modules: Iterable[nn.Module], kind: type[Part]) -> list[Part]:
 
 
 def run_blocks(
-    layers: nn.ModuleList, x: torch.Tensor, rotation: Rotation, caches: tuple[torch.Tensor, ...], *where: Any
+    layers: nn.ModuleList,
+    x: torch.Tensor,
+    rotation: Rotation,
+    caches: tuple[torch.Tensor, ...],
+    *where: Place,
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """x [B, S, dim] through all blocks -> x, and k and v cache of each, in the order of `caches`.
 

@@ -1,17 +1,15 @@
 """Transformer blocks under Qwen's tensor names, with norms of queries and keys per head."""
 
-from typing import Any
-
 import torch
 from torch import nn
 
-from model.layers.attention import Attended, Attention
+from model.layers.attention import Attended, Attention, HeadWeights, Place
 from model.layers.basic import FeedForward, RMSNorm
 from model.layers.rope import Rotation
 from model.qwen3_tts.config import BlockConfig
 
 
-class AttentionWeights(nn.Module):
+class AttentionWeights(HeadWeights):
     """Parameters of `self_attn`. `has_norms`: queries and keys are normed per head."""
 
     def __init__(self, config: BlockConfig, has_norms: bool = True):
@@ -107,7 +105,7 @@ class Block(nn.Module):
         self.attention_norm, self.mlp_norm = weights.input_layernorm, weights.post_attention_layernorm
 
     def forward(
-        self, x: torch.Tensor, rotation: Rotation, k_cache: torch.Tensor, v_cache: torch.Tensor, where: Any
+        self, x: torch.Tensor, rotation: Rotation, k_cache: torch.Tensor, v_cache: torch.Tensor, where: Place
     ) -> Attended:
         """x [B, S, width], two caches, position int64 [B] of the first row -> x, both caches."""
         attended, k_cache, v_cache = self.attention(self.attention_norm(x), rotation, k_cache, v_cache, where)

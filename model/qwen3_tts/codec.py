@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model.layers.attention import Attention, cache_update
+from model.layers.attention import Attention, Update, cache_update
 from model.layers.basic import Layer, RMSNorm
 from model.layers.block import parts_of, run_blocks
 from model.layers.rope import Rotation, UnboundedRotaryTable
@@ -254,7 +254,7 @@ class CodecBlock(nn.Module):
         rotation: Rotation,
         k_cache: torch.Tensor,
         v_cache: torch.Tensor,
-        where: tuple[torch.Tensor, ...],
+        where: Update,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """x [1, T, width], two caches and the cache update of the call -> x, both caches."""
         attended, k_cache, v_cache = self.attention(self.attention_norm(x), rotation, k_cache, v_cache, where)

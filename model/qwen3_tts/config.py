@@ -287,11 +287,6 @@ class Qwen3TTSConfig(Section):
         """
         return self.tts_model_type == "base"
 
-    @property
-    def has_projection(self) -> bool:
-        """Whether the predictor is narrower than the talker."""
-        return self.talker_config.hidden_size != self.talker_config.code_predictor_config.hidden_size
-
 
 class Options(Record):
     """Options of the export."""

@@ -144,6 +144,7 @@ FAMILY = Family(
     synthetic=SYNTHETIC,
     mlx=MLX,
     unused=modules.UNUSED,
+    all_weights=modules.AllQwen3TTSWeights,
     eight_bits=("code_predictor", "MultiCodeDecoder"),
     exceeds_half=(
         "code_predictor",

@@ -82,6 +82,20 @@ class Qwen3TTSWeights(nn.Module):
             self.speaker_encoder = SpeakerEncoderWeights(config.speaker_encoder_config)
 
 
+class AllQwen3TTSWeights(Qwen3TTSWeights):
+    """Also the tensors of `UNUSED`, but for flags of one value: both encoders of code books, all tables."""
+
+    def __init__(self, config: Qwen3TTSConfig):
+        super().__init__(config)
+        codec, decoder = config.codec.encoder_config, config.codec.decoder_config
+        self.speech_tokenizer.encoder = EncoderWeights(codec, codec.num_quantizers)
+        for quantizer in self.speech_tokenizer.encoder.quantizer.children():
+            quantizer.output_proj = nn.Conv1d(codec.codebook_dim, codec.hidden_size, 1, bias=False)
+        for quantizer in self.speech_tokenizer.decoder.quantizer.children():
+            size = decoder.codebook_dim // 2
+            quantizer.input_proj = nn.Conv1d(decoder.codebook_dim, size, 1, bias=False)
+
+
 class TextEmbedding(nn.Module):
     """ids int64 [1, S] of text -> [1, S, width]: a table and two linears."""
 

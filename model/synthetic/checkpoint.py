@@ -62,6 +62,10 @@ def write_checkpoint(out: Path, size: str = "tiny", seed: int = 0, key: str = DE
             family.synthetic.write_extra_files(partial, size, seed)
             with Progress(bytes_of(shapes) / 1e6, "MB"):
                 _write_weights(partial, family, size, seed, shapes)
+            if not family.format.detect(partial):
+                raise OutputError(
+                    f"{out}: {size} lacks {family.format.marker}; add it to `Synthetic.documents`"
+                )
             if out.is_dir():  # empty, as checked above; not every system renames onto a folder
                 out.rmdir()
             partial.rename(out)
@@ -81,7 +85,7 @@ def size_of_variant(key: str, size: str, variant: str | None) -> str:
     return f"{size}-{variant}"
 
 
-def embedded_name(key: str = DEFAULT) -> str:
+def embedded_name(key: str) -> str:
     """Name of a family's embedded default checkpoint."""
     return f"{public_name(key)}-tiny"
 

@@ -50,9 +50,15 @@ def recognition_losses(
     token_loss = F.cross_entropy(tokens, targets, weight, ignore_index=IGNORED)
     phoneme_loss = F.cross_entropy(frames, phonemes)
     right = (tokens.argmax(-1) == targets)[targets >= SCHEDULE.first_text_id].float().mean()
-    heard = (frames.argmax(-1) == phonemes).float().mean()
+    phoneme_accuracy = (frames.argmax(-1) == phonemes).float().mean()
     loss = token_loss + PHONEME_WEIGHT * phoneme_loss
-    return {"loss": loss, "tokens": token_loss, "phonemes": phoneme_loss, "right": right, "heard": heard}
+    return {
+        "loss": loss,
+        "tokens": token_loss,
+        "phonemes": phoneme_loss,
+        "right": right,
+        "phoneme_accuracy": phoneme_accuracy,
+    }
 
 
 def train(arguments: argparse.Namespace) -> None:

@@ -46,7 +46,7 @@ REFERENCE_SHARD = Shard(0, seed=2, varied=False, clips=16)  # its sentences begi
 
 
 def codec_losses(model: CodecModel, clips: list[Clip], seed: str, size: int) -> Losses:
-    """Losses of `size` sounds through the codec, and the share of phonemes that the semantic codes tell."""
+    """Losses of `size` sounds through the codec, and the accuracy of the phonemes of its codes."""
     batch = make_sounds(clips, seed, size, FRAMES)
     samples, phonemes = batch.samples.to(device()), batch.phonemes.to(device()).flatten()
     noise = torch.Generator().manual_seed(hash_of(seed))
@@ -55,7 +55,7 @@ def codec_losses(model: CodecModel, clips: list[Clip], seed: str, size: int) -> 
         logarithmic, linear = spectral_distance(found.samples, samples)
     logits, early = (part.float().flatten(0, 1) for part in (found.phonemes, found.unquantised))
     phoneme_loss = (F.cross_entropy(logits, phonemes) + F.cross_entropy(early, phonemes)) / 2
-    told = (logits.argmax(-1) == phonemes).float().mean()
+    phoneme_accuracy = (logits.argmax(-1) == phonemes).float().mean()
     loss = (
         logarithmic
         + LINEAR_WEIGHT * linear
@@ -67,7 +67,7 @@ def codec_losses(model: CodecModel, clips: list[Clip], seed: str, size: int) -> 
         "log_mel": logarithmic,
         "linear": linear,
         "phonemes": phoneme_loss,
-        "told": told,
+        "phoneme_accuracy": phoneme_accuracy,
         "commitment": found.commitment,
         "used": found.used,
     }

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from model.checkpoint_format import PARAMS, TOKENIZER, WEIGHTS
+from model.mistral_format import PARAMS, TOKENIZER, WEIGHTS
 from model.training.clips import VOICES
 from model.training.codec_model import CodecModel
 from model.training.loop import Trainer

@@ -2,18 +2,17 @@
 
 import json
 import logging
-from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from bundle.bounds import HopLength, MelBins, SampleRate, WindowSize
 from bundle.errors import ConfigError
 from bundle.manifest import Record, first_fault
-from model.checkpoint_format import PARAMS, TOKENIZER
-from model.config import Few, Positive, Section, Size, TransformerArgs, parse_params, read_params, require
+from model.config import Few, Positive, Section, Size, TransformerArgs, parse_params, require
+from model.mistral_format import PARAMS, TOKENIZER, read_params
 
 CONV_STRIDE = 2  # of the second convolution; params.json has no key for it
 KERNEL = 3
@@ -183,7 +182,9 @@ def delay_tokens(delay_ms: int, config: VoxtralRealtimeConfig) -> int:
     return ceil(frames / config.mel_frames_per_token)
 
 
-parse_config = partial(parse_params, VoxtralRealtimeConfig)
+def parse_config(content: Any, source: str = PARAMS) -> VoxtralRealtimeConfig:
+    """`content` is that of `params.json`. Raises ConfigError."""
+    return parse_params(VoxtralRealtimeConfig, content, source)
 
 
 def load_config(checkpoint: Path) -> VoxtralRealtimeConfig:

@@ -1,5 +1,5 @@
 """Files of a Voxtral-Realtime checkpoint: Mistral's format."""
 
-from model.checkpoint_format import MistralFormat
+from model.mistral_format import MistralFormat
 
 FORMAT = MistralFormat("whisper_model_args")

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from model.checkpoint_format import PARAMS, TOKENIZER
-from model.config import read_params
+from model.mistral_format import PARAMS, TOKENIZER, read_params
 from model.mlx import MlxModel
 from model.voxtral_realtime.modules import AUDIO
 
@@ -72,4 +71,5 @@ MLX = MlxModel(
     copied=(PARAMS, TOKENIZER),
     published_config=PARAMS,
     restored=_params,
+    sections=("encoder_args", "decoder"),
 )

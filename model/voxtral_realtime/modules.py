@@ -4,13 +4,13 @@ Holders have parameters of the published names and compute nothing. `family.buil
 from them.
 """
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model.layers.attention import cache_update
+from model.layers.attention import Update, cache_update
 from model.layers.basic import RMSNorm
 from model.layers.block import Block, BlockWeights, PreNorm, parts_of, run_blocks
 from model.layers.rope import Rotation, UnboundedRotaryTable
@@ -172,7 +172,7 @@ class DecoderBlock(PreNorm):
         rotation: Rotation,
         k_cache: torch.Tensor,
         v_cache: torch.Tensor,
-        update: Any,
+        update: Update,
         delay: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """x [1, S, dim], two caches, `update` of `cache_update` -> x [1, S, dim] and both caches."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from model.checkpoint_format import PARAMS, TOKENIZER, WEIGHTS
 from model.family import Distribution, Synthetic
+from model.mistral_format import PARAMS, TOKENIZER, WEIGHTS
 from model.synthetic.checkpoint import plain_distribution, winning_scale
 from model.synthetic.tokenizer import tekken
 from model.voxtral_realtime.config import PUBLISHED_DELAY_MS, Schedule, VoxtralRealtimeConfig

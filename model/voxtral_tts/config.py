@@ -1,6 +1,5 @@
 """Configuration of Voxtral-TTS, read from the published `params.json`."""
 
-from functools import partial
 from itertools import accumulate
 from math import ceil
 from operator import mul
@@ -11,7 +10,6 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from bundle.bounds import Codebooks, EulerSteps, SampleRate
 from bundle.manifest import Record
-from model.checkpoint_format import PARAMS
 from model.config import (
     BlockArgs,
     Few,
@@ -20,9 +18,9 @@ from model.config import (
     Size,
     TransformerArgs,
     parse_params,
-    read_params,
     require,
 )
+from model.mistral_format import PARAMS, read_params
 
 END_AUDIO, FIRST_LEVEL = 1, 2  # codes 0 and 1 are EMPTY and END_AUDIO; codebook entry i is code i + 2
 EULER_STEPS = 7  # as published, where `params.json` does not say it
@@ -301,7 +299,9 @@ def _round_up(rows: int) -> int:
     return -(-rows // TABLE_ROUNDING) * TABLE_ROUNDING
 
 
-parse_config = partial(parse_params, VoxtralTTSConfig)
+def parse_config(content: Any, source: str = PARAMS) -> VoxtralTTSConfig:
+    """`content` is that of `params.json`. Raises ConfigError."""
+    return parse_params(VoxtralTTSConfig, content, source)
 
 
 def load_config(checkpoint: Path) -> VoxtralTTSConfig:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from bundle.bounds import MAX_VOICE_BYTES, MAX_VOICE_ROWS
 from bundle.errors import CheckpointError
 from bundle.manifest import VOICE_KEY
-from model.checkpoint_format import MistralFormat
 from model.download import unfinished
+from model.mistral_format import MistralFormat
 
 if TYPE_CHECKING:
     import torch

@@ -6,8 +6,7 @@ Convolutions of the codec are stored as published: mlx-audio takes their weight 
 from pathlib import Path
 from typing import Any
 
-from model.checkpoint_format import PARAMS, TOKENIZER
-from model.config import read_params
+from model.mistral_format import PARAMS, TOKENIZER, read_params
 from model.mlx import OWN_KEYS, MlxModel
 
 BACKBONE = "language_model.model.model"

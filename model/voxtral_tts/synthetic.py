@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from model.checkpoint_format import PARAMS, TOKENIZER, WEIGHTS
 from model.family import Distribution, Synthetic
+from model.mistral_format import PARAMS, TOKENIZER, WEIGHTS
 from model.synthetic.checkpoint import generator, plain_distribution, values, winning_scale
 from model.synthetic.tokenizer import tekken
 from model.voxtral_tts.config import END_AUDIO, VoxtralTTSConfig, parse_config

@@ -62,7 +62,7 @@ def warn_quiet(peak_dbfs: float, is_auto: bool) -> None:
     if peak_dbfs < SILENCE_DBFS:
         log.warning("the sound has a peak of %.0f dBFS, which is silence", peak_dbfs)
     else:
-        advice = "record it louder" if is_auto else "try --gain auto"
+        advice = "record it louder" if is_auto else "set the option gain to auto"
         log.warning("the sound is quiet: its peak is %.0f dBFS; words may be missing, %s", peak_dbfs, advice)
 
 

@@ -192,7 +192,7 @@ def _copy_of_pipe(path: Path, max_mb: int) -> IO[bytes]:
     """
     is_stdin = str(path) == "-"
     log.info(
-        "%s: reading to the end before transcription; use --live for an endless stream",
+        "%s: reading to the end before transcription; an endless stream needs live transcription",
         "stdin" if is_stdin else path,
     )
     file = tempfile.SpooledTemporaryFile(MAX_MEMORY_BYTES)  # noqa: SIM115  stays open until it is read
@@ -202,7 +202,7 @@ def _copy_of_pipe(path: Path, max_mb: int) -> IO[bytes]:
             if file.tell() > max_mb * 10**6:
                 file.close()
                 raise UsageError(
-                    f"max_input_mb {max_mb}: {path} holds more; give a larger number, or use --live",
+                    f"max_input_mb {max_mb}: {path} holds more; give a larger number, or transcribe live",
                     field="max_input_mb",
                 )
     file.seek(0)

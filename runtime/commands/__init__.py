@@ -72,13 +72,17 @@ COMMANDS = (
 COMPUTE_PRECISIONS = ("float16", "float32")
 
 
-def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+def add_threads(parser: argparse.ArgumentParser, user: str = "the engine") -> None:
     parser.add_argument(
         "--threads",
         type=integer(1),
         metavar="N",
-        help="number of threads the engine uses (default: all cores)",
+        help=f"number of threads {user} uses (default: all cores)",
     )
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    add_threads(parser)
     parser.add_argument(
         "--compute-precision",
         choices=COMPUTE_PRECISIONS,

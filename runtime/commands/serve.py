@@ -18,8 +18,6 @@ log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from runtime.serve.limits import LIMITS
-
     parser.add_argument(
         "--bundle",
         type=Path,
@@ -33,6 +31,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--port", type=integer(1, 65535), default=8000, help="port to listen on (default: 8000)"
     )
     _add_access(parser)
+    _add_features(parser)
+    parser.add_argument(
+        "--no-check", action="store_true", help="skip the comparison of the bundles' files with their hashes"
+    )
+    add_engine_arguments(parser)
+    _add_limits(parser)
+
+
+def _add_access(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--keys", type=Path, metavar="FILE", help="file with a name:key per line; every request needs a key"
+    )
+    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate of the server, in PEM")
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="private key of the certificate, in PEM")
+    parser.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="web page that may use this server, such as https://example.org; also allows its host name",
+    )
+
+
+def _add_features(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wyoming",
         metavar="URI",
@@ -53,10 +75,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="texts that a bundle speaks at a time, where its engine batches (default: 4)",
     )
-    parser.add_argument(
-        "--no-check", action="store_true", help="skip the comparison of the bundles' files with their hashes"
-    )
-    add_engine_arguments(parser)
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    from runtime.serve.limits import LIMITS
+
     limits = parser.add_argument_group("limits")
     for name, limit in LIMITS.items():
         kind = integer(1) if isinstance(limit.default, int) else _positive
@@ -64,21 +87,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         limits.add_argument(
             f"--{name.replace('_', '-')}", type=kind, default=limit.default, metavar="N", help=text
         )
-
-
-def _add_access(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--keys", type=Path, metavar="FILE", help="file with a name:key per line; every request needs a key"
-    )
-    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate of the server, in PEM")
-    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="private key of the certificate, in PEM")
-    parser.add_argument(
-        "--allow-origin",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="web page that may use this server, such as https://example.org; also allows its host name",
-    )
 
 
 def _positive(text: str) -> float:
@@ -97,13 +105,13 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from runtime.serve.app import build_app
-    from runtime.serve.keys import Keys, read_keys
+    from runtime.serve.http.app import build_app
+    from runtime.serve.http.keys import Keys, read_keys
+    from runtime.serve.http.server import Address, serve
     from runtime.serve.limits import LIMITS, Limits
     from runtime.serve.metrics import Metrics
     from runtime.serve.models import Models, open_bundles
-    from runtime.serve.server import Address, serve
-    from runtime.serve.voice_store import VoiceStore
+    from runtime.serve.voices.store import VoiceStore
 
     check(arguments)
     wyoming = _wyoming(arguments.wyoming) if arguments.wyoming else None

@@ -7,7 +7,8 @@ from pathlib import Path
 from bundle.files import check_writable
 from bundle.manifest import Bundle
 from runtime.commands import add_engine_arguments, engine_options
-from runtime.engines import open_engine, try_first
+from runtime.engines import open_engine
+from runtime.engines.trial import try_first
 from runtime.families import open_family, read_constants
 from runtime.text.tokenizer import tokenizer_files
 from runtime.trace import read_inputs, write_outputs

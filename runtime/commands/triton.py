@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from bundle.command import integer
+from runtime.commands import add_threads
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,12 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="sequences that one call of a graph with a cache serves; above 1, a request has one row of a "
         "prompt (default: 1)",
     )
-    parser.add_argument(
-        "--threads",
-        type=integer(1),
-        metavar="N",
-        help="number of threads each graph uses (default: all cores)",
-    )
+    add_threads(parser, "each graph")
 
 
 def run(arguments: argparse.Namespace) -> int:

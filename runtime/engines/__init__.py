@@ -56,18 +56,6 @@ def open_engine(bundle: Bundle, options: EngineOptions = DEFAULT) -> Engine:
     return engine
 
 
-def try_first(bundle: Bundle) -> None:
-    """Tries a bundle from elsewhere in another process, once, where its engine may abort.
-
-    Raises EngineUnavailable, UsageError, or IntegrityError on a damaged program.
-    """
-    check_installed(bundle.job.target, str(bundle.folder))
-    if ENGINES[bundle.job.target].may_abort:
-        from runtime.engines.trial import try_once
-
-        try_once(bundle)
-
-
 def check_options(bundle: Bundle, options: EngineOptions) -> None:
     """Raises UsageError if the engine of the bundle does not have one of the options."""
     if options.threads is not None and not 1 <= options.threads <= MAX_THREADS:

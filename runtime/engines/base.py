@@ -199,10 +199,10 @@ def batched_shape(state: StateSpec, batch: int) -> tuple[int, ...]:
     return (batch, *state.shape[1:])
 
 
-def empty_states(signatures: Iterable[Signature], batch: int = 1) -> Arrays:
+def empty_states(signatures: Iterable[Signature]) -> Arrays:
     """Zeros for every state. A page of a cache uses no memory before a row is written to it."""
     states = unique_states(signatures)
-    return {name: lazy_zeros(batched_shape(state, batch), state.dtype) for name, state in states.items()}
+    return {name: lazy_zeros(state.shape, state.dtype) for name, state in states.items()}
 
 
 def copy_states(states: Arrays) -> Arrays:

@@ -18,12 +18,22 @@ from bundle.errors import IntegrityError
 from bundle.manifest import MANIFEST, Bundle
 from bundle.spec import Signature
 from bundle.user_cache import private_folder
-from runtime.engines import open_engine
+from runtime.engines import ENGINES, check_installed, open_engine
 from runtime.engines.base import Arrays
 
 PACKAGES = Path(__file__).resolve().parents[2]  # the folder of the packages of voxport
 SECONDS = 600  # far above the load of the largest bundle; a program may also run without end
 log = logging.getLogger(__name__)
+
+
+def try_first(bundle: Bundle) -> None:
+    """Tries a bundle from elsewhere in another process, once, where its engine may abort.
+
+    Raises EngineUnavailable, UsageError, or IntegrityError on a damaged program.
+    """
+    check_installed(bundle.job.target, str(bundle.folder))
+    if ENGINES[bundle.job.target].may_abort:
+        try_once(bundle)
 
 
 def try_once(bundle: Bundle) -> None:

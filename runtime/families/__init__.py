@@ -15,12 +15,15 @@ FAMILIES = {  # name: the module that defines the object FAMILY
 
 
 def open_family(name: str) -> RuntimeFamily[Any]:  # Any: each family has constants of its own type
-    """Raises UnknownFamily that lists the families."""
+    """Raises UnknownFamily that lists the families, or where the name of one is not its key."""
     if name not in FAMILIES:
         raise UnknownFamily(
             f"manifest.json: family {name!r} is unknown; this runtime supports {', '.join(FAMILIES)}"
         )
-    return cast(RuntimeFamily[Any], import_module(FAMILIES[name]).FAMILY)
+    found = cast(RuntimeFamily[Any], import_module(FAMILIES[name]).FAMILY)
+    if found.name != name:
+        raise UnknownFamily(f"{FAMILIES[name]}: FAMILY.name is {found.name!r}, expected {name!r}, its key")
+    return found
 
 
 def read_constants(job: ExportJob) -> Any:  # Any: the type is that of the family
@@ -43,4 +46,4 @@ def read_constants(job: ExportJob) -> Any:  # Any: the type is that of the famil
                 raise IntegrityError(
                     f"manifest.json: component {name} has no {what} {min(missing)}; export the bundle again"
                 )
-    return family.parse_constants(job)
+    return family.parse_constants(job.constants, job.options)

@@ -23,6 +23,7 @@ Constants = TypeVar("Constants")  # the family's record of constants; opaque to 
 RecordType = TypeVar("RecordType", bound=Record)
 Count = Annotated[int, Field(gt=0, le=2**24)]  # types of constants
 Id = Annotated[int, Field(ge=0, lt=2**31)]
+Values = Mapping[str, Any]  # JSON values of a job by name: its constants, or its options
 Figures = dict[str, Any]  # a JSON object of the benchmark, whose keys the family chooses
 StartSteps = Callable[[Stream], Callable[[], None]]
 """`start(stream)` prepares a run on the stream and returns the function that computes its next step."""
@@ -185,26 +186,29 @@ class RuntimeFamily(Generic[Constants]):
     name: key of the table of families.
     task: the abstract task that `open` returns.
     calls(job): the components that the runtime calls; they are checked when a bundle is opened.
-    parse_constants(job): the constants that the runtime needs; raises IntegrityError that names a wrong one.
+    parse_constants(constants, options): what the runtime needs of these values of a job; raises
+        IntegrityError that names a wrong one.
     open_tokenizer(paths): the tokenizer, from its files; raises IntegrityError that names the file.
     voices(bundle): names of the bundle's voices, and the prompt rows of each; empty without voices.
     open(bundle, engine, constants): the task on a bundle whose calls were checked (see `runtime.opening`);
         raises UsageError where the bundle lacks tokenizer files that the task needs.
+    server_options: export options of bundles for a server, where they differ from the defaults.
     """
 
     name: str
     task: type[TextToSpeech] | type[SpeechToText]
     calls: Callable[[ExportJob], Mapping[str, Call]]
-    parse_constants: Callable[[ExportJob], Constants]
+    parse_constants: Callable[[Values, Values], Constants]
     open_tokenizer: Callable[[Sequence[Path]], object]
     voices: Callable[[Bundle], dict[str, int]]
     open: Callable[[Bundle, Engine, Constants], TextToSpeech | SpeechToText]
     trace: TraceWorkload[Constants]
     verification: VerificationWorkload[Constants]
     bench: BenchWorkload[Constants]
+    server_options: Mapping[str, bool | int | str] = field(default_factory=dict)
 
 
-def parse_record(kind: type[RecordType], values: Mapping[str, Any]) -> RecordType:
+def parse_record(kind: type[RecordType], values: Values) -> RecordType:
     """The constants of a manifest as a record. Raises IntegrityError that names a wrong one."""
     try:
         return kind.model_validate(values)

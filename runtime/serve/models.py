@@ -12,11 +12,11 @@ from runtime.engines.base import EngineOptions
 from runtime.opening import open_bundle
 from runtime.serve.errors import ApiError
 from runtime.serve.limits import MIB, Limits
-from runtime.serve.listen_worker import ListenWorker
+from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.metrics import Metrics
-from runtime.serve.speech_job import BufferPool
-from runtime.serve.speech_worker import SpeechWorker
-from runtime.serve.voice_store import VoiceStore
+from runtime.serve.speech.job import BufferPool
+from runtime.serve.speech.worker import SpeechWorker
+from runtime.serve.voices.store import VoiceStore
 from runtime.speech_to_text import SpeechToText
 from runtime.text_to_speech import TextToSpeech
 

@@ -14,8 +14,8 @@ from starlette.types import ASGIApp
 
 from bundle.errors import UsageError
 from runtime.engines.base import EngineOptions
-from runtime.serve.app import build_app
-from runtime.serve.keys import Keys, read_keys
+from runtime.serve.http.app import build_app
+from runtime.serve.http.keys import Keys, read_keys
 from runtime.serve.limits import LIMITS, Limits
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import DEFAULT_SLOTS, Models, open_bundles

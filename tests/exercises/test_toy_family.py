@@ -5,17 +5,20 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from bundle_options import write_hashes
 from exercises.toy_model.modules import Decoder
+from support.bundle_options import write_hashes
 
-import runtime
-from bundle.errors import UsageError
+import runtime.families
+from bundle.errors import OutputError, UnknownFamily, UsageError
 from bundle.manifest import Bundle, read_manifest
 from export.__main__ import main as export
+from model.families import open_family
+from model.synthetic.checkpoint import write_checkpoint
 from runtime.__main__ import main as runtime_command
 
 pytestmark = pytest.mark.slow
@@ -116,3 +119,16 @@ def test_its_runtime_half_imports_no_torch():
     path = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=path)
     assert found.stdout == "False\n"
+
+
+def test_faults_of_a_new_family_are_named(toy_checkpoint, rows, tmp_path):
+    family = open_family("toy")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(runtime.families.FAMILIES, "other", "exercises.toy_runtime.family")
+        with pytest.raises(UnknownFamily, match=r"FAMILY\.name is 'toy', expected 'other'"):
+            runtime.families.open_family("other")
+        without = replace(family, synthetic=replace(family.synthetic, documents=lambda size: {}))
+        patch.setattr("exercises.toy_model.family.FAMILY", without)
+        with pytest.raises(OutputError, match=r"tiny lacks .*Synthetic\.documents"):
+            write_checkpoint(tmp_path / "out", key="toy")
+    assert not list(tmp_path.iterdir())

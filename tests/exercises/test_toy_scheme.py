@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bundle_options import write_hashes
 from exercises.toy_scheme import Int6Scheme
-from support.brief import brief_verification
+from support.bundle_options import write_hashes
+from support.export.brief import brief_verification
 
 import runtime
 from bundle.manifest import Bundle

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bundle_options import write_hashes
-from support.brief import brief_verification
+from support.bundle_options import write_hashes
+from support.export.brief import brief_verification
 
 import runtime
 from bundle.manifest import Bundle

@@ -14,8 +14,8 @@ from export.job import make_job
 from export.model_card import model_card
 from export.resolve import Source, resolve
 from export.targets import open_target
-from model.checkpoint_format import WEIGHTS
 from model.families import FAMILIES
+from model.mistral_format import WEIGHTS
 from model.synthetic.checkpoint import embedded_default, write_checkpoint
 
 # The keys of https://github.com/huggingface/hub-docs/blob/main/modelcard.md, and the one of this project.

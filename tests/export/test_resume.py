@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from bundle_options import QUANT
-from support.bundle_bytes import assert_same_bytes
+from support.bundle_options import QUANT
+from support.export.bundle_bytes import assert_same_bytes
+from support.paths import ROOT
 
 from bundle.errors import ExportError, UsageError, VerificationError
 from bundle.manifest import Bundle, WeightError
@@ -23,7 +24,6 @@ from export.__main__ import main as export
 from export.staging import ResumeCache, staging
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", [".out.partial", ".out.old"])

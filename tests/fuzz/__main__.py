@@ -59,38 +59,21 @@ def main() -> int:
     return 1 if failures else 0
 
 
+SMALL = ("--quant", "w4", "--cache-length", "256", "--euler-steps", "2")
+BUNDLES = {
+    "speech": ("--target", "onnx", *SMALL),
+    "executorch": ("--target", "executorch", *SMALL),
+    "coreml": ("--target", "coreml", *SMALL),
+    "recognition": ("--model", "voxtral-realtime", "--target", "onnx", "--quant", "w8", "--streaming"),
+    "cloning": ("--model", "qwen3-tts", "--target", "onnx", "--quant", "w4", "--cache-length", "160"),
+}
+
+
 def _sources(folder: Path, work: Path) -> Sources:
     """Exports the undamaged bundles where they are missing."""
     folder.mkdir(parents=True, exist_ok=True)
-    small = ["--quant", "w4", "--cache-length", "256", "--euler-steps", "2", "--no-verify"]
-    made = {
-        "speech": ["--target", "onnx", *small],
-        "executorch": ["--target", "executorch", *small],
-        "coreml": ["--target", "coreml", *small],
-        "recognition": [
-            "--model",
-            "voxtral-realtime",
-            "--target",
-            "onnx",
-            "--quant",
-            "w8",
-            "--streaming",
-            "--no-verify",
-        ],
-        "cloning": [
-            "--model",
-            "qwen3-tts",
-            "--target",
-            "onnx",
-            "--quant",
-            "w4",
-            "--cache-length",
-            "160",
-            "--no-verify",
-        ],
-    }
-    for name, options in made.items():
-        if not (folder / name).exists() and export([*options, "--out", str(folder / name)]):
+    for name, options in BUNDLES.items():
+        if not (folder / name).exists() and export([*options, "--no-verify", "--out", str(folder / name)]):
             sys.exit(f"fuzz: the export of {name} failed")
     checkpoints = tuple(embedded_default(model) for model in ("voxtral_tts", "voxtral_realtime", "qwen3_tts"))
     converted = _converted(checkpoints, work)

@@ -23,6 +23,8 @@ def conversion(rng: random.Random, folder: Path, sources: Sources) -> Command:
         path.write_bytes(write_json(rng, mutate_json(rng, json.loads(content))))
     else:
         path.write_bytes(mutate_bytes(rng, content))
+    if rng.random() < 0.4:  # mlx-audio needs only config.json
+        (source / "params.json").unlink(missing_ok=True)
     if rng.random() < 0.2:
         table = {"weight_map": {"a": hostile_value(rng)}}
         (source / "model.safetensors").rename(source / "other.safetensors")

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from support.paths import ROOT
 
 from load.clients import Results, forever, garbage, half_open, leaving, listening, speaking
 from load.server import LIMITS, LISTENERS, PASS_S, SLOTS, TALKERS
 
-ROOT = Path(__file__).resolve().parents[2]
 CLIENTS, SOCKETS = 200, 20
 REFUSAL_MS, LAG_MS, SHARE, GROWTH_MB = 100, 50, 0.2, 20  # bars
 

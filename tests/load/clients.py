@@ -11,8 +11,8 @@ from functools import cache
 
 import numpy as np
 import websockets
-from support.listening import BLOCK
-from support.speaking import tone
+from support.serve.listening import BLOCK
+from support.serve.speaking import tone
 
 from load.connection import Answer, Connection
 from load.server import key_of

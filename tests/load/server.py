@@ -8,15 +8,15 @@ from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
 
 import numpy as np
-from support.listening import LoudToText
-from support.speaking import ToneSpeech
+from support.serve.listening import LoudToText
+from support.serve.speaking import ToneSpeech
 
-from runtime.serve.app import build_app
-from runtime.serve.keys import Keys
+from runtime.serve.http.app import build_app
+from runtime.serve.http.keys import Keys
+from runtime.serve.http.server import Address, serve
 from runtime.serve.limits import Limits
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
-from runtime.serve.server import Address, serve
 
 PASS_S, SLOTS = 0.01, 4
 TICK_S = 0.02

@@ -13,8 +13,9 @@ from safetensors.torch import load_file, save_file
 from bundle.bounds import MAX_VOICE_BYTES
 from bundle.errors import CheckpointError, CheckpointNotFound
 from model.checkpoint import Checkpoint, expected_tensors, materialize
-from model.checkpoint_format import WEIGHTS, WeightFile
+from model.checkpoint_format import WeightFile
 from model.families import open_family
+from model.mistral_format import WEIGHTS
 from model.synthetic.checkpoint import write_checkpoint
 from model.voxtral_tts.config import load_config, parse_config
 from model.voxtral_tts.family import FAMILY

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from support.faulty_engines import Engines, failed
+from support.export.faulty_engines import Engines, failed
 
 from bundle.errors import UsageError
 from bundle.manifest import ExportRequest

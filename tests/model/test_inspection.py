@@ -11,9 +11,10 @@ from safetensors.torch import load_file, save_file
 
 from export.__main__ import main as export
 from model.__main__ import main as model
-from model.checkpoint_format import INDEX_SUFFIX, WEIGHTS
+from model.checkpoint_format import INDEX_SUFFIX
 from model.families import open_family
 from model.inspection import inspect_checkpoint
+from model.mistral_format import WEIGHTS
 from model.synthetic.checkpoint import write_checkpoint
 
 INDEX = f"{WEIGHTS}{INDEX_SUFFIX}"

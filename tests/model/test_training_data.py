@@ -3,7 +3,6 @@
 import ctypes
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -93,14 +92,6 @@ def test_a_shard_depends_on_its_name_only():
         ends = clip.utterance.words
         assert len(ends) == len(clip.utterance.text.split()) and list(ends) == sorted(ends)
         assert ends[0] > 0 and ends[-1] <= len(clip.utterance.samples)
-
-
-def test_nothing_else_imports_the_recipe():
-    root = Path(__file__).parents[2]
-    for package in ("bundle", "model", "quantize", "export", "runtime", "voxport"):
-        for path in (root / package).rglob("*.py"):
-            if path.parent.name != "training":
-                assert "model.training" not in path.read_text(encoding="utf-8"), path
 
 
 @pytest.mark.parametrize("module", ["voxtral_tts", "voxtral_realtime", "clips"])

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 from parity.test_golden_qwen3 import BAR, DESIGN, open_golden
-from support.golden_qwen3 import CASES, golden_bundle, misses, partly_lowered
+from support.export.golden_qwen3 import CASES, golden_bundle, misses, partly_lowered
 
 from runtime.engines.base import Engine
 from runtime.families.qwen3_tts.verification import VERIFICATION

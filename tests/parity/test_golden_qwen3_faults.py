@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from parity.test_golden_qwen3 import BAR, Opened, open_golden, prompt_of
-from support.codec_faults import WRONG_VALUES, drop_a_state
+from support.export.codec_faults import WRONG_VALUES, drop_a_state
 from torch import nn
 
 from model.qwen3_tts.codec import CodecDecoder

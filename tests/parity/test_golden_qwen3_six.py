@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 from parity.test_golden_qwen3 import BAR, CASES, GOLDEN, SAMPLED, open_golden, prompt_of
-from support.golden_qwen3 import request_of
+from support.export.golden_qwen3 import request_of
 
 from bundle.errors import IntegrityError
 from bundle.manifest import ExportRequest

@@ -10,12 +10,12 @@ from mlx.utils import tree_flatten
 from mlx_audio.stt.models import voxtral_realtime
 from mlx_audio.tts.models import qwen3_tts, voxtral_tts
 from mlx_audio.utils import apply_quantization
+from support.paths import GOLDEN
 
 from export.__main__ import main as export
 from model.families import family_of, open_family
 from model.stored_weights import StoredWeights
 
-GOLDEN = Path(__file__).parent / "golden"
 FOLDERS = {
     "voxtral_tts": (GOLDEN / "voxtral_tts" / "checkpoint", voxtral_tts.voxtral_tts),
     "voxtral_realtime": (GOLDEN / "voxtral_realtime" / "checkpoint", voxtral_realtime.voxtral_realtime),

@@ -21,14 +21,15 @@ from mlx_audio.tts.models.qwen3_tts.config import (
 )
 from mlx_audio.tts.models.qwen3_tts.speech_tokenizer import Qwen3TTSSpeechTokenizer
 from mlx_audio.tts.utils import load_model
+from support.paths import GOLDEN
 
 from export.__main__ import main as export
+from export.conversion import plan as planning
 from model.families import open_family
 from model.layouts import stored_tensors
 from model.stored_weights import StoredWeights
 from model.synthetic.checkpoint import embedded_default
 
-GOLDEN = Path(__file__).parent / "golden"
 VOXTRAL, QWEN = GOLDEN / "voxtral_tts" / "checkpoint", GOLDEN / "qwen3_tts"
 CODEC = "speech_tokenizer."  # prefix of the names of its tensors
 BAR = 1e-4  # as in test_mlx_audio.py
@@ -68,11 +69,22 @@ def test_the_loader_of_mlx_audio_opens_voxtral_tts(voxtral):
     assert sorted(model._voice_embedding_files) == ["fr_male", "neutral_female"]
 
 
+def test_the_loader_of_mlx_audio_opens_shards(tmp_path, monkeypatch):
+    """Also of integers, whose scales may be in another shard than the next weight."""
+    monkeypatch.setattr(planning, "MAX_SHARD", 200_000)
+    reference = np.load(GOLDEN / "voxtral_tts" / "reference.npz")
+    for name, options in (("floats", ()), ("w4", ("--quant", "w4"))):
+        folder = convert(VOXTRAL, tmp_path / name, "--dtype", "f32", *options)
+        assert len(list(folder.glob("model-*-of-*.safetensors"))) > 2
+        audio = load_model(folder).audio_tokenizer.decode(mx.array(reference["codec_codes"]))
+        near(audio, reference["audio"])  # the codec has no integers
+
+
 def test_weight_norms_that_were_folded_give_the_same_audio(tmp_path):
     """By way of the layout of MLX's own modules, which has the weights."""
     folded = convert(VOXTRAL, tmp_path / "folded", "--layout", "mlx", "--dtype", "f32")
     model, reference = (
-        load_model(convert(folded, tmp_path / "pairs")),
+        load_model(convert(folded, tmp_path / "pairs", "--layout", "mlx-audio")),
         np.load(GOLDEN / "voxtral_tts" / "reference.npz"),
     )
     near(model.audio_tokenizer.decode(mx.array(reference["codec_codes"])), reference["audio"])

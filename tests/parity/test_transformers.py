@@ -84,84 +84,67 @@ def build(sizes: Sizes):
     return model
 
 
+ATTENTION = {"q_proj": "wq", "k_proj": "wk", "v_proj": "wv", "o_proj": "wo"}
+FEED_FORWARD = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+WHOLE_NAMES = {
+    "model.audio_tower.norm.weight": f"{P}whisper_encoder.transformer.norm.weight",
+    "model.multi_modal_projector.linear_1.weight": f"{P}audio_language_projection.0.weight",
+    "model.multi_modal_projector.linear_2.weight": f"{P}audio_language_projection.2.weight",
+    "model.language_model.embed_tokens.weight": f"{P}tok_embeddings.weight",
+    "model.language_model.norm.weight": "norm.weight",
+}
+
+
 def published(model, sizes: Sizes, folder: Path) -> Path:
-    """The same weights in the published format."""
-    state, tensors = model.state_dict(), {}
-
-    def paired(weight: torch.Tensor, heads: int) -> torch.Tensor:
-        """Reorders the rows of each head from half-split to interleaved rotation."""
-        return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
-
-    names = {"q_proj": "wq", "k_proj": "wk", "v_proj": "wv", "o_proj": "wo"}
-    feed = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
-    for name, value in state.items():
+    """The same weights in the published format. The head is the table."""
+    heads = {
+        "audio_tower": {"q_proj": 4, "k_proj": 4},
+        "language_model": {"q_proj": sizes.heads, "k_proj": sizes.kv_heads},
+    }
+    tensors = {}
+    for name, value in model.state_dict().items():
         part = name.split(".")
-        if name == "lm_head.weight":
-            continue
-        if name.startswith("model.audio_tower.embedder.conv"):
-            new = f"{P}whisper_encoder.conv_layers.{int(part[3][-1]) - 1}.conv.{part[-1]}"
-        elif name.startswith("model.audio_tower.norm"):
-            new = f"{P}whisper_encoder.transformer.norm.weight"
-        elif name.startswith("model.multi_modal_projector"):
-            new = f"{P}audio_language_projection.{0 if part[2] == 'linear_1' else 2}.weight"
-        elif name == "model.language_model.embed_tokens.weight":
-            new = f"{P}tok_embeddings.weight"
-        elif name == "model.language_model.norm.weight":
-            new = "norm.weight"
-        else:
-            is_encoder = "audio_tower" in name
-            at = part.index("layers")
-            base = (f"{P}whisper_encoder.transformer." if is_encoder else "") + f"layers.{part[at + 1]}."
-            rest = part[at + 2 :]
-            if rest[0] == "self_attn":
-                new = f"{base}attention.{names[rest[1]]}.{rest[2]}"
-                if rest[1] in ("q_proj", "k_proj"):
-                    value = paired(
-                        value, 4 if is_encoder else sizes.heads if rest[1] == "q_proj" else sizes.kv_heads
-                    )
-            elif rest[0] == "mlp":
-                new = f"{base}feed_forward.{feed[rest[1]]}.{rest[2]}"
-            elif rest[0] == "ada_rms_norm":
-                new = f"{base}ada_rms_norm_t_cond.{0 if rest[1] == 'linear1' else 2}.weight"
-            else:
-                is_first = rest[0] in ("self_attn_layer_norm", "input_layernorm")
-                new = f"{base}{'attention_norm' if is_first else 'ffn_norm'}.weight"
-        tensors[new] = value.contiguous().clone()
+        rotated = heads.get(part[1], {}).get(part[-2]) if "self_attn" in part else None
+        if name != "lm_head.weight":
+            new = value if rotated is None else interleaved(value, rotated)
+            tensors[published_name(name)] = new.contiguous().clone()
     folder.mkdir()
     save_file(tensors, folder / "consolidated.safetensors")
     (folder / "params.json").write_text(json.dumps(params(sizes)))
     return folder
 
 
+def interleaved(weight: torch.Tensor, heads: int) -> torch.Tensor:
+    """Reorders the rows of each head from half-split to interleaved rotation."""
+    return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+
+
+def published_name(name: str) -> str:
+    """The published name of a tensor of transformers."""
+    part = name.split(".")
+    if name in WHOLE_NAMES:
+        return WHOLE_NAMES[name]
+    if name.startswith("model.audio_tower.embedder.conv"):
+        return f"{P}whisper_encoder.conv_layers.{int(part[3][-1]) - 1}.conv.{part[-1]}"
+    at = part.index("layers")
+    base = f"{P}whisper_encoder.transformer." if part[1] == "audio_tower" else ""
+    return f"{base}layers.{part[at + 1]}.{name_in_layer(part[at + 2 :])}"
+
+
+def name_in_layer(part: list[str]) -> str:
+    match part:
+        case ["self_attn", projection, kind]:
+            return f"attention.{ATTENTION[projection]}.{kind}"
+        case ["mlp", projection, kind]:
+            return f"feed_forward.{FEED_FORWARD[projection]}.{kind}"
+        case ["ada_rms_norm", linear, _]:
+            return f"ada_rms_norm_t_cond.{0 if linear == 'linear1' else 2}.weight"
+        case ["self_attn_layer_norm" | "input_layernorm", _]:
+            return "attention_norm.weight"
+    return "ffn_norm.weight"
+
+
 def params(sizes: Sizes) -> dict:
-    encoding = {
-        "sampling_rate": 16000,
-        "frame_rate": 12.5,
-        "num_mel_bins": MELS,
-        "hop_length": 160,
-        "window_size": 400,
-    }
-    encoder = {
-        "dim": 32,
-        "n_layers": 2,
-        "head_dim": 8,
-        "hidden_dim": 128,
-        "n_heads": 4,
-        "n_kv_heads": 4,
-        "use_biases": True,
-        "causal": True,
-    }
-    encoder |= {
-        "rope_theta": 1e6,
-        "pos_embed": "rope",
-        "ffn_type": "swiglu",
-        "norm_type": "rms_norm",
-        "sliding_window": sizes.encoder_window,
-    }
-    encoder |= {
-        "audio_encoding_args": encoding
-        | {"global_log_mel_max": 1.5, "transcription_format": "streaming", "chunk_length_s": None}
-    }
     decoder = {
         "dim": 48,
         "n_layers": 2,
@@ -170,15 +153,43 @@ def params(sizes: Sizes) -> dict:
         "n_heads": sizes.heads,
         "n_kv_heads": sizes.kv_heads,
         "vocab_size": 64,
-    }
-    decoder |= {
         "rope_theta": 1e6,
         "tied_embeddings": True,
         "sliding_window": sizes.decoder_window,
         "ada_rms_norm_t_cond": True,
+        "ada_rms_norm_t_cond_dim": 32,
     }
-    model = {"encoder_args": encoder, "downsample_args": {"downsample_factor": 4}}
-    return decoder | {"ada_rms_norm_t_cond_dim": 32, "multimodal": {"whisper_model_args": model}}
+    model = {"encoder_args": encoder_params(sizes), "downsample_args": {"downsample_factor": 4}}
+    return decoder | {"multimodal": {"whisper_model_args": model}}
+
+
+def encoder_params(sizes: Sizes) -> dict:
+    encoding = {
+        "sampling_rate": 16000,
+        "frame_rate": 12.5,
+        "num_mel_bins": MELS,
+        "hop_length": 160,
+        "window_size": 400,
+        "global_log_mel_max": 1.5,
+        "transcription_format": "streaming",
+        "chunk_length_s": None,
+    }
+    return {
+        "dim": 32,
+        "n_layers": 2,
+        "head_dim": 8,
+        "hidden_dim": 128,
+        "n_heads": 4,
+        "n_kv_heads": 4,
+        "use_biases": True,
+        "causal": True,
+        "rope_theta": 1e6,
+        "pos_embed": "rope",
+        "ffn_type": "swiglu",
+        "norm_type": "rms_norm",
+        "sliding_window": sizes.encoder_window,
+        "audio_encoding_args": encoding,
+    }
 
 
 class Ours:

@@ -13,12 +13,12 @@ from export.__main__ import main as export
 from quantize.modules import (
     PalettizedLinear,
     QuantizedLinear,
-    Quantizer,
     float_activations,
     int8_per_block,
     int8_per_token,
     linear_kernel,
 )
+from quantize.quantizer import Quantizer
 from quantize.recipe import RECIPES, Recipe, Rule, find_recipe
 from quantize.schemes import IntegerScheme, PaletteScheme
 from quantize.search import search_palette, search_scales

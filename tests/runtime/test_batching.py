@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from toy_speech import CONSTANTS, DIM, ROWS, Fault, ToyEngine
+from support.runtime.toy_speech import CONSTANTS, DIM, ROWS, Fault, ToyEngine
 
 from bundle.errors import UsageError, VoxportError
 from bundle.manifest import MANIFEST

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.torch import load_file
+from support.paths import ROOT
 
 from bundle.manifest import Bundle
 from export.__main__ import main as export
@@ -15,7 +16,6 @@ from runtime.__main__ import main as runtime
 from runtime.machine import measure_bandwidth
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch"])

@@ -1,7 +1,5 @@
 """Numbers of a manifest that would take all memory or time are refused by name."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from bundle.errors import IntegrityError
@@ -45,7 +43,7 @@ TEXT = {
 
 
 def speech(**changes):
-    return parse_constants(SimpleNamespace(constants=SPEECH | changes, options={"first_frame": "prefill"}))
+    return parse_constants(SPEECH | changes, {"first_frame": "prefill"})
 
 
 def text(**changes):

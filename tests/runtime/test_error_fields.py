@@ -7,7 +7,7 @@ import pytest
 
 from bundle.errors import UsageError
 from runtime.families.base import BenchSettings
-from runtime.families.voxtral_tts.bench import check_counts
+from runtime.families.voxtral_tts.bench import BENCH
 from runtime.families.voxtral_tts.decoder import BATCHED
 from runtime.families.voxtral_tts.voices import choose_voice
 from runtime.text_to_speech import SpeechRequest
@@ -32,5 +32,5 @@ def test_a_wrong_number_of_streams():
     settings = BenchSettings(np.zeros((0, 8), np.float32), counts=(1, 9))
     components = dict.fromkeys(BATCHED, SimpleNamespace(max_batch=4))
     with pytest.raises(UsageError, match=r"^streams 1,9: one call of this bundle serves 1 to 4") as caught:
-        check_counts(components, settings.counts)
+        BENCH.check_counts(components, settings.counts)
     assert caught.value.field == "streams"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bundle_options import write_hashes
 from safetensors.numpy import load_file, save_file
+from support.bundle_options import write_hashes
 
 from bundle.errors import UsageError
 from bundle.manifest import Bundle

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.faulty_engines import BatchedStreams, Engines, FaultyStream, no_fault
-from support.prefixes import own_prefixes
-from support.speech_tasks import ToyVoxtral, qwen_engines, qwen_task
-from toy_speech import CONSTANTS
+from support.export.faulty_engines import BatchedStreams, Engines, FaultyStream, no_fault
+from support.runtime.prefixes import own_prefixes
+from support.runtime.speech_tasks import ToyVoxtral, qwen_engines, qwen_task
+from support.runtime.toy_speech import CONSTANTS
 
 from bundle.errors import UsageError
 from runtime.batching import BatchedDecoder

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from toy_speech import CONSTANTS, DIM, FRAME, ROWS, ToyEngine
+from support.runtime.toy_speech import CONSTANTS, DIM, FRAME, ROWS, ToyEngine
 
 from bundle.errors import UsageError
 from bundle.manifest import MANIFEST

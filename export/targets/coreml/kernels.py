@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from export.targets.coreml.target import CoreMLTarget
+from export.targets.coreml.layout import LAYOUT
 from export.targets.tracing import MASKED
 from model.layers.attention import (
     Attended,
@@ -30,14 +30,14 @@ MAX_FLOAT16 = float(np.finfo(np.float16).max)
 NORM_PEAK = 8.0
 
 
-class OneHotAttention(AttentionKernel):
+class OneHotAttention(AttentionKernel[CacheUpdate]):
     """Caches [1, H_kv, L, D]. Each call rewrites the whole cache with a one-hot product.
 
     Query heads keep an axis beside their groups (rank 5). Merging the two axes beside a dynamic S adds guards
     on strides.
     """
 
-    layout = CoreMLTarget.layout
+    layout = LAYOUT
 
     def cached(self, new: Projected, cache: KVCache, position: torch.Tensor) -> Attended:
         at = (position + torch.arange(new.q.shape[1]))[:, None]  # [S, 1]

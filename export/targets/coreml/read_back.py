@@ -20,8 +20,8 @@ from bundle.manifest import Precision
 from bundle.spec import TensorSpec, coreml_state_name
 from export.memory import free_memory
 from export.targets.base import Graph
+from export.targets.coreml.layout import LAYOUT
 from export.targets.coreml.package import CONTENT, MODEL, blob_values
-from export.targets.coreml.target import CoreMLTarget
 from export.targets.coreml.tools import OPSET, OPSET_NAME, SSAOpRegistry, ct, load_program, silent
 from export.targets.tracing import example_inputs, export_errors, target_kernels, zero_states
 from model.component import Component
@@ -48,7 +48,7 @@ READERS: dict[str, Callable[[Any], tuple[Array, Array]]] = {
 # Any in this module: protobuf messages, and programs and operations of coremltools, which have no types.
 
 
-def check_package(path: Path, graph: Graph, precision: Precision = "float16") -> None:
+def check_package(path: Path, graph: Graph, precision: Precision) -> None:
     """Compares the functions of a saved package with the components of `graph`. Raises ExportError with the
     first difference.
 
@@ -210,7 +210,7 @@ def _called_modules(component: Component, module: nn.Module) -> list[tuple[str, 
     inputs = example_inputs(component, {dim: low for dim, (low, _) in component.signature.dims.items()})
     with (
         torch.no_grad(),
-        target_kernels(module, _multiply_by_zero, ReferenceAttention(CoreMLTarget.layout)),
+        target_kernels(module, _multiply_by_zero, ReferenceAttention(LAYOUT)),
         ExitStack() as hooks,
     ):
         for name, part in module.named_modules():

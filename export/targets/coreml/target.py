@@ -6,6 +6,7 @@ from pathlib import Path
 from bundle.manifest import Precision
 from bundle.spec import Dtype, coreml_state_name
 from export.targets.base import RING_NOTES, Costs, EntryPoint, Graph, Target
+from export.targets.coreml.layout import LAYOUT
 from model.component import Component
 
 IS_MACOS = sys.platform == "darwin"
@@ -20,7 +21,7 @@ class CoreMLTarget(Target):
 
     name = "coreml"
     packages = ("coremltools",)
-    layout = "BHSD"
+    layout = LAYOUT
     kernel = ("export.targets.coreml.kernels", "lower_linear")
     costs = Costs(lowering=2.7, running=1.8, product=0.45, verification=40, sample=16)
     state_notes = """\

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  registers torch.ops.llama
 
-from export.targets.executorch.target import ExecuTorchTarget
+from export.targets.executorch.layout import LAYOUT
 from export.targets.tracing import MASKED
 from model.layers.attention import (
     Attended,
@@ -28,12 +28,12 @@ def rms_norm(x: torch.Tensor, widths: Sequence[int], weight: torch.Tensor, eps: 
     return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * weight
 
 
-class LlamaAttention(AttentionKernel):
+class LlamaAttention(AttentionKernel[RingUpdate]):
     """Caches [1, L, H_kv, D], written in place by `update_cache` and read by `custom_sdpa` up to the last
     position.
     """
 
-    layout = ExecuTorchTarget.layout
+    layout = LAYOUT
 
     def cached(self, new: Projected, cache: KVCache, position: torch.Tensor) -> Attended:
         (q, k), v = new.rotation.both(new.q, new.k), new.v

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from bundle.spec import Signature
 from export.targets.base import RING_NOTES, Costs, EntryPoint, Graph, Target
+from export.targets.executorch.layout import LAYOUT, state_rows_per_call
 from model.component import Component
 from quantize.schemes import IntegerScheme, Scheme
 
 GROUPED_BITS = 4  # of weights in groups, at most
-MAX_STATE_ROWS = 64  # cache rows that one call of `GRAPH.read` or `GRAPH.write` moves at most
 
 
 class ExecuTorchTarget(Target):
@@ -19,7 +19,7 @@ class ExecuTorchTarget(Target):
 
     name = "executorch"
     packages = ("executorch",)
-    layout = "BSHD"
+    layout = LAYOUT
     kernel = ("quantize.modules", "int8_per_token")
     costs = Costs(lowering=1.5, running=1.7, product=0.5, verification=17, sample=28)
     state_notes = """\
@@ -63,9 +63,3 @@ custom_sdpa), of the version in `manifest.json`.
         from export.targets.executorch.read_back import check_program
 
         return check_program(folder / self.entry_point(graph.first).file, graph)
-
-
-def state_rows_per_call(component: Component) -> int:
-    """Cache rows that one call of `GRAPH.read` or `GRAPH.write` moves at most; 0 without a cache."""
-    cache = component.signature.cache
-    return min(MAX_STATE_ROWS, cache.shape[1]) if cache else 0

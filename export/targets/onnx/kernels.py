@@ -9,7 +9,7 @@ import torch
 from onnxscript import evaluator, opset23
 
 from bundle.errors import ExportError
-from export.targets.onnx.target import OnnxTarget
+from export.targets.onnx.layout import LAYOUT
 from export.targets.tracing import MASKED
 from model.layers.attention import (
     Attended,
@@ -31,7 +31,7 @@ op: Any = opset23  # its annotations take only constants that are tensors
 CacheUpdate = tuple[torch.Tensor, torch.Tensor | None]
 
 
-class SharedBufferAttention(AttentionKernel):
+class SharedBufferAttention(AttentionKernel[CacheUpdate]):
     """Caches [B, H_kv, L, D]. The runtime binds one buffer as past and present. Only new rows are written.
 
     The operator rotates queries and keys with the whole table. For a sliding-window cache they are rotated
@@ -39,7 +39,7 @@ class SharedBufferAttention(AttentionKernel):
     because the operator writes behind the rows that it reads.
     """
 
-    layout = OnnxTarget.layout
+    layout = LAYOUT
 
     def cached(self, new: Projected, cache: KVCache, position: torch.Tensor) -> Attended:
         q, k, v, rotation = new
@@ -204,7 +204,8 @@ def _(
 
 
 # Translations: arguments and results are symbolic values of onnxscript. It inspects the annotations and takes
-# an argument without one as an input. A `None` among the inputs of a node is an omitted optional input.
+# an argument without one as an input, so these functions stay untyped: hence `type: ignore`. A `None` among
+# the inputs of a node is an omitted optional input.
 
 
 def _node(kind: str, inputs: tuple[Any, ...], outputs: int = 1, **attributes: int) -> Any:

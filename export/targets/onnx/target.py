@@ -5,6 +5,7 @@ from pathlib import Path
 from bundle.manifest import Bundle, Precision
 from bundle.spec import Dtype
 from export.targets.base import Costs, EntryPoint, Graph, Target
+from export.targets.onnx.layout import LAYOUT
 from model.component import Component
 from quantize.schemes import Scheme
 from runtime.engines.base import Engine, EngineOptions
@@ -15,7 +16,7 @@ class OnnxTarget(Target):
 
     name = "onnx"
     packages = ("onnx", "onnxscript", "onnxruntime")
-    layout = "BHSD, staged"
+    layout = LAYOUT
     kernel = ("quantize.modules", "int8_per_block")
     costs = Costs(lowering=1.2, running=1.5, product=0.05, verification=8, sample=20)
     state_notes = """\

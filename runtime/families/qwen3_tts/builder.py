@@ -125,5 +125,6 @@ class PromptBuilder:
             )
         if kind == "voice_design" and speaker is not None:
             raise UsageError(
-                "voice: a VoiceDesign model has no voices; describe one with --describe", field="voice"
+                "voice: a VoiceDesign model has no voices; describe one with the option instruct",
+                field="voice",
             )

@@ -8,8 +8,8 @@ from pydantic import Field, ValidationError
 
 from bundle.bounds import Codebooks, SampleRate
 from bundle.errors import UsageError
-from bundle.manifest import ExportJob, Record, first_fault
-from runtime.families.base import Count, Id, parse_record
+from bundle.manifest import Record, first_fault
+from runtime.families.base import Count, Id, Values, parse_record
 from runtime.sampler import SamplerSettings
 
 OTHERS, SUB = "others_", "sub_"  # before a setting of the code predictor: in a manifest, in a request
@@ -122,6 +122,6 @@ def _manifest_name(name: str) -> str:
     return OTHERS + name.removeprefix(SUB) if name.startswith(SUB) else name
 
 
-def parse_constants(job: ExportJob) -> Constants:
+def parse_constants(constants: Values, options: Values) -> Constants:
     """Raises IntegrityError that names the constant."""
-    return parse_record(Constants, job.constants)
+    return parse_record(Constants, constants)

@@ -39,7 +39,7 @@ FAMILY = RuntimeFamily[Constants](
     calls=lambda job: SIX_CALLS if job.options.get("split") == "six" else CALLS,
     parse_constants=parse_constants,
     open_tokenizer=QwenTokenizer,
-    voices=lambda bundle: count_rows(bundle, parse_constants(bundle.job)),
+    voices=lambda bundle: count_rows(bundle, parse_constants(bundle.job.constants, bundle.job.options)),
     open=QwenTextToSpeech,
     trace=TRACE,
     verification=VERIFICATION,

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -44,7 +44,7 @@ from runtime.prefix_cache import PrefixCache
 from runtime.text.language import AUTO
 from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import SpeechRequest, TextToSpeech
-from runtime.utterance import SpokenFrames, UtteranceSlots
+from runtime.utterance import PromptPrefix, SpokenFrames, UtteranceSlots, read_prompt
 
 FIXED_ROWS = 16  # of a prompt besides text, instruction and reference; at most
 LEAST_ROWS = 16  # for a part of a text and its speech: about 1 s
@@ -183,7 +183,7 @@ class QwenTextToSpeech(TextToSpeech):
 
 
 class SpeechSlots(UtteranceSlots["Utterance"]):
-    """The operations of `runtime.batching.SlotDecoder`: utterances in the slots of one batched stream."""
+    """Each utterance has sampling settings and noise of its own."""
 
     def __init__(
         self,
@@ -206,32 +206,15 @@ class SpeechSlots(UtteranceSlots["Utterance"]):
         decoder = SpeechDecoder(self._stream.slot(slot), self._constants, sampling)
         self._utterances[slot] = Utterance(decoder, request)
         rows = PromptEmbedder(decoder.stream, self._constants).rows(prompt)
-        prefix = rows.prefill[: rows.fixed].tobytes()
-        known = self._prefixes.load(prefix, decoder.stream.row_shapes(rows.fixed))
-        if known is None:
-            yield from decoder.read_prefix(rows, limit)
-            self._prefixes.save(prefix, decoder.stream.save_rows(rows.fixed))
-            yield
-        else:
-            decoder.load_prefix(rows, known)
-        yield from decoder.read_text(rows, limit)
+        prefix = PromptPrefix(rows.prefill[: rows.fixed].tobytes(), rows.fixed)
+        yield from read_prompt(decoder, rows, prefix, self._prefixes, limit)
 
-    def feed(self, count: int) -> None:
-        utterances = self._first(count)
-        codes = np.stack([utterance.codes for utterance in utterances])
-        batched_step(self._stream.first(count), [utterance.decoder for utterance in utterances], codes)
+    def _step(self, stream: Stream, utterances: Sequence["Utterance"], codes: np.ndarray) -> None:
+        batched_step(stream, [utterance.decoder for utterance in utterances], codes)
 
-    def decode(self, count: int) -> None:
-        utterances = self._first(count)
+    def _next_codes(self, stream: Stream, utterances: Sequence["Utterance"]) -> np.ndarray:
         noise = [utterance.noise() for utterance in utterances]
-        decoders = [utterance.decoder for utterance in utterances]
-        codes = batched_frame(self._stream.first(count), self._constants, decoders, noise)
-        for slot, utterance in enumerate(utterances):
-            utterance.codes = codes[slot]
-
-    def take(self, slot: int) -> SlotOutput:
-        utterance = self._utterances[slot]
-        return utterance.frames.push(None if utterance.codes[0] == END else utterance.codes)
+        return batched_frame(stream, self._constants, [each.decoder for each in utterances], noise)
 
 
 class Utterance:
@@ -241,9 +224,13 @@ class Utterance:
 
     def __init__(self, decoder: SpeechDecoder, request: SpeechRequest):
         self.decoder = decoder
-        self.frames = SpokenFrames(decoder, request, usual_frames)
+        self._frames = SpokenFrames(decoder, request, usual_frames)
         self._generator = np.random.default_rng(request.seed)
 
     def noise(self) -> FrameNoise:
         """Noise of the next frame."""
         return draw_noise(self._generator, self.decoder.constants)
+
+    def push(self) -> SlotOutput:
+        """Takes the codes of a new frame."""
+        return self._frames.push(None if self.codes[0] == END else self.codes)

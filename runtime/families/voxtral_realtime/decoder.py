@@ -119,14 +119,14 @@ class StreamingDecoder:
 
     # Two halves of `feed` and `finish`, for several streams in one batch: see `batched_step`
 
-    def hear(self, samples: np.ndarray) -> None:
+    def encode_samples(self, samples: np.ndarray) -> None:
         """Encodes samples float32 [n]. Raises UsageError like `feed`."""
         self.begin()
         for embeddings in self._encoder.feed(samples):
             self._add(embeddings)
 
-    def hear_end(self) -> None:
-        """Encodes the silence behind the audio. Nothing can be heard after it."""
+    def encode_end(self) -> None:
+        """Encodes the silence behind the audio. No samples follow."""
         self.begin()
         for embeddings in self._encoder.finish(self._silence_behind):
             self._add(embeddings)
@@ -141,7 +141,7 @@ class StreamingDecoder:
         return self.position >= self._prompt_length
 
     def read_prompt(self) -> int:
-        """Reads the rest of the prompt -> the first token. Its audio has been heard."""
+        """Reads the rest of the prompt -> the first token. Its audio is encoded."""
         count = self._prompt_length - self.position
         rows = [self._audio.popleft() for _ in range(count)]
         return self.choose(self._prefill(np.concatenate(rows, axis=1))["logits"])

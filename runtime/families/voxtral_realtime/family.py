@@ -38,11 +38,12 @@ FAMILY = RuntimeFamily[Constants](
         "prefill": replace(STEP, dims=frozenset({"S"})),
         "decode_step": STEP,
     },
-    parse_constants=lambda job: parse_record(Constants, job.constants),
+    parse_constants=lambda constants, options: parse_record(Constants, constants),
     open_tokenizer=_open_tokenizer,
     voices=lambda bundle: {},
     open=_open,
     trace=TRACE,
     verification=VERIFICATION,
     bench=BENCH,
+    server_options={"streaming": True},  # live audio
 )

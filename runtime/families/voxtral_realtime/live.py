@@ -8,7 +8,7 @@ from runtime.engines.base import Stream
 from runtime.families.voxtral_realtime.decoder import StreamingDecoder, batched_step
 from runtime.families.voxtral_realtime.transcript import Transcript
 from runtime.live import LiveStream
-from runtime.speech_to_text import TranscriptDelta
+from runtime.transcription import TranscriptDelta
 
 NewDecoder = Callable[[int | None, Stream], StreamingDecoder]
 
@@ -21,10 +21,10 @@ class SlotStream:
         self._is_finished = False
 
     def feed(self, samples: np.ndarray) -> None:
-        self.decoder.hear(samples)
+        self.decoder.encode_samples(samples)
 
     def finish(self) -> None:
-        self.decoder.hear_end()
+        self.decoder.encode_end()
         self._is_finished = True
 
     @property

@@ -13,7 +13,8 @@ from runtime.families.voxtral_realtime.decoder import DecodeOptions, Silence, St
 from runtime.families.voxtral_realtime.live import LiveSlots
 from runtime.families.voxtral_realtime.transcript import Transcript
 from runtime.live import LiveBatch
-from runtime.speech_to_text import SpeechToText, TranscriptDelta
+from runtime.speech_to_text import SpeechToText
+from runtime.transcription import TranscriptDelta
 
 LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "ja", "ko", "nl", "pt", "ru", "zh")
 BATCHED = ("embed_tokens", "decode_step")  # components that one call runs for all live streams
@@ -129,7 +130,7 @@ class VoxtralSpeechToText(SpeechToText):
 
 
 class VoxtralTranscription:
-    """The tokens of one stream of audio, as text. Implements `runtime.speech_to_text.Transcription`."""
+    """The tokens of one stream of audio, as text. Implements `runtime.transcription.Transcription`."""
 
     def __init__(self, decoder: StreamingDecoder, transcript: Transcript):
         self._decoder, self._transcript = decoder, transcript

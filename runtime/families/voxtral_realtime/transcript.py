@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from runtime.audio.captions import Word
 from runtime.families.voxtral_realtime.constants import Constants
-from runtime.speech_to_text import TranscriptDelta
+from runtime.transcription import TranscriptDelta
 
 MAX_PADS = 3  # in a row; then a word ends
 MAX_WORD_CHARACTERS = 80  # for scripts without spaces

@@ -1,26 +1,25 @@
 """Benchmark of the frames of one utterance, and of several utterances in one batch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
-from bundle.errors import UsageError
-from bundle.manifest import Bundle, ComponentEntry
-from runtime.engines.base import Arrays, Engine, Stream
-from runtime.families.base import BenchSettings, BenchWorkload, Figures, TimeSteps
+from bundle.manifest import Bundle
+from runtime.engines.base import Arrays, Stream
+from runtime.families.base import BenchSettings, BenchWorkload
+from runtime.families.slots_bench import FIRST_OUTPUT, SlotsBench, check_counts, lines
 from runtime.families.voxtral_tts.decoder import (
-    BATCHED,
     FIRST_CODE,
     Constants,
     Prompt,
     SpeechDecoder,
     batched_frame,
     batched_step,
+    max_slots,
 )
 from runtime.families.voxtral_tts.voices import choose_voice
 
-FIRST_OUTPUT = "first_sound_s"
 MARKERS = 6  # rows of a prompt besides voice and text
 
 
@@ -64,65 +63,15 @@ def _voice(bundle: Bundle, constants: Constants) -> np.ndarray:
     return np.zeros((0, constants.dim), np.float32)
 
 
-def check_counts(components: Mapping[str, ComponentEntry], counts: tuple[int, ...]) -> None:
-    """Raises UsageError where one call of the bundle cannot serve so many streams."""
-    limit = min(components[name].max_batch for name in BATCHED)
-    if not all(1 <= count <= limit for count in counts):
-        raise UsageError(
-            f"streams {','.join(map(str, counts))}: one call of this bundle serves 1 to {limit} streams",
-            field="streams",
-        )
+def _next_codes(stream: Stream, constants: Constants, workloads: Sequence[SpeechWorkload]) -> np.ndarray:
+    noise = np.concatenate([workload.noise() for workload in workloads])
+    codes = batched_frame(stream, constants, [workload.decoder for workload in workloads], noise)
+    codes[:, 0] = np.maximum(codes[:, 0], FIRST_CODE)
+    return codes
 
 
-def _batched(
-    engine: Engine, constants: Constants, settings: BenchSettings, prepared: Arrays | None, time: TimeSteps
-) -> list[Figures]:
-    """Frames per second of all slots together.
-
-    One pass runs one frame of each slot; the codec runs slot by slot.
-    """
-    start = partial(_start_batch, constants, settings, prepared)
-    times = [(count, *time(engine.batched(count), start)) for count in settings.counts]
-    return [
-        {
-            "streams": count,
-            "frames_per_s": count / seconds,
-            "pass_ms": seconds * 1e3,
-            "median_ms": calls,
-        }
-        for count, seconds, calls in times
-    ]
-
-
-def _start_batch(
-    constants: Constants, settings: BenchSettings, prepared: Arrays | None, stream: Stream
-) -> Callable[[], None]:
-    workloads = [
-        SpeechWorkload(stream.slot(slot), constants, settings, prepared) for slot in range(stream.batch)
-    ]
-    decoders = [workload.decoder for workload in workloads]
-
-    def step() -> None:
-        noise = np.concatenate([workload.noise() for workload in workloads])
-        codes = batched_frame(stream, constants, decoders, noise)
-        codes[:, 0] = np.maximum(codes[:, 0], FIRST_CODE)
-        for slot, decoder in enumerate(decoders):
-            decoder.decode(codes[slot : slot + 1])
-        batched_step(stream, decoders, codes)
-
-    return step
-
-
-def _lines(result: Figures) -> list[str]:
-    return [
-        f"first sound {result[FIRST_OUTPUT]:.2f} s after {result['prompt_tokens']} ids, "
-        "with the voice's prefix cached",
-        *(
-            f"{row['streams']} streams: {row['frames_per_s']:.1f} frames/s, "
-            f"{row['pass_ms']:.0f} ms for a frame of each"
-            for row in result["streams"]
-        ),
-    ]
+def _feed(stream: Stream, workloads: Sequence[SpeechWorkload], codes: np.ndarray) -> None:
+    batched_step(stream, [workload.decoder for workload in workloads], codes)
 
 
 BENCH = BenchWorkload[Constants](
@@ -130,8 +79,8 @@ BENCH = BenchWorkload[Constants](
     options=("streams", "prompt_tokens"),
     voice=_voice,
     rows_needed=lambda settings, steps: len(settings.voice) + settings.prompt_tokens + steps + MARKERS,
-    check_counts=check_counts,
+    check_counts=partial(check_counts, max_slots),
     start=SpeechWorkload,
-    batched=_batched,
-    lines=_lines,
+    batched=SlotsBench(SpeechWorkload, _next_codes, _feed).batched,
+    lines=partial(lines, condition=", with the voice's prefix cached"),
 )

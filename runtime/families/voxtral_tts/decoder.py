@@ -3,7 +3,7 @@
 Works on the streams of any engine.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
@@ -13,16 +13,21 @@ from pydantic import Field
 
 from bundle.bounds import Codebooks, EulerSteps, SampleRate
 from bundle.errors import UsageError
-from bundle.manifest import ExportJob, Record
+from bundle.manifest import ComponentEntry, Record
 from runtime.batching import RowLimit
 from runtime.engines.base import Arrays, Stream
-from runtime.families.base import Count, Id, parse_record
+from runtime.families.base import Count, Id, Values, parse_record
 from runtime.sampler import sample
 from runtime.utterance import read_pieces
 
 EMPTY_AUDIO, END_AUDIO, FIRST_CODE = 0, 1, 2  # the first two rows of every codebook are special codes
 VOICE_START = 2  # position of the first voice row: behind [BOS] and [BEGIN_AUDIO]
 BATCHED = ("embed_codes", "decode_step", "acoustic_step")  # components that one call runs for all slots
+
+
+def max_slots(components: Mapping[str, ComponentEntry]) -> int:
+    """Utterances that one batch of a bundle with these components by name may have."""
+    return min(components[name].max_batch for name in BATCHED)
 
 
 class Constants(Record):
@@ -53,9 +58,9 @@ class Constants(Record):
         return [self.audio_id] if self.first_frame == "audio_token" else []
 
 
-def parse_constants(job: ExportJob) -> Constants:
+def parse_constants(constants: Values, options: Values) -> Constants:
     """Raises IntegrityError that names the constant."""
-    return parse_record(Constants, {**job.constants, "first_frame": job.options.get("first_frame")})
+    return parse_record(Constants, {**constants, "first_frame": options.get("first_frame")})
 
 
 @dataclass(frozen=True)

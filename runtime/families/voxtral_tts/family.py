@@ -26,7 +26,7 @@ FAMILY = RuntimeFamily[Constants](
     },
     parse_constants=parse_constants,
     open_tokenizer=open_tokenizer,
-    voices=lambda bundle: count_rows(bundle, parse_constants(bundle.job).dim),
+    voices=lambda bundle: count_rows(bundle, parse_constants(bundle.job.constants, bundle.job.options).dim),
     open=VoxtralTextToSpeech,
     trace=TRACE,
     verification=VERIFICATION,

@@ -1,6 +1,6 @@
 """`VoxtralTextToSpeech`: the text-to-speech task on a Voxtral-TTS bundle."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -10,20 +10,20 @@ from runtime.batching import BatchedDecoder, Fill, RowLimit, SlotOutput
 from runtime.codes import check_codes
 from runtime.engines.base import Engine, Stream
 from runtime.families.voxtral_tts.decoder import (
-    BATCHED,
     END_AUDIO,
     Constants,
     Prompt,
     SpeechDecoder,
     batched_frame,
     batched_step,
+    max_slots,
 )
 from runtime.families.voxtral_tts.prompt import PromptBuilder, open_tokenizer, usual_frames
 from runtime.families.voxtral_tts.voices import count_rows, language_of_voice
 from runtime.prefix_cache import PrefixCache
 from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import SpeechRequest, TextToSpeech
-from runtime.utterance import SpokenFrames, UtteranceSlots
+from runtime.utterance import PromptPrefix, SpokenFrames, UtteranceSlots, read_prompt
 
 
 class VoxtralTextToSpeech(TextToSpeech):
@@ -48,7 +48,7 @@ class VoxtralTextToSpeech(TextToSpeech):
 
     @property
     def max_slots(self) -> int:
-        return min(self.bundle.component(name).max_batch for name in BATCHED)
+        return max_slots({entry.name: entry for entry in self.bundle.components})
 
     def voices(self) -> dict[str, int]:
         return count_rows(self.bundle, self._constants.dim)
@@ -72,10 +72,7 @@ class VoxtralTextToSpeech(TextToSpeech):
 
 
 class SpeechSlots(UtteranceSlots["Utterance"]):
-    """The operations of `runtime.batching.SlotDecoder`: utterances in the slots of one batched stream.
-
-    The backbone and the acoustic head read weights once for all.
-    """
+    """The backbone and the acoustic head read weights once for all slots."""
 
     def __init__(self, stream: Stream, constants: Constants, prompts: PromptBuilder, prefixes: PrefixCache):
         super().__init__(stream)
@@ -88,31 +85,15 @@ class SpeechSlots(UtteranceSlots["Utterance"]):
     def _read(self, request: SpeechRequest, prompt: Prompt, slot: int, limit: RowLimit) -> Iterator[None]:
         decoder = SpeechDecoder(self._stream.slot(slot), self._constants)
         self._utterances[slot] = Utterance(decoder, request)
-        prefix = prompt.prefix.tobytes() + prompt.voice.tobytes()
-        rows = self._prefixes.load(prefix, decoder.stream.row_shapes(len(prompt.prefix)))
-        if rows is None:
-            yield from decoder.read_prefix(prompt, limit)
-            self._prefixes.save(prefix, decoder.stream.save_rows(len(prompt.prefix)))
-            yield
-        else:
-            decoder.load_prefix(prompt, rows)
-        yield from decoder.read_text(prompt, limit)
+        prefix = PromptPrefix(prompt.prefix.tobytes() + prompt.voice.tobytes(), len(prompt.prefix))
+        yield from read_prompt(decoder, prompt, prefix, self._prefixes, limit)
 
-    def feed(self, count: int) -> None:
-        utterances = self._first(count)
-        codes = np.stack([utterance.codes for utterance in utterances])
-        batched_step(self._stream.first(count), [utterance.decoder for utterance in utterances], codes)
+    def _step(self, stream: Stream, utterances: Sequence["Utterance"], codes: np.ndarray) -> None:
+        batched_step(stream, [utterance.decoder for utterance in utterances], codes)
 
-    def decode(self, count: int) -> None:
-        utterances = self._first(count)
+    def _next_codes(self, stream: Stream, utterances: Sequence["Utterance"]) -> np.ndarray:
         noise = np.concatenate([utterance.noise() for utterance in utterances])
-        decoders = [utterance.decoder for utterance in utterances]
-        codes = batched_frame(self._stream.first(count), self._constants, decoders, noise)
-        for slot, utterance in enumerate(utterances):
-            utterance.codes = codes[slot]
-
-    def take(self, slot: int) -> SlotOutput:
-        return self._utterances[slot].push()
+        return batched_frame(stream, self._constants, [each.decoder for each in utterances], noise)
 
 
 class Utterance:

@@ -12,7 +12,7 @@ from starlette.websockets import WebSocket, WebSocketState
 from runtime.serve.errors import ApiError, draining
 from runtime.serve.limits import Limits
 
-NORMAL, TOO_BIG, SHUTTING_DOWN, TRY_LATER, INTERNAL = 1000, 1009, 1012, 1013, 1011
+NORMAL, INTERNAL, SHUTTING_DOWN, TRY_LATER = 1000, 1011, 1012, 1013
 POLL_S = 0.5  # between looks at whether the server is shutting down
 Message = dict[str, Any]
 
@@ -39,9 +39,12 @@ class Connection:
         self._receiving: asyncio.Task[Any] | None = None
         self._is_first = True
 
-    async def receive(self) -> Message:
-        """The next JSON object. Raises ApiError on any other message, SocketClosed, or SocketError."""
-        frame = await self._next_frame()
+    async def receive(self, is_busy: Callable[[], bool] = lambda: False) -> Message:
+        """The next JSON object. Raises ApiError on any other message, SocketClosed, or SocketError.
+
+        `is_busy`: whether the session transcribes. A server that shuts down ends other sessions.
+        """
+        frame = await self._next_frame(is_busy)
         if frame["type"] == "websocket.disconnect":
             raise SocketClosed
         text = frame.get("text")
@@ -55,27 +58,30 @@ class Connection:
             raise ApiError(400, "expected a JSON object with a type", "invalid_event")
         return message
 
-    async def _next_frame(self) -> Mapping[str, Any]:
-        limits = self._limits
-        silence = limits.header_s if self._is_first else limits.silent_socket_s
+    async def _next_frame(self, is_busy: Callable[[], bool]) -> Mapping[str, Any]:
         since = time.monotonic()
         if self._receiving is None:
             self._receiving = asyncio.ensure_future(self._socket.receive())
-        while True:
+        while not self._receiving.done():
+            self._check(since, is_busy)
             await asyncio.wait((self._receiving,), timeout=POLL_S)
-            now = time.monotonic()
-            if self._receiving.done():
-                task, self._receiving, self._is_first = self._receiving, None, False
-                frame: Mapping[str, Any] = task.result()
-                return frame
-            if self._is_draining():
-                raise SocketError(draining(), SHUTTING_DOWN)
-            if now - since > silence:
-                message = f"no message in {silence:g} s; the session ends"
-                raise SocketError(ApiError(400, message, "session_idle"), NORMAL)
-            if now - self._started > limits.session_s:
-                message = f"the session has lasted {limits.session_s:g} s; start a new one"
-                raise SocketError(ApiError(400, message, "session_expired"), NORMAL)
+        self._check(time.monotonic(), is_busy)  # a client that sends without a pause, too
+        task, self._receiving, self._is_first = self._receiving, None, False
+        frame: Mapping[str, Any] = task.result()
+        return frame
+
+    def _check(self, since: float, is_busy: Callable[[], bool]) -> None:
+        """`since`: when the client was to send the next message. Raises SocketError."""
+        now, limits = time.monotonic(), self._limits
+        silence = limits.header_s if self._is_first else limits.silent_socket_s
+        if self._is_draining() and not is_busy():
+            raise SocketError(draining(), SHUTTING_DOWN)
+        if now - since > silence:
+            message = f"no message in {silence:g} s; the session ends"
+            raise SocketError(ApiError(400, message, "session_idle"), NORMAL)
+        if now - self._started > limits.session_s:
+            message = f"the session has lasted {limits.session_s:g} s; start a new one"
+            raise SocketError(ApiError(400, message, "session_expired"), NORMAL)
 
     async def send(self, message: Message) -> None:
         """Raises SocketClosed, also where the client does not receive."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from runtime.serve.errors import ApiError
-from runtime.serve.listen_worker import ListenWorker
+from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.realtime.connection import Connection, Message
 from runtime.serve.realtime.session import Session
 from runtime.serve.realtime.utterances import Utterance, decode_pcm

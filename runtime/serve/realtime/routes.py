@@ -6,8 +6,9 @@ from typing import Any
 
 from fastapi import APIRouter, WebSocket
 
-from runtime.serve.errors import ApiError
+from runtime.serve.errors import ApiError, draining
 from runtime.serve.limits import Limits
+from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.models import Models
 from runtime.serve.realtime.connection import Connection, Message
 from runtime.serve.realtime.mistral_dialect import MistralSession
@@ -25,7 +26,7 @@ def realtime_router(models: Models, limits: Limits) -> APIRouter:
     async def realtime(socket: WebSocket) -> None:
         query = socket.query_params
         if model := query.get("model"):
-            models.listener(model)  # raises before the socket is accepted
+            _live_worker(models, model)  # raises before the socket is accepted
         connection, common = await _accepted(socket, models, limits)
         session: Dialogue
         if query.get("intent") == "transcription":
@@ -37,9 +38,7 @@ def realtime_router(models: Models, limits: Limits) -> APIRouter:
 
     @router.websocket("/v1/audio/transcriptions/realtime")
     async def mistral(socket: WebSocket) -> None:
-        worker = models.listener(socket.query_params.get("model", ""))
-        if not worker.live_slots:
-            raise ApiError(400, f"{worker.name}: is for recordings only", "model_not_live", "model")
+        worker = _live_worker(models, socket.query_params.get("model", ""))
         connection, common = await _accepted(socket, models, limits)
         session = MistralSession(worker=worker, **common)
         await connection.send({"type": "session.created", "session": session.description()})
@@ -48,8 +47,17 @@ def realtime_router(models: Models, limits: Limits) -> APIRouter:
     return router
 
 
+def _live_worker(models: Models, name: str) -> ListenWorker:
+    """Raises ApiError."""
+    worker = models.listener(name)
+    worker.check_live_slots()
+    return worker
+
+
 async def _accepted(socket: WebSocket, models: Models, limits: Limits) -> tuple[Connection, dict[str, Any]]:
-    """The connection, and the arguments that every session has."""
+    """The connection, and the arguments that every session has. Raises ApiError before it accepts."""
+    if models.is_draining:
+        raise draining()
     offered = socket.scope.get("subprotocols", ())
     await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
     connection = Connection(socket, limits, lambda: models.is_draining)
@@ -79,6 +87,10 @@ class UndecidedSession(Dialogue):
         super().__init__(**common)
         self._common, self._model = common, model
         self._chosen: Session | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        return self._chosen is not None and self._chosen.is_busy
 
     async def handle(self, message: Message) -> None:
         if self._chosen is None:

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from runtime.serve.errors import ApiError
 from runtime.serve.limits import Limits
-from runtime.serve.listen_worker import ListenWorker
+from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.models import Models
 from runtime.serve.realtime.connection import (
     INTERNAL,
@@ -35,10 +35,15 @@ class Dialogue(ABC):
         while not self.is_over:
             message: Message = {}
             try:
-                message = await self.connection.receive()
+                message = await self.connection.receive(lambda: self.is_busy)
                 await self.handle(message)
             except ApiError as error:
                 await self.send_error(error, message)
+
+    @property
+    @abstractmethod
+    def is_busy(self) -> bool:
+        """Whether something is transcribed, whose text is not sent yet."""
 
     @abstractmethod
     async def handle(self, message: Message) -> None:
@@ -63,10 +68,13 @@ class Session(Dialogue):
     def utterances(self) -> Utterances | None:
         return self._utterances
 
+    @property
+    def is_busy(self) -> bool:
+        return self._utterances is not None and self._utterances.are_pending
+
     def use(self, worker: ListenWorker) -> Utterances:
         """Transcribes with a model from now on. Raises ApiError where it is no model for live audio."""
-        if not worker.live_slots:
-            raise ApiError(400, f"{worker.name}: is for recordings only", "model_not_live", "model")
+        worker.check_live_slots()
         self._utterances = Utterances(
             worker, self.key, self.limits, self.on_text, self.on_end, self.on_job_error
         )

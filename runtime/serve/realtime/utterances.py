@@ -13,8 +13,8 @@ from bundle.errors import UsageError
 from runtime.audio.sources import Resampler
 from runtime.serve.errors import ApiError, from_exception
 from runtime.serve.limits import Limits
-from runtime.serve.listen_job import ListenJob
-from runtime.serve.listen_worker import ListenWorker
+from runtime.serve.listen.job import ListenJob
+from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.realtime.connection import TRY_LATER, SocketClosed, SocketError
 
 FULL_SCALE = 32768
@@ -72,6 +72,11 @@ class Utterances:
         self._count = 0
         self.current: Utterance | None = None
         self._all: list[Utterance] = []  # that are not transcribed to their end
+
+    @property
+    def are_pending(self) -> bool:
+        """Whether the text of an utterance is not sent yet."""
+        return bool(self._all)
 
     def begin(self, rate: int, delay_ms: int | None) -> Utterance:
         """Starts an utterance of audio at `rate`. Raises ApiError where no live stream is free."""

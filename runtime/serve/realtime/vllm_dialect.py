@@ -54,11 +54,11 @@ class VllmSession(Session):
         await self.connection.send({"type": "transcription.delta", "delta": text})
 
     async def on_end(self, utterance: Utterance, text: str) -> None:
-        heard = round(utterance.seconds * TOKENS_PER_SECOND)
+        audio_tokens = round(utterance.seconds * TOKENS_PER_SECOND)
         usage: dict[str, Any] = {
-            "prompt_tokens": heard,
-            "completion_tokens": heard,
-            "total_tokens": 2 * heard,
+            "prompt_tokens": audio_tokens,
+            "completion_tokens": audio_tokens,
+            "total_tokens": 2 * audio_tokens,
         }
         await self.connection.send({"type": "transcription.done", "text": text, "usage": usage})
 

@@ -15,8 +15,8 @@ from wyoming.error import Error
 from wyoming.event import Event, Eventable, async_write_event
 
 from runtime.serve.errors import ApiError
+from runtime.serve.http.responses import ClientLeft
 from runtime.serve.limits import MIB
-from runtime.serve.responses import ClientLeft
 
 HEADER_BYTES, DATA_BYTES, PAYLOAD_BYTES = 65_536, 65_536, MIB
 LINGER_S = 2.0  # for which input is read and dropped before a close

@@ -8,9 +8,9 @@ from wyoming.tts import SynthesizeVoice
 
 from bundle.errors import UsageError
 from runtime.serve.errors import ApiError
-from runtime.serve.listen_worker import ListenWorker
+from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.models import Models
-from runtime.serve.speech_worker import SpeechWorker
+from runtime.serve.speech.worker import SpeechWorker
 from runtime.text_to_speech import TextToSpeech
 
 DEFAULT_VOICE = "default"  # of a bundle without voices: clients show no program without one

@@ -11,9 +11,9 @@ from wyoming.event import Event
 from runtime.audio.sources import Resampler
 from runtime.serve.errors import ApiError
 from runtime.serve.limits import Limits
-from runtime.serve.listen_job import ListenJob
-from runtime.serve.listen_worker import ListenWorker
-from runtime.serve.transcription_api import Transcript
+from runtime.serve.listen.api import Transcript
+from runtime.serve.listen.job import ListenJob
+from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.wyoming.events import INVALID, Connection, parse
 from runtime.serve.wyoming.replies import Replies, Reply
 from runtime.serve.wyoming.speech import KEY

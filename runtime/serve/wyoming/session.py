@@ -11,10 +11,10 @@ from wyoming.ping import Ping, Pong
 
 from runtime.serve.errors import ApiError, draining
 from runtime.serve.limits import Limits
-from runtime.serve.listen_worker import ListenWorker
+from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
-from runtime.serve.speech_worker import SpeechWorker
+from runtime.serve.speech.worker import SpeechWorker
 from runtime.serve.wyoming.events import Connection, error_event, parse
 from runtime.serve.wyoming.info import describe
 from runtime.serve.wyoming.listening import AudioEvents
@@ -71,6 +71,7 @@ class Session:
         """The next event; None where the client has left. Raises ApiError."""
         receiving, since = asyncio.ensure_future(self._connection.receive()), time.monotonic()
         try:
+            self._check_time(since)  # of a client that sends without a pause, too
             while not (await asyncio.wait((receiving,), timeout=POLL_S))[0]:
                 if not self._is_due:
                     since = time.monotonic()

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Executor
 from queue import SimpleQueue
-from typing import Any
+from typing import Unpack
 
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.event import Event
@@ -20,12 +20,12 @@ from wyoming.tts import (
 from runtime.audio.files import pcm16
 from runtime.serve.errors import ApiError
 from runtime.serve.limits import Limits
-from runtime.serve.speech_job import SpeechJob
-from runtime.serve.speech_worker import SpeechWorker
+from runtime.serve.speech.job import SpeechJob
+from runtime.serve.speech.worker import SpeechWorker
 from runtime.serve.wyoming.events import INVALID, Connection, parse
 from runtime.serve.wyoming.info import choose_voice
 from runtime.serve.wyoming.replies import Replies, Reply
-from runtime.text_to_speech import Speech
+from runtime.text_to_speech import Speech, SpeechOptions
 
 KEY = ":wyoming"  # in the queues of the workers; no key of a file has a colon in its name
 WIDTH, CHANNELS = 2, 1
@@ -37,7 +37,7 @@ class SpeechReply(Reply):
 
     def __init__(self, connection: Connection, worker: SpeechWorker, voice: str | None):
         self._connection, self._worker = connection, worker
-        self._options: dict[str, Any] = {"voice": voice, "chunk_frames": CHUNK_FRAMES}
+        self._options: SpeechOptions = {"voice": voice, "chunk_frames": CHUNK_FRAMES}
         self._has_begun = False
 
     async def run(self) -> None:
@@ -48,7 +48,7 @@ class SpeechReply(Reply):
     async def _speak(self) -> None:
         """Sends the audio."""
 
-    async def _job(self, text: str, **options: Any) -> SpeechJob:
+    async def _job(self, text: str, **options: Unpack[SpeechOptions]) -> SpeechJob:
         """Sends the speech of a text. Raises ApiError or UsageError."""
         speech, ticket = await asyncio.to_thread(self._worker.prepare, text, self._options | options)
         job = self._worker.submit(speech, ticket, KEY)

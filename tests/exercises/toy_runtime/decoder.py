@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from bundle.errors import IntegrityError, UsageError
-from bundle.manifest import ExportJob
 from runtime.engines.base import Stream
+from runtime.families.base import Values
 
 END = 0  # the letter that ends a speech
 
@@ -21,12 +21,12 @@ class Constants:
     gain: float
 
 
-def parse_constants(job: ExportJob) -> Constants:
+def parse_constants(constants: Values, options: Values) -> Constants:
     """Raises IntegrityError that names a wrong constant."""
-    dim = job.constants.get("dim")
+    dim = constants.get("dim")
     if not isinstance(dim, int) or dim < 2:
         raise IntegrityError(f"manifest.json: constants: dim: {dim!r}, expected at least 2; export it again")
-    return Constants(dim, 2.0 if job.options["loud"] else 1.0)
+    return Constants(dim, 2.0 if options["loud"] else 1.0)
 
 
 class Letters:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support.rounding import float16_bar, float32_bar
+from support.export.rounding import float16_bar, float32_bar
 from torch import nn
 
 from runtime.mil import CallError, Executor, Package, executor

@@ -1,0 +1,21 @@
+"""`Job`: a conversion that is about to be written."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from export.conversion.outputs import Conversion
+from export.conversion.plan import Plan
+from model.family import Config, Family
+from model.stored_weights import StoredWeights
+
+
+@dataclass(frozen=True)
+class Job:
+    """The source, what was asked for, and what follows from both."""
+
+    folder: Path
+    family: Family
+    config: Config
+    source: StoredWeights
+    conversion: Conversion
+    plan: Plan

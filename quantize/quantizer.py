@@ -1,0 +1,56 @@
+"""`Quantizer` applies a recipe to the weights of a model while they are loaded."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import sqrt
+
+import torch
+from torch import nn
+
+from bundle.errors import RecipeError
+from quantize.modules import QuantizedModule
+from quantize.recipe import Recipe
+from quantize.search import SquaredErrors
+
+
+@dataclass
+class Quantizer:
+    """Applies a recipe while weights are loaded, one weight at a time, and keeps the errors.
+
+    `never(path)` is true for weights that no recipe may change.
+    """
+
+    recipe: Recipe
+    never: Callable[[str], bool] = lambda path: False
+    errors: dict[str, SquaredErrors] = field(default_factory=dict)  # by path
+
+    def __call__(self, path: str, module: nn.Module, weight: torch.Tensor) -> QuantizedModule | None:
+        """The module that replaces `module`, or None if the recipe keeps floating point.
+
+        Raises RecipeError if the scheme rounds worse than to the nearest value.
+        """
+        is_table = isinstance(module, nn.Embedding)
+        scheme = None if self.never(path) else self.recipe.scheme_for(path, is_table)
+        if scheme is None:
+            return None
+        found = scheme.quantize(weight, path, is_table)
+        if not found.errors.are_plausible:
+            raise RecipeError(
+                f"{path}: {scheme.describe()} changes the weight more than rounding to nearest can: "
+                f"{found.errors}; this is a defect of the scheme"
+            )
+        self.errors[path] = found.errors
+        return found.module
+
+    def report(self) -> dict[str, float]:
+        """Relative weight error |w - q| / |w| with searched and with min-max scales.
+
+        Empty if nothing was quantised.
+        """
+        total = sum(self.errors.values(), SquaredErrors())
+        if not total.norm:
+            return {}
+        return {
+            "weight_error": sqrt(total.searched / total.norm),
+            "weight_error_min_max": sqrt(total.min_max / total.norm),
+        }

@@ -1,0 +1,200 @@
+"""`Access`: what every request and every socket passes before a handler sees it.
+
+It gives each request an id, and refuses foreign hosts, foreign pages, wrong keys, and more work than the
+server takes. It is ASGI middleware, because dependencies of a framework do not guard sockets.
+"""
+
+import json
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import contextmanager
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from runtime.serve.errors import ApiError, from_exception
+from runtime.serve.http.keys import ANONYMOUS, Keys
+from runtime.serve.limits import Limits
+from runtime.serve.metrics import Metrics
+
+OPEN_PATHS = frozenset(("/", "/healthz", "/readyz"))  # and everything below PAGE
+PAGE = "/page/"
+PROBES = frozenset(("/healthz", "/readyz", "/metrics"))  # are never refused for load
+KEY_PROTOCOL = "openai-insecure-api-key."  # a browser cannot set headers of a socket
+POLICY_VIOLATION = 1008
+CONNECTIONS = "connections"  # of the server, in `scope["state"]`
+REQUEST_ID = b"x-request-id"
+STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
+log = logging.getLogger(__name__)
+
+
+class Access:
+    """The middleware. `scope["voxport"]` of a request that passes has the name of its key."""
+
+    def __init__(
+        self, app: ASGIApp, keys: Keys, limits: Limits, metrics: Metrics, origins: Iterable[str] = ()
+    ):
+        """`origins`: URLs of web pages that may use the server, such as `https://example.org`."""
+        self._app, self._keys, self._limits, self._metrics = app, keys, limits, metrics
+        self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
+        self._hosts = frozenset(filter(None, (urlsplit(origin).hostname for origin in self._origins)))
+        self._open: Counter[str] = Counter()  # requests and sockets, by kind
+        self._by_key: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        request_id, started, status = new_request_id(), time.perf_counter(), 500
+        has_started = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status, has_started
+            has_started = True
+            if message["type"] in STARTS:
+                status = message.get("status", 101)
+                headers = [*message.get("headers", ()), (REQUEST_ID, request_id.encode())]
+                message = {**message, "headers": headers}
+            elif message["type"] == "websocket.close" and status == 500:
+                status = 403  # the answer of ASGI servers where a socket is closed before it is accepted
+            await send(message)
+
+        try:
+            key = self._check(scope)
+            with self._counted(scope, key):
+                scope["voxport"] = {"key": key, "request_id": request_id}
+                await self._app(scope, receive, send_with_id)
+        except ApiError as error:
+            await refuse(scope, receive, send_with_id, error)
+            status = error.status
+        except Exception as raised:  # an answer that has begun is cut
+            log.exception("%s failed", request_id)
+            if not has_started:
+                await refuse(scope, receive, send_with_id, from_exception(raised))
+        finally:
+            route = getattr(scope.get("route"), "path", "other")
+            self._metrics.requests.labels(route, str(status)).inc()
+            elapsed = time.perf_counter() - started
+            log.info("%s %s %s %d %.3f s", request_id, scope["type"], route, status, elapsed)
+
+    def _check(self, scope: Scope) -> str:
+        """The name of the request's key. Raises ApiError."""
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        self._check_host(headers.get("host", ""))
+        self._check_origin(scope, headers)
+        if scope["path"] in OPEN_PATHS or scope["path"].startswith(PAGE):
+            return ANONYMOUS
+        name = self._keys.name(_given_key(headers))
+        if name is None:
+            raise ApiError(
+                401, "the API key is missing or wrong; send Authorization: Bearer KEY", "invalid_api_key"
+            )
+        return name
+
+    def _check_host(self, host: str) -> None:
+        """A page of a foreign name that resolves to this machine would count as the same origin."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:  # such as "["
+            name = ""
+        if name == "localhost" or name in self._hosts or _is_address(name):
+            return
+        raise ApiError(
+            403,
+            f"host {host!r} is not one of this server; the server can allow it with its option allow_origin",
+            "host_not_allowed",
+        )
+
+    def _check_origin(self, scope: Scope, headers: dict[str, str]) -> None:
+        """Any web page may open a socket, or send a simple request, to any server."""
+        origin = headers.get("origin")
+        if origin is None or origin.lower() in self._origins:
+            return
+        scheme = {"ws": "http", "wss": "https"}.get(scope["scheme"], scope["scheme"])
+        if origin.lower() == f"{scheme}://{headers.get('host', '')}".lower():
+            return
+        raise ApiError(
+            403,
+            f"origin {origin!r} is not allowed; the server can allow it with its option allow_origin",
+            "origin_not_allowed",
+        )
+
+    @contextmanager
+    def _counted(self, scope: Scope, key: str) -> Any:
+        """Counts a request while it runs. Raises ApiError above a limit."""
+        if scope["path"] in PROBES:
+            yield
+            return
+        kind, is_socket = scope["type"], scope["type"] == "websocket"
+        others = len(scope.get("state", {}).get(CONNECTIONS, ())) - 1  # with those that send no request
+        if max(self._open.total(), others) >= self._limits.connections:
+            raise ApiError(503, "the server has too many connections", "server_is_overloaded", retry_after=1)
+        if is_socket and self._open[kind] >= self._limits.sockets:
+            raise ApiError(503, "the server has too many sockets", "server_is_overloaded", retry_after=5)
+        is_work = key != ANONYMOUS and (is_socket or scope["method"] == "POST")
+        if is_work and self._by_key[key] >= self._limits.jobs_per_key:
+            raise ApiError(
+                429,
+                f"the key has {self._limits.jobs_per_key} requests and sockets already",
+                "rate_limit_exceeded",
+                retry_after=1,
+            )
+        self._open[kind] += 1
+        self._by_key[key] += is_work
+        self._metrics.sockets.set(self._open["websocket"])
+        try:
+            yield
+        finally:
+            self._open[kind] -= 1
+            self._by_key[key] -= is_work
+            self._metrics.sockets.set(self._open["websocket"])
+
+
+def _given_key(headers: dict[str, str]) -> str | None:
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return key.strip()
+    for protocol in headers.get("sec-websocket-protocol", "").split(","):
+        if protocol.strip().startswith(KEY_PROTOCOL):
+            return protocol.strip().removeprefix(KEY_PROTOCOL)
+    return None
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def new_request_id() -> str:
+    return f"req_{uuid.uuid4().hex}"
+
+
+def error_response(error: ApiError) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Headers and body."""
+    body = json.dumps(error.body).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    return headers + [(name.encode(), value.encode()) for name, value in error.headers.items()], body
+
+
+async def refuse(scope: Scope, receive: Receive, send: Send, error: ApiError) -> None:
+    """Answers a request, or a socket that is not accepted yet, with an error."""
+    headers, body = error_response(error)
+    start, kind = {"status": error.status, "headers": headers}, "http.response"
+    if scope["type"] == "websocket":
+        await receive()  # websocket.connect
+        kind = "websocket.http.response"
+        if kind not in scope.get("extensions", {}):
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": error.message[:120]})
+            return
+    await send({"type": f"{kind}.start", **start})
+    await send({"type": f"{kind}.body", "body": body})

@@ -1,0 +1,106 @@
+"""The ASGI application: routes, errors and access."""
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from prometheus_client import generate_latest
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.types import ASGIApp
+
+from runtime.serve.errors import ApiError, from_exception
+from runtime.serve.http.access import Access
+from runtime.serve.http.keys import Keys
+from runtime.serve.http.openapi import describe
+from runtime.serve.http.page_routes import page_router
+from runtime.serve.http.responses import CLIENT_LEFT
+from runtime.serve.limits import Limits
+from runtime.serve.listen.api import transcription_router
+from runtime.serve.metrics import Metrics
+from runtime.serve.models import Models
+from runtime.serve.realtime.routes import realtime_router
+from runtime.serve.speech.api import speech_router
+from runtime.serve.voices.api import voice_router
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+log = logging.getLogger(__name__)
+
+
+def build_app(
+    models: Models,
+    metrics: Metrics,
+    limits: Limits,
+    keys: Keys,
+    origins: Iterable[str] = (),
+) -> ASGIApp:
+    """The application. `models` are started."""
+    app = FastAPI(title="voxport", docs_url=None, redoc_url=None)
+    app.include_router(speech_router(models, limits))
+    app.include_router(transcription_router(models, limits))
+    app.include_router(voice_router(models, limits))
+    app.include_router(realtime_router(models, limits))
+    app.include_router(page_router(models, limits))
+    _add_listings(app, models)
+    _add_probes(app, models, metrics)
+    describe(app, models, limits)
+
+    async def answer(request: HTTPConnection, raised: Exception) -> Response:
+        if request.scope["type"] == "websocket":
+            raise raised  # `Access` refuses the socket
+        error = _as_api_error(raised)
+        if error.status == 500 and error is raised:  # `Access` logs the others, which are raised again
+            log.error("a request failed", exc_info=raised)
+        more = raised.headers if isinstance(raised, HTTPException) else None  # such as `allow`
+        return JSONResponse(error.body, error.status, {**(more or {}), **error.headers})
+
+    async def leave(request: HTTPConnection, raised: Exception) -> Response:
+        return Response(status_code=CLIENT_LEFT)  # nobody receives it
+
+    for kind in (ApiError, HTTPException, Exception):
+        app.add_exception_handler(kind, answer)
+    app.add_exception_handler(ClientDisconnect, leave)  # before the body was there
+    return Access(app, keys, limits, metrics, origins)
+
+
+def _as_api_error(error: Exception) -> ApiError:
+    if isinstance(error, HTTPException):
+        return ApiError(
+            error.status_code, str(error.detail), "not_found" if error.status_code == 404 else None
+        )
+    return from_exception(error)
+
+
+def _add_listings(app: FastAPI, models: Models) -> None:
+    @app.get("/v1/models")
+    async def list_models() -> dict[str, Any]:
+        return {"object": "list", "data": [_model(name) for name in models.names]}
+
+    @app.get("/v1/models/{name}")
+    async def one_model(name: str) -> dict[str, Any]:
+        if name not in models.names:
+            names = ", ".join(models.names)
+            raise ApiError(
+                404, f"no model {name[:100]!r}; this server has: {names}", "model_not_found", "model"
+            )
+        return _model(name)
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "voxport"}
+
+
+def _add_probes(app: FastAPI, models: Models, metrics: Metrics) -> None:
+    @app.get("/healthz")
+    async def is_alive() -> Response:
+        return PlainTextResponse("ok\n")
+
+    @app.get("/readyz")
+    async def is_ready() -> Response:
+        return PlainTextResponse("ready\n") if models.is_ready else PlainTextResponse("not ready\n", 503)
+
+    @app.get("/metrics")
+    async def show_metrics() -> Response:
+        return Response(generate_latest(metrics.registry), media_type=METRICS_TYPE)

@@ -1,0 +1,117 @@
+"""`protocols`: connections whose clients send and receive in time. uvicorn has no such limits."""
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from runtime.serve.errors import ApiError
+from runtime.serve.http.access import CONNECTIONS, REQUEST_ID, error_response, new_request_id
+from runtime.serve.limits import Limits
+
+SPARE = 64  # connections beyond the limit, which are refused with an answer; further ones are closed
+
+
+class SendTimer(asyncio.Protocol):
+    """Aborts a connection whose client does not receive. A transport that closes would wait for it."""
+
+    limits: Limits
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    _sending: asyncio.TimerHandle | None = None
+    _closing: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._closing = self.loop.call_later(self.limits.send_s, self._look, False)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._sending = self.loop.call_later(self.limits.send_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_sending()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_sending()
+        if self._closing is not None:
+            self._closing.cancel()
+        super().connection_lost(exc)
+
+    def _stop_sending(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+
+    def _look(self, was_closing: bool) -> None:
+        """Aborts a transport that is closing since the last look: what was sent is not received."""
+        if was_closing:
+            self.transport.abort()
+        elif self.transport.get_protocol() is self:  # and no socket has taken over
+            is_closing = self.transport.is_closing()
+            self._closing = self.loop.call_later(self.limits.send_s, self._look, is_closing)
+
+
+class TimedHttp(SendTimer, H11Protocol):
+    """Closes a connection whose headers do not arrive in time."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.app_state = {**self.app_state, CONNECTIONS: self.connections}
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.connections + SPARE:
+            self.transport.abort()
+        self._start()
+
+    def data_received(self, data: bytes) -> None:
+        if self._timer is None and not self._is_busy:
+            self._start()  # the first bytes of another request of the connection
+        super().data_received(data)
+        if self._is_busy or self.transport.get_protocol() is not self:
+            self._stop()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP request gets the envelope of all errors."""
+        headers, body = error_response(ApiError(400, msg, "invalid_http"))
+        headers += [(b"connection", b"close"), (REQUEST_ID, new_request_id().encode())]
+        response = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
+        for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _start(self) -> None:
+        self._timer = self.loop.call_later(self.limits.header_s, self._expire)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expire(self) -> None:
+        self._timer = None
+        if not self._is_busy and self.transport.get_protocol() is self:
+            self.transport.close()
+
+
+class TimedSocket(SendTimer, WebSocketsSansIOProtocol):
+    """A socket after its handshake."""
+
+
+def protocols(limits: Limits) -> dict[str, Any]:
+    """The classes of connections, as arguments of `uvicorn.Config`."""
+    return {
+        "http": type("TimedHttp", (TimedHttp,), {"limits": limits}),
+        "ws": type("TimedSocket", (TimedSocket,), {"limits": limits}),
+    }

@@ -1,0 +1,133 @@
+"""Responses that end when the client leaves, and requests whose bodies are bounded."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from fastapi import Request
+from fastapi.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from runtime.serve.errors import ApiError, from_exception
+from runtime.serve.http.access import refuse
+
+CLIENT_LEFT = 499  # the status of a request in metrics and logs, whose client receives nothing
+Result = TypeVar("Result")
+log = logging.getLogger(__name__)
+
+
+class ClientLeft(Exception):
+    """The client closed the connection, or does not receive what was sent."""
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of `work`, which is cancelled when the client leaves. Raises ClientLeft.
+
+    The body of the request has been read.
+    """
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientLeft
+        return task.result()
+    finally:
+        for each in (task, gone):
+            each.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await each
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class StreamedResponse(Response):
+    """Sends pieces of bytes as they are made.
+
+    An error before the first piece is answered as such. After it, `last_words` turns the error into a last
+    piece; without that the connection is closed before its end is marked.
+    """
+
+    def __init__(
+        self,
+        pieces: AsyncIterator[bytes],
+        media_type: str,
+        cancel: Callable[[], None],
+        send_s: float,
+        last_words: Callable[[ApiError], bytes] | None = None,
+    ):
+        """`cancel` is called in the end, in every case. A client has `send_s` to receive a piece."""
+        super().__init__(media_type=media_type, headers={"cache-control": "no-store"})
+        del self.headers["content-length"]
+        self._pieces, self._cancel, self._send_s, self._last_words = pieces, cancel, send_s, last_words
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await while_connected(receive, self._send(scope, receive, send))
+        except ClientLeft:
+            log.debug("the client left")
+        finally:
+            self._cancel()
+
+    async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            try:
+                async with asyncio.timeout(self._send_s):  # `wait_for` can lose a cancellation
+                    await send(message)
+            except TimeoutError:
+                raise ClientLeft from None
+
+        has_begun = False
+        try:
+            async for piece in self._pieces:
+                if not has_begun:
+                    start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+                    await send_in_time(start)
+                    has_begun = True
+                await send_in_time({"type": "http.response.body", "body": piece, "more_body": True})
+        except ClientLeft:
+            raise
+        except Exception as raised:
+            error = from_exception(raised)
+            if not isinstance(raised, ApiError):
+                log.exception("a response failed")
+            if not has_begun:
+                await refuse(scope, receive, send, error)
+                return
+            if self._last_words is None:
+                return  # the server closes the connection without the last chunk
+            await send_in_time(
+                {"type": "http.response.body", "body": self._last_words(error), "more_body": True}
+            )
+        await send_in_time({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def bounded(request: Request, size: int, what: str, seconds: float) -> Request:
+    """The request with a body that raises ApiError.
+
+    413: beyond `size` bytes. 408: where the next part of it takes longer than `seconds`.
+    """
+    too_large = ApiError(413, f"the {what} has more than {size} bytes", "request_too_large")
+    length = request.headers.get("content-length", "0")
+    if length.isdecimal() and int(length) > size:
+        raise too_large
+    receive, received = request.receive, 0
+
+    async def counted() -> Message:
+        nonlocal received
+        try:
+            async with asyncio.timeout(seconds):
+                part = await receive()
+        except TimeoutError:
+            message = f"no byte of the {what} arrived in {seconds:g} s"
+            raise ApiError(408, message, "request_timeout") from None
+        received += len(part.get("body", b""))
+        if received > size:
+            raise too_large
+        return part
+
+    return Request(request.scope, counted)

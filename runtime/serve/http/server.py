@@ -1,0 +1,102 @@
+"""Runs the application with uvicorn until a signal ends it."""
+
+import asyncio
+import logging
+import socket
+import time
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from runtime.serve.http.protocol import protocols
+from runtime.serve.limits import MIB, Limits
+from runtime.serve.models import Models
+
+NO_HANDSHAKE = "ASGI callable returned without completing handshake."
+LAST_WORDS_S = 1.0  # for sockets to send their last error, when the time for running work is over
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the server listens. With a certificate and its key it speaks TLS."""
+
+    host: str
+    port: int
+    certificate: Path | None = None
+    private_key: Path | None = None
+
+
+class Server(uvicorn.Server):
+    """The first signal refuses new requests and waits for those that run; a second one ends at once."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        models: Models,
+        drain_s: float,
+        companion: AbstractAsyncContextManager[object] | None = None,
+    ):
+        """`companion` is open while the server runs, on the same event loop."""
+        super().__init__(config)
+        self._models, self._drain_s, self._companion = models, drain_s, companion or nullcontext()
+        self._draining: asyncio.Future[None] | None = None
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        async with self._companion:
+            await super().serve(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._draining is not None:
+            super().handle_exit(sig, frame)
+            return
+        log.info("shutting down; work in progress has %g s", self._drain_s)
+        self._draining = asyncio.ensure_future(self._drain())
+
+    async def _drain(self) -> None:
+        end = time.monotonic() + self._drain_s
+        await asyncio.to_thread(self._models.drain, self._drain_s)
+        end = max(end, time.monotonic() + LAST_WORDS_S)
+        while self.server_state.tasks and time.monotonic() < end:  # what is transcribed and spoken is sent
+            await asyncio.sleep(0.05)
+        self.should_exit = True
+
+
+def serve(
+    app: ASGIApp,
+    models: Models,
+    limits: Limits,
+    address: Address,
+    companion: AbstractAsyncContextManager[object] | None = None,
+) -> None:
+    """Returns when the server has ended. `companion` is open while it runs, such as another server."""
+    config = configuration(app, limits, address)
+    Server(config, models, limits.drain_s, companion).run()
+
+
+def _is_no_refusal(record: logging.LogRecord) -> bool:
+    """uvicorn logs an error for each socket that is refused with a response. `Access` has logged it."""
+    return record.msg != NO_HANDSHAKE
+
+
+def configuration(app: ASGIApp, limits: Limits, address: Address) -> uvicorn.Config:
+    """uvicorn logs errors only: its other lines have the query of a socket's URL, which may hold a secret."""
+    logging.getLogger("uvicorn.error").addFilter(_is_no_refusal)
+    return uvicorn.Config(
+        app,
+        host=address.host,
+        port=address.port,
+        ssl_certfile=address.certificate,
+        ssl_keyfile=str(address.private_key) if address.private_key else None,
+        **protocols(limits),
+        log_config=None,
+        log_level=logging.ERROR,
+        access_log=False,
+        server_header=False,
+        ws_max_size=int(limits.message_mib * MIB),
+        timeout_graceful_shutdown=5,
+    )

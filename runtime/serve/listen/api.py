@@ -1,0 +1,283 @@
+"""POST /v1/audio/transcriptions."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from starlette.datastructures import FormData
+
+from bundle.errors import UsageError
+from runtime.audio.captions import Word, as_srt, as_vtt, cues
+from runtime.audio.gain import amplified, recording_gain_db
+from runtime.audio.sources import Recording
+from runtime.serve.errors import ApiError, from_exception
+from runtime.serve.http.responses import (
+    CLIENT_LEFT,
+    ClientLeft,
+    StreamedResponse,
+    bounded,
+    while_connected,
+)
+from runtime.serve.http.uploads import StoredUpload, hidden, read_form, text_fields
+from runtime.serve.limits import MIB, Limits
+from runtime.serve.listen.job import ListenJob
+from runtime.serve.listen.worker import ListenWorker
+from runtime.serve.models import Models
+from runtime.serve.speech.api import event
+
+FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
+GRANULARITIES = ("word", "segment")
+LIST_FIELD = "timestamp_granularities[]"
+DELAY = "^[0-9]{1,6}$"  # milliseconds
+FIELDS = (
+    "file",
+    "model",
+    "response_format",
+    LIST_FIELD,
+    "stream",
+    "delay_ms",
+    "language",
+    "temperature",
+    "prompt",
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The fields of a request besides the recording."""
+
+    model: str
+    response_format: str
+    granularities: tuple[str, ...]
+    stream: bool
+    delay_ms: int | None
+    language: str | None
+
+
+@dataclass
+class Transcript:
+    """The text of a job so far."""
+
+    text: str = ""
+    words: list[Word] = field(default_factory=list)
+
+    async def collect(self, job: ListenJob) -> AsyncIterator[str]:
+        """Yields each new piece of text. The text has no blank in front."""
+        while (delta := await job.read()) is not None:
+            self.words += delta.words
+            text = delta.text if self.text else delta.text.lstrip()
+            self.text += text
+            if text:
+                yield text
+
+
+def transcription_router(models: Models, limits: Limits) -> APIRouter:
+    router = APIRouter()
+
+    @router.post(
+        "/v1/audio/transcriptions", response_class=Response, openapi_extra={"requestBody": _schema()}
+    )
+    async def transcribe(request: Request) -> Response:
+        body = bounded(request, limits.upload_mib * MIB, "upload", limits.header_s)
+        form, upload = await read_form(body, "file")
+        async with StoredUpload(upload, "file") as path:
+            options = _parse(form)
+            worker = models.listener(options.model)
+            _check_language(options.language, worker.task.languages)
+            with hidden(path, "file"):
+                recording = await asyncio.to_thread(Recording, path, worker.task.sample_rate)
+                _check_length(recording, limits)
+                blocks = await asyncio.to_thread(_amplified, recording)
+            job = _submit(worker, request.scope["voxport"]["key"], options)
+            feeding = asyncio.create_task(_feed(job, blocks, path, limits))
+        if options.stream:
+            return StreamedResponse(
+                _events(job), "text/event-stream", _ending(job, feeding), limits.send_s, _error_event
+            )
+        return await _whole(request, job, options, _ending(job, feeding))
+
+    return router
+
+
+def _schema() -> dict[str, Any]:
+    properties: dict[str, Any] = {name: {"type": "string"} for name in FIELDS}
+    properties["file"] = {"type": "string", "format": "binary"}
+    properties["response_format"]["enum"] = list(FORMATS)
+    properties["stream"]["enum"] = ["true", "false"]
+    properties["delay_ms"]["pattern"] = DELAY
+    properties[LIST_FIELD] = {"type": "array", "items": {"type": "string", "enum": list(GRANULARITIES)}}
+    schema = {"type": "object", "properties": properties, "required": ["file", "model"]}
+    return {"content": {"multipart/form-data": {"schema": schema}}, "required": True}
+
+
+def _parse(form: FormData) -> Options:
+    """Raises ApiError that names the field."""
+    values = text_fields(form, FIELDS)
+    granularities = tuple(str(value) for value in form.getlist(LIST_FIELD))
+    checks = {
+        "model": ("model" in values, "expected the name of a model"),
+        "response_format": (
+            values.get("response_format", "json") in FORMATS,
+            f"expected one of {', '.join(FORMATS)}",
+        ),
+        LIST_FIELD: (set(granularities) <= set(GRANULARITIES), f"expected {' or '.join(GRANULARITIES)}"),
+        "stream": (values.get("stream", "false") in ("true", "false"), "expected true or false"),
+        "delay_ms": (bool(re.fullmatch(DELAY, values.get("delay_ms", "0"))), "expected milliseconds"),
+        "temperature": (_is_zero(values.get("temperature", "0")), "expected 0; the likeliest text is taken"),
+        "prompt": (not values.get("prompt"), "this server takes none; leave it out"),
+    }
+    for name, (is_right, expected) in checks.items():
+        if not is_right:
+            raise ApiError(400, f"{name}: {expected}", "invalid_value", name)
+    response_format = values.get("response_format", "json")
+    if granularities and response_format != "verbose_json":
+        raise ApiError(
+            400,
+            f"{LIST_FIELD}: needs response_format verbose_json",
+            "invalid_value",
+            "timestamp_granularities",
+        )
+    delay = values.get("delay_ms")
+    return Options(
+        values["model"],
+        response_format,
+        granularities or ("segment",),
+        values.get("stream") == "true",
+        None if delay is None else int(delay),
+        values.get("language") or None,
+    )
+
+
+def _is_zero(text: str) -> bool:
+    with suppress(ValueError):
+        return float(text) == 0
+    return False
+
+
+def _check_language(language: str | None, known: Sequence[str]) -> None:
+    """The model hears which of its languages is spoken. Raises ApiError on another one."""
+    if language is not None and language.replace("_", "-").partition("-")[0].lower() not in known:
+        reason = f"language: expected one of {', '.join(known)}; the model hears which one it is"
+        raise ApiError(400, reason, "invalid_value", "language")
+
+
+def _check_length(recording: Recording, limits: Limits) -> None:
+    length = recording.length_s
+    if length is not None and length > limits.recording_s:
+        raise ApiError(
+            400,
+            f"file: {length:.0f} s of audio, expected at most {limits.recording_s}",
+            "audio_too_long",
+            "file",
+        )
+
+
+def _amplified(recording: Recording) -> Iterator[np.ndarray]:
+    """Quiet recordings are made louder, as `voxport transcribe` does. Raises UsageError on a damaged one."""
+    gain = recording_gain_db("auto", recording.peak_dbfs())
+    if recording.damage:  # a part of the text would look like all of it
+        raise UsageError(f"file: {recording.damage}; repair it")
+    return amplified(recording.blocks(), gain) if gain else recording.blocks()
+
+
+def _submit(worker: ListenWorker, key: str, options: Options) -> ListenJob:
+    try:
+        return worker.submit(key, False, options.delay_ms)
+    except UsageError as error:
+        raise from_exception(error) from None
+
+
+async def _feed(job: ListenJob, blocks: Iterator[np.ndarray], path: Path, limits: Limits) -> None:
+    """Reads the recording as fast as it is transcribed."""
+    try:
+        while (block := await asyncio.to_thread(next, blocks, None)) is not None:
+            job.feed(block)
+            if job.seconds > limits.recording_s:
+                raise ApiError(400, "file: the recording is too long", "audio_too_long", "file")
+            await job.room()
+        job.finish()
+    except Exception as error:
+        message = str(error).replace(str(path), "file")
+        job.cancel()
+        job.end(error if isinstance(error, ApiError) else ApiError(400, message, "invalid_audio", "file"))
+
+
+def _ending(job: ListenJob, feeding: asyncio.Task[None]) -> Callable[[], None]:
+    def end() -> None:
+        feeding.cancel()
+        job.cancel()
+
+    return end
+
+
+async def _whole(request: Request, job: ListenJob, options: Options, end: Callable[[], None]) -> Response:
+    transcript = Transcript()
+
+    async def collect() -> None:
+        async for _ in transcript.collect(job):
+            pass
+
+    try:
+        await while_connected(request.receive, collect())
+    except ClientLeft:
+        return Response(status_code=CLIENT_LEFT)  # nobody receives it
+    finally:
+        end()
+    return _formatted(transcript, options, job.seconds)
+
+
+def _formatted(transcript: Transcript, options: Options, seconds: float) -> Response:
+    text, usage = transcript.text.strip(), {"type": "duration", "seconds": round(seconds, 3)}
+    match options.response_format:
+        case "json":
+            return JSONResponse({"text": text, "usage": usage})
+        case "text":
+            return PlainTextResponse(f"{text}\n")
+        case "srt":
+            return PlainTextResponse(as_srt(transcript.words))
+        case "vtt":
+            return PlainTextResponse(as_vtt(transcript.words), media_type="text/vtt")
+    content: dict[str, Any] = {
+        "task": "transcribe",
+        "language": options.language,
+        "duration": usage["seconds"],
+        "text": text,
+    }
+    if "word" in options.granularities:
+        content["words"] = [_timed(word, "word") for word in transcript.words]
+    if "segment" in options.granularities:
+        content["segments"] = [
+            {"id": index, **_timed(cue, "text")} for index, cue in enumerate(cues(transcript.words))
+        ]
+    return JSONResponse(content | {"usage": usage})
+
+
+def _timed(word: Word, name: str) -> dict[str, Any]:
+    return {name: word.text, "start": round(word.start, 3), "end": round(word.end, 3)}
+
+
+async def _events(job: ListenJob) -> AsyncIterator[bytes]:
+    transcript, pieces = Transcript(), 0
+    async for text in transcript.collect(job):
+        pieces += 1
+        yield event({"type": "transcript.text.delta", "delta": text})
+    audio_tokens = round(job.seconds / 0.08)  # one per 80 ms
+    usage = {
+        "type": "tokens",
+        "input_tokens": audio_tokens,
+        "output_tokens": pieces,
+        "total_tokens": audio_tokens + pieces,
+        "input_token_details": {"text_tokens": 0, "audio_tokens": audio_tokens},
+    }
+    yield event({"type": "transcript.text.done", "text": transcript.text.strip(), "usage": usage})
+
+
+def _error_event(error: ApiError) -> bytes:
+    return event({"type": "error", "error": error.fields})

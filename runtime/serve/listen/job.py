@@ -1,0 +1,142 @@
+"""`ListenJob`: audio of one client, between the client's handler and the engine thread."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Lock
+
+import numpy as np
+
+from runtime.serve.errors import ApiError
+from runtime.transcription import TranscriptDelta, Transcription
+
+
+class ListenJob:
+    """One recording, or one utterance of live audio.
+
+    A handler calls `feed`, `finish`, `room` and `read` on the event loop; the engine thread calls `take`,
+    `put` and `end`. `cancel` may be called by both.
+    """
+
+    transcription: Transcription  # made and used by the engine thread
+
+    def __init__(
+        self,
+        key: str,
+        is_live: bool,
+        delay_ms: int | None,
+        rate: int,
+        ahead_s: float,
+        wake: Callable[[], None],
+    ):
+        """`rate`: samples per second. `ahead_s`: seconds of audio that may wait. `wake` follows a change."""
+        self.key, self.is_live, self.delay_ms = key, is_live, delay_ms
+        self.submitted_at, self.is_cancelled, self.is_running = time.monotonic(), False, False
+        self._rate, self._most, self._wake = rate, int(ahead_s * rate), wake
+        self._loop = asyncio.get_running_loop()
+        self._has_deltas, self._has_room = asyncio.Event(), asyncio.Event()
+        self._blocks: deque[tuple[float, np.ndarray]] = deque()  # with the time of their arrival
+        self._waiting = 0  # samples
+        self._deltas: deque[TranscriptDelta] = deque()
+        self._lock = Lock()
+        self._is_finished, self._is_done = False, False
+        self._error: ApiError | None = None
+        self.samples = 0  # fed so far
+
+    # The handler
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of audio so far."""
+        return self.samples / self._rate
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more audio waits than may."""
+        return self._waiting >= self._most
+
+    def feed(self, samples: np.ndarray) -> None:
+        """Takes samples float32 [n]."""
+        with self._lock:
+            self._blocks.append((time.monotonic(), samples))
+            self._waiting += len(samples)
+            self.samples += len(samples)
+        self._wake()
+
+    def finish(self) -> None:
+        """No audio follows."""
+        with self._lock:
+            self._is_finished = True
+        self._wake()
+
+    async def room(self) -> None:
+        """Returns when less audio waits than may, or the job has ended."""
+        while self.is_full and not self._is_done:
+            self._has_room.clear()
+            if self.is_full and not self._is_done:
+                await self._has_room.wait()
+
+    async def read(self) -> TranscriptDelta | None:
+        """The next text; None at the end. Raises ApiError."""
+        while True:
+            with self._lock:
+                if self._deltas:
+                    return self._deltas.popleft()
+                if self._is_done:
+                    if self._error:
+                        raise self._error
+                    return None
+                self._has_deltas.clear()
+            await self._has_deltas.wait()
+
+    def cancel(self) -> None:
+        """Nobody waits for the text any more."""
+        with self._lock:
+            self.is_cancelled = True
+            self._blocks.clear()
+            self._waiting = 0
+        self._wake()
+
+    # The engine thread
+
+    def oldest(self, size: int) -> float | None:
+        """When the oldest audio arrived that can be transcribed in a step of `size` samples, else None."""
+        with self._lock:
+            if self._waiting >= size or (self._is_finished and not self._is_done):
+                return self._blocks[0][0] if self._blocks else time.monotonic()
+            return None
+
+    def take(self, size: int) -> tuple[np.ndarray, bool]:
+        """At most `size` samples float32 [n], and whether the audio ends with them."""
+        with self._lock:
+            taken, count = [], 0
+            while self._blocks and count < size:
+                arrived, block = self._blocks.popleft()
+                rest = block[size - count :]
+                if len(rest):
+                    self._blocks.appendleft((arrived, rest))
+                taken.append(block[: size - count])
+                count += len(taken[-1])
+            self._waiting -= count
+            is_last = self._is_finished and not self._blocks
+        self._notify(self._has_room)
+        return np.concatenate([np.zeros(0, np.float32), *taken]), is_last
+
+    def put(self, delta: TranscriptDelta) -> None:
+        with self._lock:
+            self._deltas.append(delta)
+        self._notify(self._has_deltas)
+
+    def end(self, error: ApiError | None = None) -> None:
+        """Nothing follows. The first call counts."""
+        with self._lock:
+            if not self._is_done:
+                self._is_done, self._error = True, error
+        self._notify(self._has_deltas)
+        self._notify(self._has_room)
+
+    def _notify(self, event: asyncio.Event) -> None:
+        with suppress(RuntimeError):  # the loop has ended, and its readers with it
+            self._loop.call_soon_threadsafe(event.set)

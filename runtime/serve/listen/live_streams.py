@@ -1,0 +1,155 @@
+"""`LiveStreams`: the live jobs of a bundle, in batches that share the calls of the engine."""
+
+import logging
+import math
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from bundle.errors import UsageError
+from runtime.live import LiveBatch, LiveStream
+from runtime.serve.errors import ApiError, from_exception
+from runtime.serve.listen.job import ListenJob
+from runtime.speech_to_text import SpeechToText
+
+STEP_S = 0.08  # of live audio in one step
+SHARE = 0.8  # of real time that live streams may take
+SIZES = (1, 2, 4, 8, 16, 32, 64)  # of batches that are measured
+MEASURED_STEPS = 12
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Live streams in one batch, and at a time."""
+
+    batch: int
+    streams: int
+
+
+def measure(task: SpeechToText) -> Capacity:
+    """Returns what the machine can follow, at least one stream. It takes the median times of steps."""
+    best = Capacity(1, 1)
+    for size in (size for size in SIZES if size <= task.max_live):
+        step = _step_time(task, size)
+        log.info("%.1f ms for 80 ms of live audio of %d streams", 1000 * step, size)
+        batches = math.floor(SHARE * STEP_S / step)
+        if not batches:
+            break
+        if size * batches > best.streams:
+            best = Capacity(size, size * batches)
+    return best
+
+
+def _step_time(task: SpeechToText, size: int) -> float:
+    """Median seconds of a step of `size` streams. Each begins once per delay, so that its start is ready."""
+    batch, times = task.live_batch(size), []
+    for delay in task.delays_ms:
+        batch.end(batch.begin(delay))
+    streams = [batch.begin(min(task.delays_ms)) for _ in range(size)]
+    silence = np.zeros(round(STEP_S * task.sample_rate), np.float32)
+    prompt = math.ceil(min(task.delays_ms) / (1000 * STEP_S)) + 2  # steps before the first token
+    for index in range(prompt + MEASURED_STEPS):
+        started = time.perf_counter()
+        for stream in streams:
+            stream.feed(silence)
+        batch.step()
+        if index >= prompt:
+            times.append(time.perf_counter() - started)
+    return float(np.median(times))
+
+
+@dataclass
+class _Place:
+    batch: LiveBatch
+    stream: LiveStream
+    ends_at: float | None = None  # since when the audio is complete
+
+
+class LiveStreams:
+    """Only the engine thread uses it."""
+
+    def __init__(self, task: SpeechToText, batch: int):
+        """`batch`: streams of one batch."""
+        self._task, self._size = task, batch
+        self._step = round(STEP_S * task.sample_rate)
+        self._places: dict[ListenJob, _Place] = {}
+        self._batches: list[LiveBatch] = []
+        self.audio_steps = 0.0  # encoded so far
+
+    def keep(self, jobs: Collection[ListenJob]) -> None:
+        """Frees the places of all other jobs."""
+        for job in [job for job in self._places if job not in jobs]:
+            place = self._places.pop(job)
+            place.batch.end(place.stream)
+
+    def oldest(self, job: ListenJob) -> float | None:
+        """Since when the job has audio for a step, None where it has none."""
+        place = self._places.get(job)
+        if place and place.ends_at is not None:
+            return place.ends_at
+        return job.oldest(self._step)
+
+    def with_job(self, job: ListenJob, due: Collection[ListenJob]) -> list[ListenJob]:
+        """Jobs of `due` that share a batch with `job`. Gives it a place where it has none."""
+        if job not in self._places:
+            self._begin(job)
+        batch = self._places[job].batch
+        for other in due:
+            if other not in self._places and batch.has_room:
+                with suppress(Exception):  # it is raised again in the turn of that job
+                    self._begin(other)
+        return [each for each in due if each in self._places and self._places[each].batch is batch]
+
+    def step(self, jobs: Collection[ListenJob]) -> list[tuple[ListenJob, ApiError | None]]:
+        """A step of the jobs of one batch. Returns those that have ended, with their errors."""
+        ended: list[tuple[ListenJob, ApiError | None]] = []
+        fed = []
+        for job in jobs:
+            try:
+                self._feed(job)
+                fed.append(job)
+            except Exception as error:  # belongs to this job, whatever it is
+                ended.append((job, _failure(error)))
+        if not fed:
+            return ended
+        try:
+            found = self._places[fed[0]].batch.step()
+        except Exception as raised:  # the states of all jobs of the step are unknown now
+            return [*ended, *((job, _failure(raised)) for job in fed)]
+        for job in fed:
+            place = self._places[job]
+            for delta in found.get(place.stream, ()):
+                job.put(delta)
+            if place.ends_at is not None and not place.stream.is_due:
+                ended.append((job, None))
+        return ended
+
+    def _begin(self, job: ListenJob) -> None:
+        """Raises what the task raises."""
+        batch = next((batch for batch in self._batches if batch.has_room), None)
+        if batch is None:
+            batch = self._task.live_batch(self._size)
+            self._batches.append(batch)
+        self._places[job] = _Place(batch, batch.begin(job.delay_ms))
+
+    def _feed(self, job: ListenJob) -> None:
+        """The next 80 ms of the job, unless its stream has audio for a step."""
+        place = self._places[job]
+        if place.stream.is_due:
+            return
+        samples, is_last = job.take(self._step)
+        self.audio_steps += len(samples) / self._step
+        place.stream.feed(samples)
+        if is_last:
+            place.ends_at = time.monotonic()
+            place.stream.finish()
+
+
+def _failure(error: Exception) -> ApiError:
+    if not isinstance(error, UsageError):
+        log.error("a live transcription failed", exc_info=error)
+    return from_exception(error, "audio")

@@ -1,0 +1,186 @@
+"""`ListenWorker`: the engine thread of a speech-to-text bundle."""
+
+import logging
+import time
+from contextlib import suppress
+
+from bundle.errors import UsageError
+from runtime.serve.errors import ApiError, from_exception, overloaded
+from runtime.serve.limits import Limits
+from runtime.serve.listen.job import ListenJob
+from runtime.serve.listen.live_streams import STEP_S, Capacity, LiveStreams, measure
+from runtime.serve.metrics import Metrics
+from runtime.serve.worker import TICK_S, Worker
+from runtime.speech_to_text import SpeechToText
+
+RECORDING_TOKENS = 10  # of 80 ms of a recording in one turn, for which live audio waits
+RECORDINGS = 4  # that are transcribed in turn; the others wait
+log = logging.getLogger(__name__)
+
+
+class ListenWorker(Worker[ListenJob]):
+    """Transcribes live audio first, the oldest 80 ms of all streams before the others, then recordings.
+
+    Streams of one batch take a step together. Recordings wait in the queue.
+    """
+
+    def __init__(self, name: str, task: SpeechToText, limits: Limits, metrics: Metrics):
+        super().__init__(name, limits, metrics)
+        self.task = task
+        self._step = round(STEP_S * task.sample_rate)
+        self._recording_tokens = min(RECORDING_TOKENS, task.max_chunk_tokens)
+        self._live: list[ListenJob] = []
+        self._recordings: list[ListenJob] = []  # in the order of their turns
+        capacity = measure(task) if self.is_live else Capacity(1, 0)
+        self.live_slots = capacity.streams
+        self._streams = LiveStreams(task, capacity.batch)
+        if self.is_live:
+            log.info("%s: at most %d live streams", name, self.live_slots)
+        metrics.slots.labels(name).set(self.live_slots)
+
+    # Handlers
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the bundle can transcribe live audio."""
+        with suppress(UsageError):
+            self.task.check_live()
+            return True
+        return False
+
+    def check_live_slots(self) -> None:
+        """Raises ApiError where the bundle is no model for live audio."""
+        if not self.live_slots:
+            raise ApiError(400, f"{self.name}: is for recordings only", "model_not_live", "model")
+
+    def submit(self, key: str, is_live: bool, delay_ms: int | None) -> ListenJob:
+        """A job for one recording or one utterance. Called on the event loop. Raises ApiError, UsageError."""
+        if delay_ms is not None and delay_ms not in self.task.delays_ms:
+            delays = ", ".join(map(str, self.task.delays_ms))
+            raise UsageError(f"delay_ms {delay_ms}: expected one of {delays}", field="delay_ms")
+        if is_live:
+            self.task.check_live()
+        job = ListenJob(key, is_live, delay_ms, self.task.sample_rate, self._limits.ahead_s, self._wake)
+        with self._changed:
+            self._check_ready()
+            if not is_live and len(self._waiting) >= self._limits.waiting:
+                raise overloaded(f"{len(self._waiting)} recordings wait for {self.name}; try again later", 10)
+            if is_live and len(self._live) >= self.live_slots:
+                raise overloaded(
+                    f"{self.name} follows {len(self._live)} live streams, its limit; try again later", 10
+                )
+            self._live.append(job) if is_live else self._waiting.put(job)
+            self._changed.notify_all()
+        return job
+
+    # The engine thread
+
+    def _active(self) -> list[ListenJob]:
+        return [*self._live, *self._recordings]
+
+    def _forget(self) -> None:
+        self._live, self._recordings = [], []
+
+    def _turn(self) -> None:
+        with self._changed:
+            self._drop()
+            live = list(self._live)
+        self._streams.keep(live)  # may copy states, for which no handler waits
+        with self._changed:
+            due, recording = self._due(), None
+            if not due and (recording := self._next_recording()) is None:
+                self._changed.wait(TICK_S if self._waiting else None)
+                return
+        if recording:
+            self._advance(recording)
+        else:
+            self._step_live(due)
+
+    def _drop(self) -> None:
+        """Ends jobs that are cancelled or waited too long, and starts recordings."""
+        now = time.monotonic()
+        for job in self._waiting.remove(lambda job: job.is_cancelled):
+            self._end(job, "client")
+        for job in self._waiting.remove(lambda job: now - job.submitted_at > self._limits.queue_s):
+            self._end(
+                job,
+                "queue_timeout",
+                overloaded(f"no turn in {self._limits.queue_s:g} s; try again later", 10),
+            )
+        for job in [job for job in (*self._live, *self._recordings) if job.is_cancelled]:
+            self._remove(job)
+            self._end(job, "client")
+        while self._waiting and len(self._recordings) < RECORDINGS:
+            job = self._waiting.take()
+            self._metrics.queue_seconds.labels(self.name).observe(now - job.submitted_at)
+            self._recordings.append(job)
+        self._metrics.waiting.labels(self.name).set(len(self._waiting))
+        self._metrics.slots_busy.labels(self.name).set(len(self._live))
+
+    def _due(self) -> list[ListenJob]:
+        """Live jobs with audio for a step. The one with the oldest audio is the first."""
+        ages = [(at, job) for job in self._live if (at := self._streams.oldest(job)) is not None]
+        if not ages:
+            return []
+        ages.sort(key=lambda pair: pair[0])
+        late = time.monotonic() - ages[0][0] - STEP_S
+        self._metrics.late_seconds.labels(self.name).inc(max(0.0, late))
+        return [job for _, job in ages]
+
+    def _step_live(self, due: list[ListenJob]) -> None:
+        """A step of the job with the oldest audio, and of those that share its batch."""
+        started, steps = time.perf_counter(), self._streams.audio_steps
+        try:
+            jobs = self._streams.with_job(due[0], due)
+        except Exception as error:  # the stream of a job cannot begin
+            log.exception("%s: a live stream cannot begin", self.name)
+            self._finish(due[0], from_exception(error, "audio"))
+            return
+        for job, failure in self._streams.step(jobs):
+            self._finish(job, failure)
+        self._metrics.pass_seconds.labels(self.name).observe(time.perf_counter() - started)
+        self._metrics.frames.labels(self.name).inc(self._streams.audio_steps - steps)
+
+    def _next_recording(self) -> ListenJob | None:
+        for job in self._recordings:
+            if job.oldest(1) is not None:
+                self._recordings.remove(job)
+                self._recordings.append(job)
+                return job
+        return None
+
+    def _advance(self, job: ListenJob) -> None:
+        """Transcribes some audio of a recording."""
+        started = time.perf_counter()
+        try:
+            if not job.is_running:
+                job.transcription = self.task.begin(job.delay_ms, False, self._recording_tokens)
+                job.is_running = True
+            samples, is_last = job.take(self._recording_tokens * self._step)
+            for delta in job.transcription.feed(samples):
+                job.put(delta)
+            for delta in job.transcription.finish() if is_last else ():
+                job.put(delta)
+        except Exception as error:  # belongs to this job, whatever it is
+            if not isinstance(error, UsageError):
+                log.exception("%s: a transcription failed", self.name)
+            self._finish(job, from_exception(error, "file"))
+            return
+        self._metrics.pass_seconds.labels(self.name).observe(time.perf_counter() - started)
+        self._metrics.frames.labels(self.name).inc(len(samples) / self._step)
+        if is_last:
+            self._finish(job)
+
+    def _finish(self, job: ListenJob, error: ApiError | None = None) -> None:
+        with self._changed:
+            self._remove(job)
+        job.end(error)
+
+    def _remove(self, job: ListenJob) -> None:
+        for jobs in (self._live, self._recordings):
+            if job in jobs:
+                jobs.remove(job)
+
+    def _end(self, job: ListenJob, reason: str, error: ApiError | None = None) -> None:
+        self._metrics.cancelled.labels(reason).inc()
+        job.end(error)

@@ -1,0 +1,179 @@
+"""POST /v1/audio/speech."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bundle.errors import UsageError
+from runtime.serve.errors import ApiError, from_exception
+from runtime.serve.http.responses import StreamedResponse, bounded
+from runtime.serve.limits import Limits
+from runtime.serve.models import Models
+from runtime.serve.speech.encoders import ENCODERS, Encoder
+from runtime.serve.speech.job import SpeechJob
+from runtime.serve.speech.worker import SpeechWorker
+from runtime.serve.voices.store import VoiceStore
+from runtime.text_to_speech import SpeechOptions
+
+EVENT_FORMATS = ("pcm", "wav")  # whose pieces can be joined by a client
+PARAMS = {"text": "input", "instruct": "instructions"}  # our names of fields that the API names otherwise
+CHUNK_FRAMES = 1  # of 80 ms: the first samples come after one frame
+
+
+class VoiceId(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    id: str
+
+
+class SpeechBody(BaseModel):
+    """The body of a request. `seed`, `max_frames` and `language` extend the OpenAI API."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
+    model: str
+    input: str
+    voice: str | VoiceId | None = None
+    response_format: str = "mp3"
+    stream_format: Literal["audio", "sse"] = "audio"
+    speed: float = 1.0
+    instructions: str | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    max_frames: Annotated[int, Field(ge=1, le=2**31)] | None = None
+    language: str | None = None
+
+    @property
+    def voice_name(self) -> str | None:
+        return self.voice.id if isinstance(self.voice, VoiceId) else self.voice
+
+
+def parse_body(content: bytes) -> SpeechBody:
+    """Raises ApiError that names the field."""
+    try:
+        return SpeechBody.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        names = [str(part) for part in first["loc"] if part not in ("str", "VoiceId")]
+        param = names[0] if names else None
+        raise ApiError(400, f"{param or 'body'}: {first['msg']}", "invalid_value", param) from None
+
+
+def check_body(body: SpeechBody, limits: Limits) -> None:
+    """Refuses what this server does not do. Raises ApiError."""
+    if len(body.input) > limits.text_characters:
+        raise ApiError(
+            400,
+            f"input: has {len(body.input)} characters, expected at most {limits.text_characters}",
+            "string_above_max_length",
+            "input",
+        )
+    if body.response_format not in ENCODERS:
+        raise ApiError(
+            400,
+            f"response_format: {body.response_format[:20]!r}: expected one of {', '.join(ENCODERS)}",
+            "invalid_value",
+            "response_format",
+        )
+    if body.stream_format == "sse" and body.response_format not in EVENT_FORMATS:
+        raise ApiError(
+            400,
+            "response_format: expected pcm or wav with stream_format sse",
+            "invalid_value",
+            "response_format",
+        )
+    if body.speed != 1:
+        raise ApiError(
+            400, "speed: this server speaks at speed 1 only; leave it out", "invalid_value", "speed"
+        )
+
+
+def choose_voice(name: str | None, worker: SpeechWorker, store: VoiceStore | None) -> str | None:
+    """A voice of the bundle by name, or the path of a stored one. Raises ApiError on any other name."""
+    if name is None:
+        return None
+    if store and (path := store.path(worker.name, name)):
+        return str(path)
+    voices = worker.task.voices()
+    if name not in voices:
+        stored = [voice.id for voice in store.of(worker.name)] if store else []
+        names = ", ".join([*sorted(voices), *stored]) or "none"
+        raise ApiError(400, f"voice: expected one of {names}", "voice_not_found", "voice")
+    return name
+
+
+def speech_router(models: Models, limits: Limits) -> APIRouter:
+    router = APIRouter()
+    fields = SpeechBody.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema = {"content": {"application/json": {"schema": fields}}, "required": True}
+
+    @router.post("/v1/audio/speech", openapi_extra={"requestBody": schema}, response_class=Response)
+    async def speech(request: Request) -> Response:
+        body = parse_body(await bounded(request, limits.body_kib * 1024, "body", limits.header_s).body())
+        worker = models.speaker(body.model)
+        check_body(body, limits)
+        voice = await asyncio.to_thread(choose_voice, body.voice_name, worker, models.voices)
+        job = await submit(worker, body, voice, request.scope["voxport"]["key"])
+        encoder = ENCODERS[body.response_format](worker.task.sample_rate)
+        if body.stream_format == "sse":
+            pieces = _events(job, encoder, len(body.input))
+            return StreamedResponse(pieces, "text/event-stream", job.cancel, limits.send_s, _error_event)
+        return StreamedResponse(_pieces(job, encoder), encoder.media_type, job.cancel, limits.send_s)
+
+    return router
+
+
+async def submit(worker: SpeechWorker, body: SpeechBody, voice: str | None, key: str) -> SpeechJob:
+    """Queues a text. `voice` is one of `choose_voice`. Raises ApiError."""
+    options: SpeechOptions = {
+        "seed": body.seed,
+        "chunk_frames": CHUNK_FRAMES,
+        "max_frames": body.max_frames,
+        "voice": voice,
+        "language": body.language,
+        "instruct": body.instructions,
+    }
+    worker.check_room(key)  # first: a refusal takes no time
+    try:
+        speech, ticket = await asyncio.to_thread(worker.prepare, body.input, options)
+        return worker.submit(speech, ticket, key)
+    except UsageError as raised:
+        message = str(raised).replace(voice or "\0", body.voice_name or "")  # no path of a stored voice
+        raise _renamed(from_exception(UsageError(message, field=raised.field), "input")) from None
+
+
+def _renamed(error: ApiError) -> ApiError:
+    """The error with the API's name of the field."""
+    if error.param not in PARAMS:
+        return error
+    name = PARAMS[error.param]
+    message = f"{name}{error.message.removeprefix(error.param)}"
+    return ApiError(error.status, message, error.code, name)
+
+
+async def _pieces(job: SpeechJob, encoder: Encoder) -> AsyncIterator[bytes]:
+    while (block := await job.read()) is not None:
+        piece = await asyncio.to_thread(encoder.encode, block)
+        if piece:
+            yield piece
+    yield await asyncio.to_thread(encoder.finish)
+
+
+async def _events(job: SpeechJob, encoder: Encoder, characters: int) -> AsyncIterator[bytes]:
+    async for piece in _pieces(job, encoder):
+        if piece:
+            yield event({"type": "speech.audio.delta", "audio": base64.b64encode(piece).decode()})
+    usage = {"input_tokens": characters, "output_tokens": job.frames, "total_tokens": characters + job.frames}
+    yield event({"type": "speech.audio.done", "usage": usage})
+
+
+def _error_event(error: ApiError) -> bytes:
+    return event({"type": "speech.audio.error", "error": error.fields})
+
+
+def event(content: dict[str, Any]) -> bytes:
+    """One server-sent event."""
+    return f"event: {content['type']}\ndata: {json.dumps(content, ensure_ascii=False)}\n\n".encode()

@@ -1,0 +1,181 @@
+"""`SpeechWorker`: the engine thread of a text-to-speech bundle. It owns every slot."""
+
+import logging
+import math
+import time
+
+from runtime.batching import Status, StepEvent, Ticket
+from runtime.serve.errors import from_exception, overloaded
+from runtime.serve.limits import MIB, Limits
+from runtime.serve.metrics import Metrics
+from runtime.serve.speech.job import BufferPool, SpeechJob
+from runtime.serve.worker import TICK_S, Worker
+from runtime.text_to_speech import Speech, SpeechOptions, TextToSpeech
+
+FIRST_RATE = 12.5  # frames per second until some are measured
+SAMPLE_BYTES = 2
+log = logging.getLogger(__name__)
+
+
+class SpeechWorker(Worker[SpeechJob]):
+    """Serves texts in the slots of one `BatchedDecoder`.
+
+    Handlers call `submit` and the methods of a job; one thread calls everything else. A long text has a slot
+    for one part at a time. The next part starts when the client has received enough of the last one, so a
+    slow client never holds a slot.
+    """
+
+    def __init__(
+        self, name: str, task: TextToSpeech, limits: Limits, metrics: Metrics, pool: BufferPool, slots: int
+    ):
+        super().__init__(name, limits, metrics)
+        self.task = task
+        self.slots = min(slots, task.max_slots)
+        self._pool, self._decoder = pool, task.batched(self.slots)
+        self._between: list[SpeechJob] = []  # parts: they need a slot, and room in their buffers
+        self._running: dict[Ticket, SpeechJob] = {}
+        self._rate = FIRST_RATE
+        metrics.slots.labels(name).set(self.slots)
+
+    # Handlers
+
+    def prepare(self, text: str, options: SpeechOptions) -> tuple[Speech, Ticket]:
+        """Checks a text and its options, and prepares its first part. Any thread. Raises UsageError."""
+        speech = Speech(self.task, text, **options)
+        part = speech.next_part()
+        assert part is not None  # a text without a part raises
+        return speech, self._decoder.prepare(part)
+
+    def check_room(self, key: str) -> None:
+        """Raises ApiError where a request of the key has no place in the queue.
+
+        Keys with requests have equal numbers of places: one key that sends many would take all of them.
+        """
+        with self._changed:
+            self._check_ready()
+            begun = {job.key for job in self._active()}
+            places = math.ceil(self._limits.waiting / len(begun | self._waiting.keys | {key}))
+            waiting = len(self._waiting)
+            if waiting >= self._limits.waiting or self._waiting.count(key) >= places:
+                raise overloaded(
+                    f"{waiting} requests wait for {self.name}; try again later", self._queued_s()
+                )
+
+    def submit(self, speech: Speech, ticket: Ticket, key: str) -> SpeechJob:
+        """Queues a prepared text. Called on the event loop. Raises ApiError where there is no room."""
+        job = SpeechJob(speech, ticket, key, self._pool, self._wake)
+        with self._changed:
+            self.check_room(key)
+            self._waiting.put(job)
+            self._changed.notify_all()
+        return job
+
+    def _queued_s(self) -> float:
+        """About how long the queued requests take. A request is counted as 5 s of speech."""
+        return (len(self._waiting) + len(self._running)) * 5 * FIRST_RATE / self._rate
+
+    # The engine thread
+
+    def _active(self) -> list[SpeechJob]:
+        return [*self._between, *self._running.values()]
+
+    def _forget(self) -> None:
+        self._between, self._running = [], {}
+
+    def _turn(self) -> None:
+        with self._changed:
+            self._drop()
+            self._admit()
+            self._publish()
+            if not self._running:
+                self._changed.wait(TICK_S if self._waiting or self._between else None)
+                return
+        started = time.perf_counter()
+        events = self._decoder.step()
+        elapsed = time.perf_counter() - started
+        frames = sum(samples is not None for _, samples in events)  # a prompt that is read makes none
+        self._metrics.pass_seconds.labels(self.name).observe(elapsed)
+        self._metrics.frames.labels(self.name).inc(frames)
+        self._rate += 0.05 * (frames / max(elapsed, 1e-6) - self._rate)
+        for event in events:
+            self._hand_out(event)
+
+    def _drop(self) -> None:
+        """Ends jobs that are cancelled, and those that waited too long."""
+        now = time.monotonic()
+        for job in self._waiting.remove(lambda job: job.is_cancelled):
+            self._metrics.cancelled.labels("client").inc()
+            job.end()
+        for job in self._waiting.remove(lambda job: now - job.submitted_at > self._limits.queue_s):
+            self._metrics.cancelled.labels("queue_timeout").inc()
+            job.end(overloaded(f"no slot in {self._limits.queue_s:g} s; try again later", self._queued_s()))
+        for job in [job for job in self._between if job.is_cancelled]:
+            self._metrics.cancelled.labels("client").inc()
+            self._between.remove(job)
+            job.end()
+
+    def _admit(self) -> None:
+        """Fills free slots: first with the next parts of texts that have begun."""
+        for job in list(self._between):
+            if len(self._running) < self.slots and self._has_room(job):
+                self._between.remove(job)
+                self._start(job)
+        while self._waiting and len(self._running) < self.slots and self._pool.has_room(self._part_bytes):
+            job = self._waiting.take()
+            job.started_at = time.monotonic()
+            self._metrics.queue_seconds.labels(self.name).observe(job.started_at - job.submitted_at)
+            self._start(job)
+
+    def _has_room(self, job: SpeechJob) -> bool:
+        size = self._limits.job_buffer_mib * MIB
+        return job.buffered + self._part_bytes <= size and self._pool.has_room(self._part_bytes)
+
+    @property
+    def _part_bytes(self) -> int:
+        """About as many bytes as the speech of a part has: 60 s. A part of usual length has 16 s."""
+        return min(60 * self.task.sample_rate * SAMPLE_BYTES, self._limits.job_buffer_mib * MIB)
+
+    def _start(self, job: SpeechJob) -> None:
+        self._running[job.ticket] = job
+        self._decoder.enqueue(job.ticket)
+
+    def _publish(self) -> None:
+        self._metrics.waiting.labels(self.name).set(len(self._waiting))
+        self._metrics.slots_busy.labels(self.name).set(len(self._running))
+        self._metrics.buffer_bytes.set(self._pool.used)
+
+    def _hand_out(self, event: StepEvent) -> None:
+        ticket, samples = event
+        job = self._running[ticket]
+        if samples is not None:
+            if not job.frames:
+                self._metrics.first_sound.labels(self.name).observe(time.monotonic() - job.submitted_at)
+            job.frames += len(samples) // self.task.samples_per_frame
+            job.put(job.speech.take(samples))
+        if ticket.is_done:
+            self._end_part(job, ticket)  # first: between two parts the worker is not idle
+            with self._changed:
+                del self._running[ticket]
+
+    def _end_part(self, job: SpeechJob, ticket: Ticket) -> None:
+        if ticket.error:
+            log.error("%s: a request failed", self.name, exc_info=ticket.error)
+            job.end(from_exception(ticket.error))
+            return
+        if ticket.status == Status.CANCELLED or job.is_cancelled:
+            self._metrics.cancelled.labels("client").inc()
+            job.end()
+            return
+        silence = job.speech.end_part(ticket.status)
+        try:
+            part = job.speech.next_part()
+            if part is None:
+                job.end()
+                return
+            job.ticket = self._decoder.prepare(part)
+        except Exception as error:  # belongs to this request, whatever it is
+            job.end(from_exception(error))
+            return
+        job.put(silence)
+        with self._changed:
+            self._between.append(job)

@@ -1,0 +1,1 @@
+"""Voices that clients make from recordings: the store and /v1/audio/voices."""

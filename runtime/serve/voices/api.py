@@ -1,0 +1,166 @@
+"""GET, POST and DELETE /v1/audio/voices."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.datastructures import FormData
+
+from bundle.errors import UsageError
+from runtime.serve.errors import ApiError, draining, from_exception, overloaded
+from runtime.serve.http.responses import CLIENT_LEFT, ClientLeft, bounded, while_connected
+from runtime.serve.http.uploads import StoredUpload, hidden, read_form, text_fields
+from runtime.serve.limits import MIB, Limits
+from runtime.serve.models import Models
+from runtime.serve.speech.worker import SpeechWorker
+from runtime.serve.voices.store import StoredVoice, VoiceStore
+
+FILE = "audio_sample"
+FIELDS = (FILE, "name", "model", "transcript", "type", "consent")
+REQUIRED = (FILE, "name")
+MOST_CHARACTERS = 100  # of a name
+MOST_WAITING = 4  # uploads, while a voice is made
+
+
+@dataclass(frozen=True)
+class VoiceRequest:
+    """The fields of a request besides the recording."""
+
+    worker: SpeechWorker
+    name: str
+    transcript: str | None
+
+
+class VoiceMaker:
+    """Makes one voice at a time, because the encoder of a recording uses the engine of all texts."""
+
+    def __init__(self, store: VoiceStore):
+        self._store, self._turn, self._waiting = store, asyncio.Lock(), 0
+
+    async def make(self, asked: VoiceRequest, recording: Path) -> StoredVoice:
+        """Raises ApiError."""
+        if self._waiting >= MOST_WAITING:
+            raise overloaded(f"{self._waiting} recordings wait for their voices; try again later", 10)
+        self._waiting += 1
+        try:
+            async with self._turn:
+                return await self._finished(
+                    asyncio.create_task(asyncio.to_thread(self._make, asked, recording))
+                )
+        finally:
+            self._waiting -= 1
+
+    async def _finished(self, making: "asyncio.Task[StoredVoice]") -> StoredVoice:
+        """A thread cannot be stopped. If the client leaves, the voice is deleted when it is made."""
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            await asyncio.wait((making,))
+            if not making.exception():
+                await asyncio.to_thread(self._store.delete, making.result().id)
+            raise
+
+    def _make(self, asked: VoiceRequest, recording: Path) -> StoredVoice:
+        if not asked.worker.is_ready:
+            raise draining()
+        with hidden(recording, FILE):
+            try:
+                content = asked.worker.task.make_voice(recording, asked.transcript)
+            except UsageError as error:
+                if error.field == "transcript":
+                    raise from_exception(error) from None
+                raise
+        return self._store.add(asked.worker.name, asked.name, content)
+
+
+def voice_router(models: Models, limits: Limits) -> APIRouter:
+    router, store = APIRouter(), models.voices
+    maker = VoiceMaker(store) if store else None
+
+    @router.get("/v1/audio/voices")
+    async def list_voices(model: str | None = None) -> dict[str, Any]:
+        workers = models.speaking.values() if model is None else [models.speaker(model)]
+        voices = []
+        for each in workers:
+            names = await asyncio.to_thread(each.task.voices)
+            voices += [{"id": name, "name": name, "model": each.name} for name in names]
+            voices += [_listed(voice) for voice in (store.of(each.name) if store else ())]
+        return {"object": "list", "voices": voices, "data": voices}
+
+    @router.post("/v1/audio/voices", openapi_extra={"requestBody": _schema()})
+    async def make_voice(request: Request) -> Response:
+        if maker is None or store is None:
+            raise _closed()
+        store.check_room()
+        form, upload = await read_form(
+            bounded(request, limits.upload_mib * MIB, "upload", limits.header_s), FILE
+        )
+        asked = _parse(form, models, limits)
+        async with StoredUpload(upload, FILE) as path:
+            try:
+                voice = await while_connected(request.receive, maker.make(asked, path))
+            except ClientLeft:
+                return Response(status_code=CLIENT_LEFT)  # nobody receives it
+        return JSONResponse(_created(voice))
+
+    @router.delete("/v1/audio/voices/{voice}")
+    async def delete_voice(voice: str) -> dict[str, Any]:
+        if store is None:
+            raise _closed()
+        await asyncio.to_thread(store.delete, voice)
+        return {"id": voice, "object": "audio.voice.deleted", "deleted": True}
+
+    return router
+
+
+def _closed() -> ApiError:
+    return ApiError(
+        403, "this server stores no voices; its option voices names a folder for them", "voices_not_stored"
+    )
+
+
+def _parse(form: FormData, models: Models, limits: Limits) -> VoiceRequest:
+    """Raises ApiError that names the field."""
+    values = text_fields(form, FIELDS)
+    name, transcript = values.get("name", "").strip(), values.get("transcript")
+    if not 1 <= len(name) <= MOST_CHARACTERS or not name.isprintable():
+        reason = f"name: expected 1 to {MOST_CHARACTERS} printable characters"
+        raise ApiError(400, reason, "invalid_value", "name")
+    if values.get("type", FILE) != FILE:
+        raise ApiError(400, f"type: expected {FILE}, a voice from a recording", "invalid_value", "type")
+    if transcript is not None and len(transcript) > limits.text_characters:
+        reason = f"transcript: has {len(transcript)} characters, expected at most {limits.text_characters}"
+        raise ApiError(400, reason, "string_above_max_length", "transcript")
+    return VoiceRequest(_worker(values.get("model"), models), name, transcript)
+
+
+def _worker(model: str | None, models: Models) -> SpeechWorker:
+    """The bundle of a request; without a name the first that can clone. Raises ApiError."""
+    workers = [models.speaker(model)] if model is not None else list(models.speaking.values())
+    for worker in workers:
+        try:
+            worker.task.check_clones()
+        except UsageError:
+            continue
+        return worker
+    reason = "no bundle of this server makes" if model is None else f"{model} does not make"
+    raise ApiError(400, f"model: {reason} voices from recordings", "voices_not_supported", "model")
+
+
+def _listed(voice: StoredVoice) -> dict[str, Any]:
+    return {"id": voice.id, "name": voice.name, "model": voice.model, "created_at": voice.created_at}
+
+
+def _created(voice: StoredVoice) -> dict[str, Any]:
+    return {"object": "audio.voice", "type": FILE, **_listed(voice)}
+
+
+def _schema() -> dict[str, Any]:
+    properties: dict[str, Any] = {name: {"type": "string"} for name in FIELDS}
+    properties[FILE] = {"type": "string", "format": "binary"}
+    properties["type"]["enum"] = [FILE]
+    schema = {"type": "object", "properties": properties, "required": list(REQUIRED)}
+    return {"content": {"multipart/form-data": {"schema": schema}}, "required": True}

@@ -1,0 +1,32 @@
+"""Converted golden checkpoints."""
+
+from pathlib import Path
+
+import pytest
+from support.export.conversions import FOLDERS, convert
+
+
+@pytest.fixture(scope="module", params=FOLDERS)
+def source(request) -> Path:
+    return FOLDERS[request.param]
+
+
+@pytest.fixture(scope="module")
+def converted(source, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("mlx") / "out"
+    assert convert(source, out, "--to", "mlx") == 0
+    return out
+
+
+@pytest.fixture
+def realtime(tmp_path) -> Path:
+    """A converted folder that a test may damage."""
+    assert convert(FOLDERS["voxtral_realtime"], tmp_path / "realtime", "--to", "mlx") == 0
+    return tmp_path / "realtime"
+
+
+@pytest.fixture(scope="module")
+def integers(source, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("w4") / "out"
+    assert convert(source, out, "--to", "mlx", "--quant", "w4") == 0
+    return out

@@ -1,0 +1,286 @@
+"""Folders that are damaged or hold more than weights, and what `inspect` prints of a folder."""
+
+import copy
+import functools
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.export.conversions import FOLDERS, WEIGHTS, convert, rewrite
+
+from bundle.errors import IntegrityError
+from model.__main__ import main as model
+from model.families import family_of, open_family
+from model.stored_weights import weight_files
+
+PACKED, FLOAT = "decoder.layers.0.attention.wq", "decoder.norm"
+
+
+def both_names(folder: Path) -> None:
+    rewrite(
+        folder / WEIGHTS,
+        lambda content: content.update({"norm.weight": content["decoder.norm.weight"].clone()}),
+    )
+
+
+def without_a_tensor(folder: Path) -> None:
+    rewrite(folder / WEIGHTS, lambda content: content.pop("decoder.norm.weight"))
+
+
+def another_config(folder: Path) -> None:
+    params = json.loads((folder / "params.json").read_text())
+    (folder / "params.json").write_text(json.dumps(params | {"hidden_dim": 128}))
+
+
+def scales_without_integers(folder: Path) -> None:
+    name = "decoder.layers.0.attention.wq"
+    rewrite(folder / WEIGHTS, lambda content: content.update({f"{name}.scales": torch.ones(96, 3)}))
+
+
+def integers_without_scales(folder: Path) -> None:
+    name = "decoder.layers.0.attention.wq.weight"
+    words = torch.zeros(96, 12, dtype=torch.int32).view(torch.uint32)
+    rewrite(folder / WEIGHTS, lambda content: content.update({name: words}))
+
+
+def scales_of_integers(folder: Path) -> None:
+    name = "decoder.layers.0.attention.wq"
+    words = torch.zeros(96, 12, dtype=torch.int32)
+    parts = {"scales": words[:, :3].clone(), "biases": torch.ones(96, 3)}
+    integers_without_scales(folder)
+    rewrite(
+        folder / WEIGHTS,
+        lambda content: content.update({f"{name}.{end}": part for end, part in parts.items()}),
+    )
+
+
+def one_name_in_two_shards(folder: Path) -> None:
+    content = load_file(folder / WEIGHTS)
+    shards = {
+        "a.safetensors": dict(list(content.items())[:40]),
+        "b.safetensors": dict(list(content.items())[39:]),
+    }
+    for name, part in shards.items():
+        save_file(part, folder / name)
+    (folder / WEIGHTS).unlink()
+    table = {name: shard for shard, part in shards.items() for name in part}
+    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": table}))
+
+
+def pointer(folder: Path) -> None:
+    text = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 143320776\n"
+    (folder / WEIGHTS).write_text(text)
+
+
+def pointer_in_place_of_the_configuration(folder: Path) -> None:
+    (folder / "params.json").unlink()
+    text = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 2684\n"
+    (folder / "config.json").write_text(text)
+
+
+def no_sections(folder: Path) -> None:
+    (folder / "params.json").unlink()
+    (folder / "config.json").write_text('{"model_type": "voxtral_realtime"}')
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (both_names, "are both norm.weight; the folder was converted in part"),
+        (without_a_tensor, "tensor norm.weight missing, also as decoder.norm.weight"),
+        (another_config, "shape [160, 96], expected [128, 96] from the configuration"),
+        (scales_without_integers, "belongs to no packed weight"),
+        (integers_without_scales, "packed integers without decoder.layers.0.attention.wq.scales"),
+        (scales_of_integers, "decoder.layers.0.attention.wq.scales has dtype I32, expected one of BF16"),
+        (one_name_in_two_shards, "also in"),
+        (pointer, "git lfs pull"),
+        (pointer_in_place_of_the_configuration, "config.json: a Git LFS pointer instead of the content"),
+        (no_sections, "config.json"),
+    ],
+)
+def test_a_damaged_folder_is_one_clear_line(realtime, tmp_path, damage, says, capsys):
+    damage(realtime)
+    capsys.readouterr()
+    assert convert(realtime, tmp_path / "out", "--to", "published") in (2, 5)
+    error = capsys.readouterr().err
+    assert says in error and "Traceback" not in error
+    assert not (tmp_path / "out").exists()
+    assert model(["inspect", str(realtime)]) == 5
+    assert says in capsys.readouterr().err
+
+
+def places(content, path=()):
+    """The path of every value of an object, its own first."""
+    yield path
+    for key, value in content.items() if isinstance(content, dict) else ():
+        yield from places(value, (*path, key))
+
+
+@pytest.mark.parametrize("value", [3, None, [], [1], "text", {}, {"a": 1}, -1, True, 1e308])
+def test_any_value_in_a_configuration_is_read_or_refused(converted, tmp_path, value):
+    """Without the published configuration."""
+    family = open_family(family_of(converted))
+    content = json.loads((converted / "config.json").read_text())
+    for name in ("speech_tokenizer/config.json", "generation_config.json"):
+        if (converted / name).is_file():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            shutil.copy(converted / name, tmp_path / name)
+    refused = 0
+    for *path, last in filter(None, places(content)):
+        changed = copy.deepcopy(content)
+        functools.reduce(lambda part, key: part[key], path, changed)[last] = value
+        (tmp_path / "config.json").write_text(json.dumps(changed))
+        try:
+            family.config_of(tmp_path)
+        except IntegrityError:
+            refused += 1
+    assert refused
+
+
+@pytest.mark.parametrize("section", ["encoder_args", "decoder"])
+@pytest.mark.parametrize("value", [3, None, [1]])
+def test_a_section_that_is_no_object_is_named(realtime, tmp_path, section, value, capsys):
+    (realtime / "params.json").unlink()
+    of_config(lambda content: content.update({section: value}))(realtime)
+    says = f"config.json: {section}: holds a {type(value).__name__}, expected an object"
+    assert convert(realtime, tmp_path / "out", "--to", "published") == 5
+    assert says in capsys.readouterr().err
+    assert model(["inspect", str(realtime)]) == 5
+    assert says in capsys.readouterr().err
+
+
+def of_config(change):
+    """A damage to `config.json`."""
+
+    def damage(folder: Path) -> None:
+        content = json.loads((folder / "config.json").read_text())
+        change(content)
+        (folder / "config.json").write_text(json.dumps(content))
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            lambda content: content["decoder"].update(hidden_dim=128),
+            "decoder.hidden_dim: 128, expected 160 as in params.json",
+        ),
+        (lambda content: content.update(model_type="qwen3_tts"), "model_type: 'qwen3_tts', expected"),
+        (
+            lambda content: content["quantization"][PACKED].update(bits=8),
+            f"quantization.{PACKED}: 8 bits in groups of 32, expected 4 bits in groups of 32",
+        ),
+        (
+            lambda content: content["quantization"][PACKED].update(group_size=64),
+            "4 bits in groups of 64, expected 4 bits in groups of 32",
+        ),
+        (
+            lambda content: (content["quantization"].pop(PACKED), content["quantization"].update(bits=8)),
+            f"quantization.{PACKED}: 8 bits",
+        ),
+        (
+            lambda content: content["quantization"].update({PACKED: False}),
+            f"quantization.{PACKED}: False, expected 4 bits in groups of 32",
+        ),
+        (
+            lambda content: content["quantization"].update({FLOAT: {"group_size": 32, "bits": 4}}),
+            f"quantization.{FLOAT}: 4 bits in groups of 32, and the layer has no integers",
+        ),
+        (lambda content: content.pop("quantization"), "quantization: missing, and"),
+        (lambda content: content.update(quantization=[4]), "quantization: holds a list, expected an object"),
+    ],
+)
+def test_a_wrong_configuration_of_a_folder_with_integers(tmp_path, change, says, capsys):
+    folder = tmp_path / "w4"
+    assert convert(FOLDERS["voxtral_realtime"], folder, "--to", "mlx", "--quant", "w4") == 0
+    of_config(change)(folder)
+    for to in ("mlx", "published"):
+        capsys.readouterr()
+        assert convert(folder, tmp_path / "out", "--to", to) == 5
+        assert says in capsys.readouterr().err
+    assert model(["inspect", str(folder)]) == 5
+    assert says in capsys.readouterr().err
+
+
+def test_inspect_prints_the_layout_of_every_tensor(integers, source, capsys):
+    for folder in (source, integers):
+        family = open_family(family_of(folder))
+        files = [file.path for file in weight_files(folder, family)]
+        stored = [tensor for path in files for tensor in load_file(path).values()]
+        capsys.readouterr()
+        assert model(["inspect", "-v", str(folder)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        rows = [line for line in lines if re.search(r"\] (same|pytorch|mlx)", line)]
+        assert len(rows) == len(stored)
+        assert model(["inspect", "-v", "--json", str(folder)]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert len(found["layouts"]) == len(stored)
+        assert sum(total["bytes"] for total in found["dtype_totals"].values()) == sum(
+            tensor.nbytes for tensor in stored
+        )
+        assert any(row["layout"] == "same" for row in found["layouts"])
+        assert any("bits" in row for row in found["layouts"]) == (folder is integers)
+        convolutions = [row for row in found["layouts"] if len(row["shape"]) == 3 and row["shape"][2] > 1]
+        assert convolutions and all(row["layout"] in ("pytorch", "mlx") for row in convolutions)
+        assert model(["inspect", "--json", str(folder)]) == 0
+        assert "layouts" not in json.loads(capsys.readouterr().out)
+
+
+def test_a_wrong_configuration_where_the_published_one_has_the_same_name(tmp_path, capsys):
+    folder = tmp_path / "w4"
+    assert convert(FOLDERS["qwen3_tts"], folder, "--to", "mlx", "--quant", "w4") == 0
+    of_config(lambda content: content["quantization"].update({"talker.codec_head": False}))(folder)
+    assert convert(folder, tmp_path / "out", "--to", "published") == 5
+    assert "quantization.talker.codec_head: False, expected" in capsys.readouterr().err
+    assert model(["inspect", str(folder)]) == 5
+    assert "quantization.talker.codec_head: False, expected" in capsys.readouterr().err
+
+
+def test_entries_that_another_program_leaves_out(tmp_path):
+    """mlx-audio takes the general bits and group for layers without an entry, and for `true`."""
+    folder = tmp_path / "w4"
+    assert convert(FOLDERS["qwen3_tts"], folder, "--to", "mlx", "--quant", "w4") == 0
+
+    def shorten(content):
+        entries = content["quantization"]
+        general = {key: entries[key] for key in ("group_size", "bits", "mode")}
+        usual = [path for path, entry in entries.items() if entry == general]
+        content["quantization"] = {key: entry for key, entry in entries.items() if key not in usual[1:]}
+        content["quantization"][usual[0]] = True
+        content["quantization_config"] = content["quantization"]  # of older programs
+
+    of_config(shorten)(folder)
+    for to in ("mlx", "published"):
+        assert convert(folder, tmp_path / to, "--to", to) == 0
+        assert "quantization_config" not in json.loads((tmp_path / to / "config.json").read_text())
+
+
+def test_two_files_of_one_voice(tmp_path, capsys):
+    folder = shutil.copytree(FOLDERS["voxtral_tts"], tmp_path / "source")
+    voice = next((folder / "voice_embedding").glob("*.pt"))
+    save_file({"embedding": torch.load(voice, weights_only=True)}, voice.with_suffix(".safetensors"))
+    says = f"{voice}: the voice {voice.stem} also has the file {voice.stem}.safetensors, expected one"
+    assert convert(folder, tmp_path / "out", "--to", "mlx") == 5
+    assert says in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert model(["inspect", str(folder)]) == 5
+    assert says in capsys.readouterr().err
+
+
+def test_buffers_that_a_model_computes_are_dropped_and_named(realtime, tmp_path, capsys):
+    names = ["decoder.layers.0.attention.rope.inv_freq", "encoder.position_ids"]
+    rewrite(realtime / WEIGHTS, lambda content: content.update({name: torch.arange(4) for name in names}))
+    before = load_file(realtime / WEIGHTS).keys()
+    capsys.readouterr()
+    assert convert(realtime, tmp_path / "out", "--to", "mlx", "--json") == 0
+    result = capsys.readouterr()
+    assert json.loads(result.out)["dropped"] == names
+    assert all(f"{name}: dropped, a model computes it" in result.err for name in names)
+    assert load_file(tmp_path / "out" / WEIGHTS).keys() == before - set(names)
+    assert model(["inspect", str(realtime)]) == 0
+    assert f"not needed: {names[0]}, {names[1]}" in capsys.readouterr().out

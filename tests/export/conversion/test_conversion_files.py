@@ -1,0 +1,123 @@
+"""What a converted folder has besides weights: tokenizer, voices and other files, checked beforehand."""
+
+import resource
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from support.export.conversions import FOLDERS, convert
+
+from export.conversion import convert as converting
+from export.conversion import plan as planning
+from model.synthetic.checkpoint import embedded_default
+
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 14910348\n"
+TOKENIZERS = {"voxtral_tts": "tekken.json", "voxtral_realtime": "tekken.json", "qwen3_tts": "vocab.json"}
+
+
+@pytest.fixture(params=TOKENIZERS)
+def complete(request, tmp_path) -> Path:
+    """A checkpoint with a tokenizer."""
+    return shutil.copytree(embedded_default(request.param), tmp_path / request.param)
+
+
+@pytest.mark.parametrize("to", ["mlx", "published"])
+def test_a_tokenizer_that_is_not_complete_is_refused(complete, tmp_path, to, capsys):
+    path = complete / TOKENIZERS[complete.name]
+    for text, says in ((POINTER, "git lfs pull"), ('{"half": ', "not readable as JSON")):
+        path.write_text(text)
+        capsys.readouterr()
+        assert convert(complete, tmp_path / "out", "--to", to) == 5
+        error = capsys.readouterr().err
+        assert f"{path}: " in error and says in error
+        assert not (tmp_path / "out").exists()
+    path.unlink()
+    path.with_name(f"{path.name}.incomplete").write_text("{")
+    assert convert(complete, tmp_path / "out", "--to", to) == 5
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("text", [POINTER, '{"half": '])
+@pytest.mark.parametrize("name", ["preprocessor_config.json", "speech_tokenizer/configuration.json"])
+def test_a_copied_file_that_is_not_complete_is_refused(tmp_path, name, text, capsys):
+    folder = shutil.copytree(FOLDERS["qwen3_tts"], tmp_path / "source")
+    (folder / name).write_text(text)
+    assert convert(folder, tmp_path / "out", "--to", "mlx") == 5
+    assert f"{folder / name}: " in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_tokenizer_is_a_warning(complete, tmp_path, capsys):
+    warning = f"{complete}: no tokenizer"
+    assert convert(complete, tmp_path / "first", "--to", "mlx") == 0
+    assert warning not in capsys.readouterr().err
+    for name in ("tekken.json", "vocab.json", "merges.txt", "tokenizer_config.json"):
+        (complete / name).unlink(missing_ok=True)
+    assert convert(complete, tmp_path / "out", "--to", "mlx") == 0
+    assert warning in capsys.readouterr().err
+
+
+@pytest.fixture
+def partial(tmp_path, monkeypatch) -> Path:
+    """The hidden folder of an interrupted conversion of Voxtral-TTS, with finished shards."""
+    monkeypatch.setattr(planning, "MAX_SHARD", 200_000)
+    source = shutil.copytree(FOLDERS["voxtral_tts"], tmp_path / "source")
+    with monkeypatch.context() as patch:
+        patch.setattr(converting, "write_files", interrupt)
+        assert convert(source, tmp_path / "out", "--to", "mlx") == 130
+    return tmp_path / ".out.partial"
+
+
+def interrupt(job, out):
+    raise KeyboardInterrupt
+
+
+def shards(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("model-*.safetensors"))
+
+
+@pytest.mark.parametrize("damage", ["cut", "doubled"])
+def test_a_bad_voice_is_refused_before_weights_are_written_and_finished_shards_stay(
+    partial, tmp_path, damage, capsys
+):
+    source, before = tmp_path / "source", shards(partial)
+    voice = source / "voice_embedding" / "fr_male.pt"
+    content = voice.read_bytes()
+    if damage == "cut":
+        voice.write_bytes(content[:-100])
+    else:
+        shutil.copy(voice, voice.with_suffix(".safetensors"))
+    assert convert(source, tmp_path / "out", "--to", "mlx") == 5
+    assert str(voice) in capsys.readouterr().err
+    assert len(before) > 2 and shards(partial) == before
+    voice.write_bytes(content)
+    voice.with_suffix(".safetensors").unlink(missing_ok=True)
+    assert convert(source, tmp_path / "out", "--to", "mlx") == 0
+    assert capsys.readouterr().err.count("as in an earlier run") == len(before)
+
+
+@pytest.mark.parametrize("to", ["mlx", "published"])
+def test_finished_shards_stay_where_a_voice_fills_the_disk(tmp_path, monkeypatch, to, capsys):
+    """A limit on the size of files has the same effect."""
+    source, out = shutil.copytree(FOLDERS["voxtral_tts"], tmp_path / "source"), tmp_path / "out"
+    voice = source / "voice_embedding" / "fr_male.pt"
+    rows = torch.load(voice, weights_only=True)
+    torch.save(rows.repeat(1500 // len(rows), 1), voice)
+    size, limits = voice.stat().st_size // 2, resource.getrlimit(resource.RLIMIT_FSIZE)
+    write = converting.write_files
+
+    def limited(job, folder):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+        try:
+            write(job, folder)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(converting, "write_files", limited)
+        assert convert(source, out, "--to", to) == 3
+    error = capsys.readouterr().err
+    assert "no space left on the disk" in error and "Traceback" not in error
+    assert convert(source, out, "--to", to) == 0
+    assert "as in an earlier run" in capsys.readouterr().err

@@ -1,0 +1,202 @@
+"""Integers of MLX: kept by a conversion, cast, quantised again, and listed by the card."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors import safe_open
+from safetensors.torch import load_file
+from support.export.conversions import FOLDERS, WEIGHTS, contents, convert, rewrite
+from torch import nn
+
+from export.conversion.outputs import DTYPES
+from model.families import family_of, open_family
+from model.family import Family, Release
+from model.mlx import quantization_of
+from model.mlx_integers import unpack
+from model.stored_weights import RECIPE_KEY
+
+PACKED = "decoder.layers.0.attention.wq"
+
+
+@pytest.mark.parametrize("options", [(), ("--quant", "w4")])
+def test_a_folder_with_integers_converts_to_itself(integers, tmp_path, options):
+    """Also its configuration, card and hashes."""
+    assert convert(integers, tmp_path / "again", "--to", "mlx", *options) == 0
+    before, after = contents(integers), contents(tmp_path / "again")
+    assert after.keys() == before.keys()
+    for name, content in before.items():
+        assert after[name] == content, name
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_another_precision_keeps_integers(integers, tmp_path, dtype):
+    """Scales, biases and floats are cast; words, entries of the configuration and the recipe stay."""
+    assert convert(integers, tmp_path / "out", "--to", "mlx", "--dtype", dtype) == 0
+    before, after = load_file(integers / WEIGHTS), load_file(tmp_path / "out" / WEIGHTS)
+    assert after.keys() == before.keys()
+    for name, tensor in before.items():
+        expected = tensor if tensor.dtype == torch.uint32 else tensor.to(DTYPES[dtype])
+        if not name.endswith(".biases"):  # computed from the rounded scales
+            assert after[name].dtype == expected.dtype and torch.equal(after[name], expected), name
+    first, second = (
+        json.loads((folder / "config.json").read_text()) for folder in (integers, tmp_path / "out")
+    )
+    assert second["quantization"] == first["quantization"]
+    assert "(recipe w4)" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_integers_of_another_recipe_are_quantised_again(integers, tmp_path):
+    assert convert(integers, tmp_path / "w8", "--to", "mlx", "--quant", "w8") == 0
+    entries = json.loads((tmp_path / "w8" / "config.json").read_text())["quantization"]
+    assert {entry["bits"] for entry in entries.values() if isinstance(entry, dict)} == {8}
+
+
+@pytest.mark.parametrize(("first", "second"), [("w8", "w8g128"), ("w8g128", "w8")])
+def test_integers_of_another_recipe_with_the_same_bits_and_group(tmp_path, first, second):
+    """w8 has a scale for each row, repeated for each group of 128; w8g128 has one for each group."""
+    source = FOLDERS["voxtral_realtime"]
+    assert convert(source, tmp_path / "first", "--to", "mlx", "--quant", first) == 0
+    assert convert(tmp_path / "first", tmp_path / "second", "--to", "mlx", "--quant", second) == 0
+    path, scales = tmp_path / "second" / WEIGHTS, "encoder.audio_language_projection_0.scales"
+    with safe_open(path, framework="pt") as file:
+        assert file.metadata()[RECIPE_KEY] == second
+    for name, is_first in (("first", True), ("second", False)):
+        found = load_file(tmp_path / name / WEIGHTS)[scales].float()
+        assert found.shape[1] > 1
+        is_repeated = bool((found == found[:, :1]).all())
+        assert is_repeated == ((first if is_first else second) == "w8")
+    assert f"(recipe {second})" in (tmp_path / "second" / "README.md").read_text()
+
+
+def test_integers_of_another_program_are_quantised_again(tmp_path):
+    """They are not symmetric, and have no recipe. Without --quant they are copied, and get none."""
+    folder = tmp_path / "other"
+    assert convert(FOLDERS["voxtral_realtime"], folder, "--to", "mlx", "--quant", "w4", "--dtype", "f32") == 0
+    rewrite(folder / WEIGHTS, lambda content: content[f"{PACKED}.biases"].add_(0.01), {"format": "mlx"})
+    before = load_file(folder / WEIGHTS)
+    for name, options in (("w4", ("--quant", "w4")), ("copied", ())):
+        assert convert(folder, tmp_path / name, "--to", "mlx", *options) == 0
+        found = load_file(tmp_path / name / WEIGHTS)
+        with safe_open(tmp_path / name / WEIGHTS, framework="pt") as file:
+            assert file.metadata().get(RECIPE_KEY) == ("w4" if options else None)
+        is_copied = torch.equal(found[f"{PACKED}.biases"], before[f"{PACKED}.biases"])
+        assert is_copied == (not options)
+    assert torch.equal(
+        load_file(tmp_path / "w4" / WEIGHTS)[f"{PACKED}.biases"],
+        -8 * load_file(tmp_path / "w4" / WEIGHTS)[f"{PACKED}.scales"],
+    )
+
+
+def test_a_weight_whose_scales_a_precision_does_not_hold_is_named(tmp_path, capsys):
+    folder = shutil.copytree(FOLDERS["voxtral_realtime"], tmp_path / "source")
+    name = "layers.0.attention.wq.weight"
+    rewrite(folder / "consolidated.safetensors", lambda content: content[name].mul_(1e8))
+    assert convert(folder, tmp_path / "out", "--to", "mlx", "--quant", "w4", "--dtype", "f16") == 5
+    error = capsys.readouterr().err
+    assert f"{name}: a scale or bias of" in error and "exceeds float16; use bf16 or f32" in error
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("scale", "says"), [(1e8, "exceeds float16"), (1e-9, "becomes 0 in float16")])
+def test_a_scale_of_a_folder_that_a_precision_does_not_hold_is_named(tmp_path, scale, says, capsys):
+    assert convert(FOLDERS["voxtral_realtime"], tmp_path / "w4", "--to", "mlx", "--quant", "w4") == 0
+    name = "layers.0.attention.wq"
+    rewrite(
+        tmp_path / "w4" / WEIGHTS,
+        lambda content: content[f"decoder.{name}.scales"].flatten()[:1].fill_(scale),
+    )
+    assert convert(tmp_path / "w4", tmp_path / "out", "--to", "mlx", "--dtype", "f16") == 5
+    error = capsys.readouterr().err
+    assert f"{name}.weight: a scale or bias of" in error and says in error
+
+
+def card_of(folder: Path) -> tuple[dict, str]:
+    _, head, text = (folder / "README.md").read_text().split("---\n", 2)
+    return yaml.safe_load(head), text
+
+
+def test_the_card_of_weights_of_a_release(tmp_path, monkeypatch):
+    """Converted floats are no other model, so they have no relation to the base."""
+    release = Release("owner/model", "apache-2.0")
+    monkeypatch.setattr(Family, "release_of", lambda *arguments: release)
+    source = FOLDERS["qwen3_tts"]
+    assert convert(source, tmp_path / "floats", "--to", "mlx", "--dtype", "f16") == 0
+    head, text = card_of(tmp_path / "floats")
+    assert (head["license"], head["base_model"]) == ("apache-2.0", "owner/model")
+    assert head["library_name"] == "mlx-audio" and "mlx" in head["tags"]
+    assert "base_model_relation" not in head and "integers" not in text
+    assert "# owner/model, for mlx-audio" in text and "Floats are F16." in text
+    assert convert(source, tmp_path / "w4", "--to", "mlx", "--quant", "w4") == 0
+    assert card_of(tmp_path / "w4")[0]["base_model_relation"] == "quantized"
+
+
+def test_the_card_lists_what_stays_a_float_and_why(integers):
+    entries = json.loads((integers / "config.json").read_text())["quantization"]
+    head, text = card_of(integers)
+    assert "license" not in head and "base_model" not in head  # not of the published shapes
+    packed = sum(isinstance(entry, dict) for entry in entries.values())
+    assert f"{packed} layers have integers (recipe w4): " in text
+    floats = [path for path, entry in entries.items() if entry is False]
+    for path in floats:
+        pattern = re.sub(r"\.\d+(?=\.|$)", ".*", path)
+        reason, _, _ = text[: text.index(f"- `{pattern}`")].rpartition(":\n")
+        assert reason.endswith(
+            (
+                "because mlx-audio takes no integers there",
+                "of the recipe divides the inputs",
+                "because the family keeps them as floats",
+            )
+        )
+
+
+FLOATS = {  # a layer that the family keeps as a float, by MLX path
+    "voxtral_tts": "acoustic_transformer.semantic_codebook_output",
+    "voxtral_realtime": "decoder.layers.0.ada_rms_norm_t_cond.ada_down",
+    "qwen3_tts": "talker.text_projection.linear_fc1",
+    "custom_voice": "speech_tokenizer.encoder.encoder_transformer.layers.0.mlp.fc1",
+}
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_every_linear_and_table_is_an_integer_or_a_named_float(tmp_path, name, capsys):
+    """In `config.json`, and with a reason in the result."""
+    source = FOLDERS.get(name) or FOLDERS["qwen3_tts"].parent / name
+    assert convert(source, tmp_path / "w4", "--to", "mlx", "--quant", "w4", "--json") == 0
+    floats = json.loads(capsys.readouterr().out)["floats"]
+    assert floats[FLOATS[name]] == "the family keeps them as floats"
+    family = open_family(family_of(source))
+    entries = quantization_of(tmp_path / "w4")
+    root = family.build_root(family.load_config(source))
+    names = dict(root.named_parameters())
+    for path, module in root.named_modules():
+        if isinstance(module, nn.Linear | nn.Embedding) and f"{path}.weight" in names:  # tied: once
+            entry = entries[family.mlx.name(f"{path}.weight").removesuffix(".weight")]
+            assert isinstance(entry, dict) or entry is False, path
+    assert {path for path, entry in entries.items() if entry is False} == floats.keys()
+    assert convert(tmp_path / "w4", tmp_path / "again", "--to", "mlx", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["floats"] == floats
+
+
+def test_a_layer_that_no_group_divides_stays_a_float(tmp_path, capsys):
+    """w4g128 needs rows of a multiple of 128; the golden decoder has 96."""
+    folder = tmp_path / "out"
+    assert convert(FOLDERS["voxtral_realtime"], folder, "--to", "mlx", "--quant", "w4g128", "--json") == 0
+    floats = json.loads(capsys.readouterr().out)["floats"]
+    assert floats[PACKED] == "no group of the recipe divides the inputs"
+    assert "because no group of the recipe divides the inputs" in card_of(folder)[1]
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+def test_integers_of_every_width_are_unpacked(bits):
+    """As a stream of bits, the lowest first."""
+    expected = np.random.default_rng(bits).integers(0, 2**bits, (3, 64), dtype=np.uint8)
+    places = (expected[..., None] >> np.arange(bits)) & 1
+    octets = np.packbits(places.reshape(3, -1).astype(np.uint8), axis=1, bitorder="little")
+    words = torch.from_numpy(octets.view(np.int32)).view(torch.uint32)
+    np.testing.assert_array_equal(unpack(words, bits).numpy(), expected)

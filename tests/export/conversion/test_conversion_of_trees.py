@@ -1,0 +1,248 @@
+"""Conversion of random module trees through files: every tensor has a layout and a name of its own."""
+
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from support.model.tree_family.family import CONVOLUTIONS, WEIGHT_NORMS, Node, Tree
+from support.model.tree_family.format import CONFIG, WEIGHTS
+
+import model.families
+from export.__main__ import main as export
+from model.layouts import LAYOUT_KEY
+from model.mlx import WEIGHTS as MLX_WEIGHTS
+
+SIZES = st.integers(1, 4)
+BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
+
+
+MLX_ORDERS = {
+    "Conv1d": (0, 2, 1),
+    "Conv2d": (0, 2, 3, 1),
+    "ConvTranspose1d": (1, 2, 0),
+    "ConvTranspose2d": (1, 2, 3, 0),
+}
+MLX_LSTM = {
+    "weight_ih_l0": "Wx_forward",
+    "weight_hh_l0": "Wh_forward",
+    "bias_ih_l0": "bias_ih_forward",
+    "bias_hh_l0": "bias_hh_forward",
+    "weight_ih_l0_reverse": "Wx_backward",
+    "weight_hh_l0_reverse": "Wh_backward",
+    "bias_ih_l0_reverse": "bias_ih_backward",
+    "bias_hh_l0_reverse": "bias_hh_backward",
+}
+
+
+class Drawn(NamedTuple):
+    """`tag`: layout in the metadata. `place`: the weight file. `seed`: of values, layouts and names."""
+
+    config: dict[str, Node]
+    tag: str | None
+    place: str
+    seed: int
+
+
+class Tensor(NamedTuple):
+    """`shape` in PyTorch, `mlx_name`, and `order`: axes of PyTorch in the order of MLX, or None.
+
+    is_moved: whether mlx-audio stores it in the order of MLX.
+    """
+
+    shape: tuple[int, ...]
+    mlx_name: str
+    order: tuple[int, ...] | None
+    is_moved: bool
+
+    def for_mlx(self, value: torch.Tensor) -> torch.Tensor:
+        return value if self.order is None else value.permute(self.order).contiguous()
+
+    def for_mlx_audio(self, value: torch.Tensor) -> torch.Tensor:
+        return self.for_mlx(value) if self.is_moved else value
+
+    def layout_by(self, tag: str) -> str:
+        """The layout that a tag gives to a kernel that fits both."""
+        if tag == "mlx-audio":
+            return "mlx" if self.is_moved else "pytorch"
+        return tag
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether the shapes are equal, and the order of values is not."""
+        numbers = torch.arange(math.prod(self.shape)).reshape(self.shape)
+        moved = self.for_mlx(numbers)
+        return moved.shape == numbers.shape and not torch.equal(moved, numbers)
+
+
+@st.composite
+def leaves(draw) -> Node:
+    kind = draw(st.sampled_from([*CONVOLUTIONS, "linear", "table", "lstm"]))
+    node = [kind, draw(SIZES), draw(SIZES)]
+    if kind not in CONVOLUTIONS:
+        return node
+    size = draw(SIZES) if kind.endswith("1d") else [draw(SIZES), draw(SIZES)]
+    return [*node, size, draw(st.sampled_from(list(WEIGHT_NORMS)))]
+
+
+BRANCHES = st.lists(st.one_of(leaves(), st.lists(leaves(), max_size=3)), max_size=3)
+DRAWN = st.builds(
+    Drawn,
+    st.builds(
+        lambda first, moved, kept: {"moved": [first, *moved], "kept": kept}, leaves(), BRANCHES, BRANCHES
+    ),
+    st.sampled_from([None, "pytorch", "mlx", "mlx-audio"]),
+    st.sampled_from([WEIGHTS, MLX_WEIGHTS]),
+    st.integers(0, 2**32),
+)
+SQUARE = {"moved": [["conv1d", 3, 2, 3, ""]], "kept": []}
+SQUARES = {"moved": [["conv1d", 2, 1, 2, ""]], "kept": [["conv1d", 2, 1, 2, ""]]}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rows():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(
+            model.families.FAMILIES, "tree", model.families.Row("Tree", "support.model.tree_family")
+        )
+        yield
+
+
+def random_bits(shape: tuple[int, ...], dtype: torch.dtype, random: Random) -> torch.Tensor:
+    """Finite values, both zeros and subnormal numbers among them."""
+    generator = torch.Generator().manual_seed(random.getrandbits(32))
+    width = torch.iinfo(BITS[dtype]).bits
+    values = torch.randint(-(2 ** (width - 1)), 2 ** (width - 1), shape, generator=generator)
+    found = values.to(BITS[dtype]).view(dtype)
+    return torch.where(found.isfinite(), found, torch.zeros((), dtype=dtype).neg())
+
+
+def described(config: dict[str, Node]) -> dict[str, Tensor]:
+    """What MLX makes of each tensor, by published name. Uses none of the project's rules."""
+    with torch.device("meta"):
+        root = Tree(config)
+    found: dict[str, Tensor] = {}
+    for name, parameter in root.named_parameters():
+        path = re.sub(r"(\.parametrizations\.weight)?\.\w+$", "", name)
+        module, shape = root.get_submodule(path), tuple(parameter.shape)
+        kernel = type(module).__name__.removeprefix("Parametrized")
+        order = MLX_ORDERS.get(kernel) if len(shape) > 2 else None
+        tail = name.removeprefix(f"{path}.")
+        other = f"{path}.{MLX_LSTM.get(tail, tail)}"
+        other = re.sub("^moved", "model.blocks", re.sub("^kept", "codec", other))
+        found[name] = Tensor(shape, other, order, name.startswith("moved."))
+    return found
+
+
+def write(folder: Path, drawn: Drawn, values: dict[str, torch.Tensor], random: Random) -> bool:
+    """Writes a folder that mixes layouts and names. Returns whether a kernel fits both layouts.
+
+    Such a kernel has the layout of the tag, if there is one.
+    """
+    content, is_ambiguous = {}, False
+    for name, tensor in described(drawn.config).items():
+        layout = random.choice(["pytorch", "mlx"])
+        if tensor.is_ambiguous:
+            is_ambiguous, layout = True, tensor.layout_by(drawn.tag) if drawn.tag else layout
+        value = tensor.for_mlx(values[name]) if layout == "mlx" else values[name]
+        content[random.choice([name, tensor.mlx_name])] = value
+    folder.mkdir()
+    save_file(content, folder / drawn.place, {LAYOUT_KEY: drawn.tag} if drawn.tag else None)
+    (folder / CONFIG).write_text(json.dumps(drawn.config))
+    (folder / "config.json").write_text(json.dumps({"model_type": "tree"}))
+    return is_ambiguous
+
+
+def convert(source: Path, to: str, *options: str) -> tuple[int, Path]:
+    out = source.with_name("-".join((source.name, to, *options)))
+    return export(["convert", str(source), str(out), "--to", to, *options]), out
+
+
+def assert_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    """To the bit, which tells the two zeros apart."""
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype, name
+        bits = BITS[tensor.dtype]
+        assert torch.equal(found[name].view(bits), tensor.view(bits)), name
+
+
+def converted(source: Path, to: str, *options: str) -> Path:
+    code, out = convert(source, to, *options)
+    assert code == 0
+    return out
+
+
+def test_an_lstm_of_one_direction_has_no_layout_of_mlx(tmp_path, capsys):
+    """MLX's module has one bias, the sum of PyTorch's two, from which they could not be told again."""
+    config, source = {"moved": [["lstm of one direction", 2, 3]], "kept": []}, tmp_path / "source"
+    values = {name: parameter.detach() for name, parameter in Tree(config).named_parameters()}
+    source.mkdir()
+    save_file(values, source / WEIGHTS)
+    (source / CONFIG).write_text(json.dumps(config))
+    assert convert(source, "mlx", "--layout", "mlx")[0] == 2
+    assert "moved.0: MLX's LSTM of one direction has one bias, PyTorch's two" in capsys.readouterr().err
+    found = load_file(converted(source, "mlx") / MLX_WEIGHTS)
+    assert {name.rpartition(".")[2] for name in found} == {"Wx", "Wh", "bias_ih", "bias_hh"}
+    assert_equal(load_file(converted(tmp_path / "source-mlx", "published") / WEIGHTS), values)
+
+
+@pytest.mark.slow
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(DRAWN)
+@example(Drawn(SQUARE, None, MLX_WEIGHTS, 0))
+@example(Drawn(SQUARE, None, WEIGHTS, 0))
+@example(Drawn(SQUARE, "mlx", WEIGHTS, 0))
+@example(Drawn(SQUARE, "pytorch", MLX_WEIGHTS, 0))
+@example(Drawn(SQUARES, None, WEIGHTS, 0))
+@example(Drawn(SQUARES, "mlx", WEIGHTS, 0))
+@example(Drawn(SQUARES, "pytorch", WEIGHTS, 0))
+@example(Drawn(SQUARES, "mlx-audio", MLX_WEIGHTS, 0))
+def test_a_mixed_folder_converts_to_the_bit_or_is_refused_as_ambiguous(tmp_path, capsys, drawn):
+    shutil.rmtree(tmp_path / "case", ignore_errors=True)
+    (tmp_path / "case").mkdir()
+    random, source = Random(drawn.seed), tmp_path / "case" / "source"
+    tensors = described(drawn.config)
+    values = {
+        name: random_bits(tensor.shape, random.choice(list(BITS)), random) for name, tensor in tensors.items()
+    }
+    if write(source, drawn, values, random) and drawn.tag is None:
+        capsys.readouterr()
+        for to in ("mlx", "published"):
+            code, out = convert(source, to)
+            assert code == 5 and not out.exists()
+            assert "fits the layouts of PyTorch and of MLX" in capsys.readouterr().err
+        return
+    mlx, plain = converted(source, "mlx", "--layout", "mlx-audio"), converted(source, "published")
+    assert_equal(load_file(plain / WEIGHTS), values)
+    expected = {tensor.mlx_name: tensor.for_mlx_audio(values[name]) for name, tensor in tensors.items()}
+    assert_equal(load_file(mlx / MLX_WEIGHTS), expected)
+    for first, to, path in (
+        (plain, "mlx", mlx / MLX_WEIGHTS),
+        (mlx, "published", plain / WEIGHTS),
+        (mlx, "mlx", mlx / MLX_WEIGHTS),
+        (plain, "published", plain / WEIGHTS),
+    ):
+        assert (converted(first, to) / path.name).read_bytes() == path.read_bytes()
+    if not any(name.endswith(("weight_g", "original0")) for name in tensors):  # MLX has no weight norms
+        assert_the_layout_of_mlx_stays(source, tensors, values)
+
+
+def assert_the_layout_of_mlx_stays(
+    source: Path, tensors: dict[str, Tensor], values: dict[str, torch.Tensor]
+) -> None:
+    """There, again without the option, and back."""
+    first = converted(source, "mlx", "--layout", "mlx")
+    expected = {tensor.mlx_name: tensor.for_mlx(values[name]) for name, tensor in tensors.items()}
+    assert_equal(load_file(first / MLX_WEIGHTS), expected)
+    again = converted(first, "mlx")
+    assert (again / MLX_WEIGHTS).read_bytes() == (first / MLX_WEIGHTS).read_bytes()
+    assert_equal(load_file(converted(again, "published") / WEIGHTS), values)

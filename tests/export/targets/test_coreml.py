@@ -1,0 +1,347 @@
+"""Core ML packages: their contents are read back from disk, and single graphs are executed."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import coremltools as ct
+import numpy as np
+import pytest
+import torch
+from support.bundle_options import WIDE
+from support.export.coreml_weights import read_quantized_weights
+from support.export.rounding import float32_bar
+
+from bundle.errors import ExportError
+from bundle.manifest import ExportRequest
+from export.model import Model
+from export.resolve import Source, resolve
+from export.targets.base import Graph
+from export.targets.coreml.kernels import lower_linear
+from export.targets.coreml.lowering import STATE_PASSES
+from export.targets.coreml.package import MODEL, WEIGHTS, blob_values, merge
+from export.targets.coreml.read_back import check_package
+from export.targets.coreml.target import CoreMLTarget
+from model.layers.attention import ReferenceAttention
+from model.synthetic.checkpoint import embedded_default
+from quantize.modules import QuantizedLinear, linear_kernel
+from runtime.mil import Executor, Package
+
+pytestmark = pytest.mark.slow
+CACHE = 1024
+
+
+def graphs(checkpoint: Path, request: ExportRequest, *names: str) -> dict[str, Graph]:
+    model = Model(resolve(Source(checkpoint), request), "BHSD", "float16")
+    return {name: model.graph(name) for name in names} or {graph.name: graph for graph in model.graphs()}
+
+
+def lower(graphs: dict[str, Graph], folder: Path) -> None:
+    for graph in graphs.values():
+        CoreMLTarget().lower(graph, folder)
+
+
+@pytest.fixture(scope="module")
+def w4(checkpoint) -> dict[str, Graph]:
+    """The graphs of the shared bundle."""
+    request = ExportRequest(
+        quant="w4",
+        quant_for=(("codec", "w8"),),
+        rules=(WIDE,),
+        options={"euler_steps": 3},
+        cache_length=CACHE,
+    )
+    return graphs(checkpoint, request)
+
+
+@pytest.fixture(scope="module")
+def packages(bundles) -> Path:
+    return bundles / "coreml"
+
+
+def contents(package: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(package)): path.read_bytes()
+        for path in sorted(package.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_there_is_one_package_per_graph_and_one_function_per_component(packages, w4):
+    assert sorted(path.stem for path in packages.glob("*.mlpackage")) == sorted(w4)
+    for name, graph in w4.items():
+        assert set(Package(packages / f"{name}.mlpackage").function_names) == {
+            component.name for component in graph.components
+        }
+
+
+def test_functions_take_exactly_the_sizes_of_their_component(packages):
+    spec = ct.utils.load_spec(str(packages / "backbone.mlpackage" / MODEL))
+    sizes = {
+        f.name: [(r.lowerBound, r.upperBound) for r in f.input[0].type.multiArrayType.shapeRange.sizeRanges][
+            1:2
+        ]
+        for f in spec.description.functions
+    }
+    assert sizes == {"prefill": [(1, CACHE)], "decode_step": []}
+
+
+@pytest.mark.parametrize(
+    ("graph", "function", "bits"),
+    [("backbone", "prefill", 4), ("backbone", "decode_step", 4), ("codec", "codec_step", 8)],
+)
+def test_weights_that_are_read_back_equal_those_of_the_modules(packages, w4, graph, function, bits):
+    found = read_quantized_weights(packages / f"{graph}.mlpackage", function)
+    linears = [part for part in w4[graph].module.modules() if isinstance(part, QuantizedLinear)]
+    assert len(found) == len(linears)
+    for linear in linears:
+        assert linear.scheme.bits == bits
+        assert (
+            sum(
+                np.array_equal(i, linear.weight.numpy()) and np.array_equal(s, linear.scale.numpy())
+                for i, s in found
+            )
+            == 1
+        )
+
+
+def test_tables_stay_int8(packages, w4):
+    ((integers, scale),) = read_quantized_weights(packages / "embed_text.mlpackage", "embed_text")
+    table = w4["embed_text"].module.table
+    assert (
+        integers.dtype == np.int8
+        and np.array_equal(integers, table.weight.numpy())
+        and np.array_equal(scale, table.scale.numpy())
+    )
+
+
+@pytest.fixture(scope="module")
+def again(w4, tmp_path_factory) -> Path:
+    """Two packages, lowered once more, and `theirs.mlpackage`: the backbone as coremltools merges it."""
+    from coremltools.models.utils import MultiFunctionDescriptor, save_multifunction
+
+    folder = tmp_path_factory.mktemp("again")
+
+    def both(parts: dict[str, Path], default: str, path: Path) -> None:
+        merge(parts, default, path)  # first, because coremltools changes the parts
+        if path.stem == "backbone":
+            functions = MultiFunctionDescriptor()
+            for name, part in parts.items():
+                functions.add_function(str(part), "main", name)
+            functions.default_function_name = default
+            save_multifunction(functions, str(folder / "theirs.mlpackage"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("export.targets.coreml.lowering.merge", both)
+        lower({name: w4[name] for name in ("backbone", "embed_codes")}, folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["backbone", "embed_codes"])
+def test_same_graphs_give_the_same_bytes(packages, again, name):
+    assert contents(again / f"{name}.mlpackage") == contents(packages / f"{name}.mlpackage")
+
+
+def test_the_order_of_blobs_does_not_depend_on_the_process():
+    """The order of protobuf keys differs between processes. Eight are sorted by chance in 1 of 40,320."""
+    operation = ct.proto.MIL_pb2.Operation()
+    for index, name in enumerate("abcdefgh", start=1):
+        operation.inputs[name].arguments.add().value.blobFileValue.offset = index
+    assert [value.offset for value in blob_values(operation)] == list(range(1, 9))
+
+
+def test_reading_a_package_does_not_change_it(packages, w4):
+    import coremltools
+
+    before = contents(packages / "embed_text.mlpackage")
+    check_package(packages / "embed_text.mlpackage", w4["embed_text"], "float16")
+    coremltools.models.MLModel(str(packages / "embed_text.mlpackage"), skip_model_load=True)
+    assert contents(packages / "embed_text.mlpackage") == before
+
+
+def test_conversion_prints_nothing(checkpoint, tmp_path, capfd):
+    lower(graphs(checkpoint, ExportRequest(quant="w8"), "embed_codes"), tmp_path)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_merged_packages_equal_those_of_coremltools(w4, again):
+    from coremltools.models.utils import load_spec
+
+    ours, theirs = again / "backbone.mlpackage", again / "theirs.mlpackage"
+    described = [load_spec(str(path)).description for path in (ours, theirs)]
+    assert described[0].defaultFunctionName == described[1].defaultFunctionName == "prefill"
+    assert [f.SerializeToString() for f in described[0].functions] == [
+        f.SerializeToString() for f in described[1].functions
+    ]
+    assert (ours / WEIGHTS).stat().st_size <= (theirs / WEIGHTS).stat().st_size
+    for component in w4["backbone"].components:
+        inputs = {
+            name: array.astype(np.int32) if array.dtype == np.int64 else array
+            for name, array in component.example(0).items()
+        }
+        executors = [Executor(Package(path).function(component.name)) for path in (ours, theirs)]
+        found, expected = (executor.run(inputs, executor.new_states()) for executor in executors)
+        assert found.keys() == expected.keys() and all(
+            np.array_equal(found[name], expected[name]) for name in found
+        )
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "recipe"), [("voxtral_tts", "codec", "w8"), ("voxtral_realtime", "decoder", "8da4w")]
+)
+def test_the_skipped_passes_would_change_nothing(key, name, recipe, tmp_path, monkeypatch):
+    """All passes of coremltools except `divide_to_multiply`, for a graph with a cache and one without."""
+    graph = Model(
+        resolve(Source(embedded_default(key)), ExportRequest(quant=recipe)), "BHSD", "float16"
+    ).graph(name)
+    step = replace(graph, components=graph.components[-1:])
+    lower({name: step}, tmp_path)
+
+    def every(component):
+        pipeline = ct.PassPipeline()
+        left_out = set() if all(state.cache for state in component.signature.states) else STATE_PASSES
+        pipeline.remove_passes({f"common::{name}" for name in {"divide_to_multiply"} | left_out})
+        return pipeline
+
+    monkeypatch.setattr("export.targets.coreml.lowering.pass_pipeline", every)
+    (tmp_path / "every").mkdir()
+    lower({name: step}, tmp_path / "every")
+    assert contents(tmp_path / f"{name}.mlpackage") == contents(tmp_path / "every" / f"{name}.mlpackage")
+
+
+def test_no_call_widens_a_compressed_weight(realtime_bundles):
+    """A head whose logits were computed in single precision would be cast as a whole for every token: 1.6 GB
+    at the published size.
+    """
+    package = Package(realtime_bundles / "coreml" / "decoder.mlpackage")
+    operations = list(package.function("decode_step").operations())
+    weights = {
+        named.name
+        for operation in operations
+        if operation.type.startswith("constexpr_")
+        for named in operation.outputs
+    }
+    takers = [
+        operation.type
+        for operation in operations
+        for values in operation.inputs.values()
+        for value in values
+        if isinstance(value, str) and value in weights
+    ]
+    assert takers == ["linear"] * len(weights)
+
+
+def test_the_read_back_detects_a_changed_integer(packages, w4):
+    linear = next(part for part in w4["acoustic_step"].module.modules() if isinstance(part, QuantizedLinear))
+    linear.weight[0, 0] ^= 1
+    try:
+        with pytest.raises(
+            ExportError, match=r"acoustic_step: the integers or scales of .* differ from those of the module"
+        ):
+            check_package(packages / "acoustic_step.mlpackage", w4["acoustic_step"], "float16")
+    finally:
+        linear.weight[0, 0] ^= 1
+
+
+def test_the_read_back_detects_swapped_weights_in_the_second_function(packages, w4, tmp_path):
+    """Functions share their weights. The fault swaps two weights in the second function only."""
+    import coremltools
+
+    path = Path(shutil.copytree(packages / "backbone.mlpackage", tmp_path / "backbone.mlpackage"))
+    model = path / "Data/com.apple.CoreML/model.mlmodel"
+    spec = coremltools.utils.load_spec(str(model))
+    function = spec.mlProgram.functions["decode_step"]
+    operations = function.block_specializations[function.opset].operations
+    weights = [op for op in operations if op.type == "constexpr_blockwise_shift_scale"]
+    one, other = next(
+        (a, b)
+        for i, a in enumerate(weights)
+        for b in weights[i + 1 :]
+        if a.outputs[0].type == b.outputs[0].type
+    )
+    before = type(one)()
+    before.CopyFrom(one)
+    for part in ("data", "scale"):
+        one.inputs[part].CopyFrom(other.inputs[part])
+        other.inputs[part].CopyFrom(before.inputs[part])
+    model.write_bytes(spec.SerializeToString())
+    with pytest.raises(
+        ExportError, match=r"decode_step: the integers or scales of .* differ from those of the module"
+    ):
+        check_package(path, w4["backbone"], "float16")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "other"}, "function other: missing; there are"),
+        (lambda s: {"inputs": s.inputs[:1]}, "inputs: found"),
+        (
+            lambda s: {"outputs": (replace(s.outputs[0], shape=(1, "S", 7)), *s.outputs[1:])},
+            "shapes of outputs: found",
+        ),
+        (lambda s: {"dims": {"S": (1, CACHE - 1)}}, "inputs: found"),
+        (lambda s: {"states": s.states[1:]}, "states: found"),
+        (lambda s: {"states": (replace(s.states[0], shape=(1, 2, 3, 4)), *s.states[1:])}, "states: found"),
+    ],
+)
+def test_the_read_back_detects_a_changed_interface(packages, w4, change, message):
+    graph, prefill = w4["backbone"], w4["backbone"].first
+    if callable(change):
+        change = {"signature": replace(prefill.signature, **change(prefill.signature))}
+    changed = replace(graph, components=(replace(prefill, **change),))
+    with pytest.raises(ExportError, match=message):
+        check_package(packages / "backbone.mlpackage", changed, "float16")
+
+
+def test_the_read_back_detects_truncated_weights(packages, w4, tmp_path):
+    broken = Path(shutil.copytree(packages / "embed_codes.mlpackage", tmp_path / "embed_codes.mlpackage"))
+    weights = broken / "Data/com.apple.CoreML/weights/weight.bin"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(ExportError, match=r"^embed_codes.mlpackage: "):
+        check_package(broken, w4["embed_codes"], "float16")
+
+
+def test_a_failed_conversion_is_a_one_line_error_and_does_not_change_the_modules(w4, tmp_path):
+    graph = w4["backbone"]
+    signature = graph.first.signature
+    broken = replace(graph.first, signature=replace(signature, inputs=signature.inputs[:1]))
+    with pytest.raises(ExportError, match=r"^backbone: Core ML export failed: [^\n]*$"):
+        CoreMLTarget().lower(replace(graph, components=(broken,)), tmp_path)
+    assert isinstance(graph.module.layers[0].attention.kernel, ReferenceAttention)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("recipe", ["lut4", "8da4w"])
+def test_one_graph_in_the_other_recipes_computes_what_the_module_does(checkpoint, tmp_path, recipe):
+    """Exported and read back; then calls with the same weights, where only rounding of float32 differs.
+
+    A tie of integer activations would move a call further. One call in 12 meets one, so one of three may.
+    Dynamic activations are lowered to plain operators.
+    """
+    graph = graphs(checkpoint, ExportRequest(quant=recipe), "acoustic_step")["acoustic_step"]
+    path = tmp_path / "acoustic_step.mlpackage"
+    CoreMLTarget().lower(graph, tmp_path)
+    function = Package(path).function("acoustic_step")
+    kinds = [op.type for op in function.operations()]
+    assert ("constexpr_lut_to_dense" in kinds) == (recipe == "lut4")
+    products = len(read_quantized_weights(path, "acoustic_step")) if recipe == "8da4w" else 0
+    assert kinds.count("round") >= products and bool(products) == (recipe == "8da4w")
+    executor, errors = Executor(function, "float32"), []
+    for inputs in map(graph.first.example, range(3)):
+        with torch.no_grad(), linear_kernel(graph.module, lower_linear):
+            expected = graph.module(*(torch.from_numpy(array) for array in inputs.values()))
+        found = executor.run(
+            {
+                name: array.astype(np.int32) if array.dtype == np.int64 else array
+                for name, array in inputs.items()
+            }
+        )
+        differences = [
+            np.abs(found[spec.name] - value.numpy()).max() / float(value.abs().max())
+            for spec, value in zip(graph.first.signature.outputs, expected, strict=True)
+        ]
+        errors.append(max(differences))
+    assert np.median(errors) <= float32_bar(
+        sums=2 * 6 + 2, products=192
+    )  # two layers and two projections; 7e-6

@@ -1,0 +1,56 @@
+"""Kernels of the Core ML target: equal to those of the model, and finite in half precision."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.export.rounding import float32_bar
+
+from export.targets.coreml.kernels import OneHotAttention, lower_linear, rms_norm
+from model.layers.attention import KVCache, Projected, ReferenceAttention
+from model.layers.rope import RotaryTable
+from quantize.modules import float_activations, int8_per_token
+from quantize.recipe import find_recipe
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(("start", "rows"), [(0, 5), (3, 1), (7, 1)])
+def test_one_hot_attention_equals_the_reference(start, rows):
+    torch.manual_seed(0)
+    q, k, v = torch.randn(1, rows, 6, 16), torch.randn(1, rows, 2, 16), torch.randn(1, rows, 2, 16)
+    caches = [torch.randn(1, 2, 8, 16) for _ in range(2)]
+    rotation = RotaryTable(16, 10000.0, 8)(torch.arange(start, start + rows)[None])
+    new, position = Projected(q, k, v, rotation), torch.tensor([start])
+    copies = KVCache(*(cache.clone() for cache in caches))
+    expected = ReferenceAttention("BHSD").cached(new, copies, position)
+    found_all = OneHotAttention().cached(new, KVCache(*caches), position)
+    for found, wanted in zip(found_all, expected, strict=True):
+        bar = float32_bar(sums=2, products=16) * float(wanted.abs().max())
+        torch.testing.assert_close(found, wanted, rtol=0, atol=bar)
+
+
+def test_linears_equal_the_shared_kernels():
+    torch.manual_seed(0)
+    weight, x = torch.randn(48, 64), torch.randn(2, 3, 64)
+    for recipe, same in (("w8", float_activations), ("w4", float_activations), ("8da4w", int8_per_token)):
+        scheme = find_recipe(recipe).linears
+        linear = scheme.quantize(weight, "weight", is_table=False).module
+        assert torch.equal(lower_linear(x, linear), same(x, linear))
+        assert lower_linear(torch.zeros_like(x), linear).eq(0).all()
+
+
+@pytest.mark.parametrize("eps", [1e-6, 1e-5, 1e-2])
+@pytest.mark.parametrize("size", [0.0, 1e-2, 1.0, 3e3])
+def test_norms_do_not_overflow_in_half_precision(eps, size):
+    """Zero rows, rows below epsilon, and rows whose squares overflow.
+
+    Roundings of u = 2^-11 in a result: under the root 2 u (the scaled row, squared), u (the square), u (the
+    mean) and u (the sum with epsilon), of which the root leaves half; and u each for the root, the scaled
+    row and the product. The least root is 1/125, and a rounding of a subnormal value is up to 2^-25.
+    """
+    torch.manual_seed(0)
+    x, weight = (torch.randn(4, 96) * size).half(), torch.ones(96)
+    found = rms_norm(x, [96], weight.half(), eps)
+    torch.testing.assert_close(
+        found.float(), F.rms_norm(x.float(), (96,), weight, eps), atol=125 * 2**-25, rtol=5.5 * 2**-11
+    )

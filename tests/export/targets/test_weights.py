@@ -1,0 +1,212 @@
+"""One quantisation, three artifacts: the integers and scales in each file are the same."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from support.bundle_options import WIDE
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from bundle.errors import ExportError
+from bundle.manifest import ExportRequest
+from export.memory import free_memory
+from export.model import Model
+from export.resolve import Source, resolve
+from export.targets import open_target
+from export.targets.base import Graph
+from model.synthetic.checkpoint import embedded_default
+from quantize.modules import QuantizedEmbedding, QuantizedLinear
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def graphs(checkpoint) -> dict[str, Graph]:
+    source = Source(checkpoint)
+    request = ExportRequest(quant="w4", quant_for=(("codec", "w8"),), rules=(WIDE,))
+    return {graph.name: graph for graph in Model(resolve(source, request), "BSHD").graphs()}
+
+
+@pytest.fixture(scope="module")
+def linears(graphs) -> dict[str, list[QuantizedLinear]]:
+    """Quantised linears of every graph in the order of use."""
+    return {
+        name: [part for part in graph.module.modules() if isinstance(part, QuantizedLinear)]
+        for name, graph in graphs.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def tables(checkpoint) -> dict[str, QuantizedEmbedding]:
+    model = Model(resolve(Source(checkpoint), ExportRequest(quant="w4")), "BSHD")
+    parts = {graph.name: graph.module.modules() for graph in model.graphs() if graph.name.startswith("embed")}
+    return {
+        name: next(part for part in modules if isinstance(part, QuantizedEmbedding))
+        for name, modules in parts.items()
+    }
+
+
+def unpack(packed: np.ndarray, bits: int, columns: int) -> np.ndarray:
+    """The packing of MatMulNBits: uint8 [N, blocks, bytes] -> int8 [N, columns]."""
+    zero = 1 << (bits - 1)
+    if bits == 4:
+        packed = np.stack((packed & 15, packed >> 4), axis=-1).reshape(*packed.shape[:2], -1)
+    return (packed.astype(np.int16) - zero).astype(np.int8).reshape(packed.shape[0], -1)[:, :columns]
+
+
+def products(model: onnx.ModelProto) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Integers int8 [N, K] and scales [N, blocks] of each quantised product."""
+    tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    found = []
+    for node in model.graph.node:
+        if node.op_type == "MatMulNBits":
+            attributes = {attribute.name: attribute.i for attribute in node.attribute}
+            weight = unpack(tensors[node.input[1]], attributes["bits"], attributes["K"])
+            found.append((weight, tensors[node.input[2]]))
+        if node.op_type == "MatMulIntegerToFloat":
+            integers = tensors[node.input[1]].T.astype(np.int16) - tensors[node.input[5]]
+            found.append((integers.astype(np.int8), tensors[node.input[3]][:, None]))
+    return found
+
+
+def test_onnx_stores_the_quantised_weights_exactly(bundles, linears):
+    for graph, expected in linears.items():
+        held = products(onnx.load(bundles / "onnx" / f"{graph}.onnx"))
+        assert len(held) == len(expected)
+        for linear in expected:
+            stored = (linear.weight.numpy(), linear.scale.numpy())
+            assert any(all(map(np.array_equal, found, stored)) for found in held)
+
+
+@pytest.mark.parametrize(
+    ("place", "changed"), [(1, lambda integer: integer ^ 1), (3, lambda scale: scale * 1.02)]
+)
+def test_reading_an_onnx_graph_back_finds_one_changed_value(bundles, graphs, tmp_path, place, changed):
+    target, file = open_target("onnx"), "codec.onnx"
+    assert "products are equal" in target.check(graphs["codec"], bundles / "onnx")
+    model = onnx.load(bundles / "onnx" / file)
+    node = next(node for node in model.graph.node if node.op_type == "MatMulIntegerToFloat")
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.name == node.input[place])
+    values = onnx.numpy_helper.to_array(tensor).copy()
+    values.flat[0] = changed(values.flat[0])
+    tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+    onnx.save(model, tmp_path / file)
+    with pytest.raises(ExportError, match="no product has the integers and scales of"):
+        target.check(graphs["codec"], tmp_path)
+
+
+def test_executorch_stores_the_quantised_weights_exactly(bundles, linears):
+    """XNNPACK keeps 8-bit rows as they are and 4-bit rows as nibbles, offset by 8, low first; blockwise
+    scales as bfloat16.
+    """
+    for graph, expected in linears.items():
+        program = (bundles / "executorch" / f"{graph}.pte").read_bytes()
+        for linear in expected:
+            integers = linear.weight.numpy()
+            if linear.scheme.bits == 8:
+                assert integers.tobytes() in program
+                assert linear.scale.numpy().tobytes() in program
+            else:
+                shifted = (integers.astype(np.int16) + 8).astype(np.uint8)
+                assert (shifted[:, 0::2] | (shifted[:, 1::2] << 4)).tobytes() in program
+                assert (linear.scale.numpy().view(np.uint32) >> 16).astype(np.uint16).tobytes() in program
+
+
+@pytest.mark.parametrize(
+    ("graph", "constant", "changed"),
+    [
+        ("backbone", "scale", lambda scale: scale * 1.02),  # of groups, in bfloat16
+        ("codec", "scale", lambda scale: scale * 1.02),  # of channels, in float32
+        ("codec", "weight", lambda integer: integer ^ 1),
+    ],
+)
+def test_reading_a_program_back_finds_one_changed_value(bundles, graphs, tmp_path, graph, constant, changed):
+    target = open_target("executorch")
+    name, linear = next(
+        entry for entry in graphs[graph].module.named_modules() if isinstance(entry[1], QuantizedLinear)
+    )
+    assert "products are equal" in target.check(graphs[graph], bundles / "executorch")
+    values = getattr(linear, constant).clone()
+    values[0, 0] = changed(values[0, 0])
+    dtype = torch.bfloat16 if constant == "scale" and linear.scheme.group else values.dtype
+    old, new = (
+        tensor.to(dtype).view(torch.uint8).numpy().tobytes() for tensor in (getattr(linear, constant), values)
+    )
+    program = (bundles / "executorch" / f"{graph}.pte").read_bytes()
+    (tmp_path / f"{graph}.pte").write_bytes(program.replace(old, new))
+    with pytest.raises(ExportError, match=f"no product has the integers and scales of {name}"):
+        target.check(graphs[graph], tmp_path)
+
+
+def test_tables_are_equal_on_all_targets(bundles, tables):
+    from support.export.coreml_weights import read_quantized_weights
+
+    for graph, module in tables.items():
+        program = (bundles / "executorch" / f"{graph}.pte").read_bytes()
+        integers, scale = module.weight.numpy(), module.scale.numpy()
+        held = {
+            tensor.name: onnx.numpy_helper.to_array(tensor)
+            for tensor in onnx.load(bundles / "onnx" / f"{graph}.onnx").graph.initializer
+        }
+        assert any(np.array_equal(array, integers) for array in held.values()) and any(
+            np.array_equal(array, scale) for array in held.values()
+        )
+        assert integers.tobytes() in program and scale.tobytes() in program
+        found = read_quantized_weights(bundles / "coreml" / f"{graph}.mlpackage", graph)
+        assert any(np.array_equal(i, integers) and np.array_equal(s, scale) for i, s in found)
+
+
+def test_coreml_stores_the_quantised_weights_exactly(bundles, linears):
+    from support.export.coreml_weights import read_quantized_weights
+
+    functions = {
+        "backbone": ("prefill", "decode_step"),
+        "codec": ("codec", "codec_step"),
+        "acoustic_step": ("acoustic_step",),
+    }
+    for graph, names in functions.items():
+        for name in names:
+            found = read_quantized_weights(bundles / "coreml" / f"{graph}.mlpackage", name)
+            for linear in linears[graph]:
+                assert any(
+                    np.array_equal(i, linear.weight.numpy()) and np.array_equal(s, linear.scale.numpy())
+                    for i, s in found
+                ), f"{graph}.{name}"
+
+
+def test_scales_are_exact_in_bfloat16_and_float16(linears):
+    for expected in linears.values():
+        for linear in expected:
+            scale = linear.scale
+            assert (scale == scale.bfloat16().float()).all() and (scale == scale.half().float()).all()
+
+
+@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
+def test_packing_a_lowered_graph_frees_its_unpacked_integers(target, tmp_path, monkeypatch):
+    """Weights that a tool keeps of a lowered program would take 3.4 GB at the published size."""
+    monkeypatch.setattr("export.memory.KEPT", 0)
+    lowering = open_target(target)
+    model = Model(
+        resolve(Source(embedded_default("voxtral_realtime")), ExportRequest(quant="8da4w")),
+        lowering.layout,
+        lowering.compute_precision,
+    )
+    graph = model.graph("decoder")
+    linears = [
+        part for part in graph.module.modules() if isinstance(part, QuantizedLinear) and part.scheme.bits == 4
+    ]
+    held = [StorageWeakRef(linear.weight.untyped_storage()) for linear in linears]
+    lowering.lower(graph, tmp_path)
+    model.pack("decoder")
+    free_memory()
+    assert linears and all(reference.expired() for reference in held)
+
+
+def test_executorch_plans_memory_for_one_set_of_caches(bundles):
+    """A loaded method holds memory for the largest sizes of its inputs and outputs, beside the states."""
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    program = deserialize_pte_binary((bundles / "executorch" / "backbone.pte").read_bytes()).program
+    planned = {plan.name: plan.non_const_buffer_sizes for plan in program.execution_plan}
+    for _, beside, caches in (planned["backbone.read"], planned["backbone.write"]):
+        assert beside < caches / 2 and caches == planned["backbone"][2]

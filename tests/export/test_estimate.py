@@ -1,0 +1,136 @@
+"""Memory and time that an export needs: estimates near measured figures, and refusals before it starts."""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+import pytest
+from support.bundle_options import QUANT
+
+from bundle.errors import ExportError
+from bundle.manifest import ExportRequest, read_manifest
+from export.__main__ import main as export
+from export.estimate import estimate
+from export.memory import check_memory
+from export.resolve import Source, resolve
+from export.targets import open_target
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Figures of exports of the published size, by target: bytes at the peak, and seconds with one mode of
+    verification.
+
+    `weights` counts all graphs: a head that is also a table counts twice, folded constants do not count.
+    """
+
+    family: str
+    arguments: str
+    tensors: int
+    weights: int
+    targets: dict[str, tuple[float, float]]
+
+
+TTS = {"onnx": (7.5e9, 197), "executorch": (8.5e9, 341), "coreml": (9.6e9, 275)}
+REALTIME = {"onnx": (9.0e9, 263), "executorch": (11.1e9, 547), "coreml": (10.7e9, 557)}
+MEASURED = [
+    Measured("voxtral_tts", "--quant w4", 386, 4_002_353_392 - 3072 * 3072, TTS),
+    Measured(
+        "voxtral_realtime",
+        "--quant 8da4w --cache-length 2048 --streaming",
+        711,
+        4_429_679_360 + 131072 * 3072 - 26 * 2 * 32 * 3072,
+        REALTIME,
+    ),
+]
+
+
+@pytest.mark.parametrize("measured", MEASURED, ids=lambda measured: measured.family)
+def test_dry_run_of_the_published_shapes_reads_no_weights_and_is_within_25_percent(
+    measured, tmp_path, monkeypatch, capsys
+):
+    """Sparse files replace 8 GB of weights, because only shapes are read."""
+    from model.checkpoint import expected_tensors
+    from model.families import open_family
+
+    family, folder = open_family(measured.family), tmp_path / "full"
+    folder.mkdir()
+    (folder / "params.json").write_text(json.dumps(family.synthetic.config("full")))
+    shapes = expected_tensors(family.build_root(family.load_config(folder)))
+    header, offset = {}, 0
+    for name, shape in shapes.items():
+        size = 2 * int(np.prod(shape))
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    with (folder / "consolidated.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + offset)
+    assert len(shapes) == measured.tensors
+    monkeypatch.setattr("export.estimate.speed", lambda: 1.0)  # of the machine that was measured
+    monkeypatch.setattr("export.estimate.modes", lambda *_: [None])  # one, as when it was measured
+    arguments = [
+        "--checkpoint",
+        str(folder),
+        "--target",
+        ",".join(measured.targets),
+        *measured.arguments.split(),
+        "--dry-run",
+        "--json",
+    ]
+    assert export([*arguments, "--out", str(tmp_path / "out")]) == 0
+    for result in json.loads(capsys.readouterr().out):
+        assert sum(graph["weights"] for graph in result["graphs"].values()) == measured.weights
+        assert 2.2e9 < result["disk_bytes"] < 3.2e9
+        peak, seconds = measured.targets[result["target"]]
+        assert result["memory_bytes"] == pytest.approx(peak, rel=0.25) and result["seconds"] == pytest.approx(
+            seconds, rel=0.25
+        )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("recipe", "modes"), [("w4", 2), ("none", 1)])
+def test_an_estimate_counts_every_mode_of_verification(checkpoint, recipe, modes):
+    """ONNX with integer activations is also verified with float activations."""
+    resolved, target = resolve(Source(checkpoint), ExportRequest(quant=recipe)), open_target("onnx")
+    times = [estimate(resolved, target, verifies)["reference_seconds"] for verifies in (True, False)]
+    assert times[0] - times[1] == pytest.approx(modes * target.costs.verification)
+
+
+def test_an_export_without_enough_memory_is_refused_before_it_starts(tmp_path, monkeypatch, capsys):
+    free = psutil.virtual_memory()._replace(available=2**20)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    assert export(["--target", "onnx", "--out", str(tmp_path / "out")]) == 3
+    error = capsys.readouterr().err
+    assert "needs about" in error and "0.0 GB are free" in error and not list(tmp_path.iterdir())
+
+
+def test_an_up_to_date_bundle_is_accepted_without_free_memory(bundles, monkeypatch, capsys):
+    free = psutil.virtual_memory()._replace(available=2**20)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    before = read_manifest(bundles / "onnx")
+    assert export(["--target", "onnx", *QUANT, "--out", str(bundles / "onnx")]) == 0
+    assert read_manifest(bundles / "onnx") == before
+
+
+@pytest.mark.parametrize(
+    ("limit", "cached", "free"), [(2**30, 0, 2**20), (2**30, 2**28, 2**28 + 2**20), ("max", 0, float("inf"))]
+)
+def test_the_memory_limit_of_a_container_is_respected(tmp_path, monkeypatch, limit, cached, free):
+    for name, value in (
+        ("max", limit),
+        ("current", 2**30 - 2**20),
+        ("stat", f"anon 5\ninactive_file {cached}\nactive_file 0"),
+    ):
+        (tmp_path / f"memory.{name}").write_text(f"{value}\n")
+    monkeypatch.setattr("export.memory.CGROUP", tmp_path)
+    check_memory(min(free, 2**21), "model", True)
+    if free == float("inf"):
+        return
+    with pytest.raises(
+        ExportError, match=r"model: needs about .* GB are free; .*; an export without verification needs less"
+    ):
+        check_memory(free + 1, "model", True)

@@ -1,0 +1,98 @@
+"""The checks of sliding-window caches, each with its fault: lost rows, a wrong window, an early end."""
+
+import numpy as np
+import pytest
+from support.export.faulty_engines import Engines, failed, no_fault, reports, with_artifact
+
+from export.verify.component_checks import check_components, check_last_positions, check_streaming
+from export.verify.run_checks import check_codes, check_free_run, check_long_runs, check_replay
+from model.layers.attention import Attention
+from model.synthetic.checkpoint import embedded_default
+from runtime.engines.base import Stream
+
+CACHE = 64
+
+
+@pytest.fixture(scope="module", params=["BSHD", "BHSD, staged"])
+def engines(request) -> Engines:
+    return Engines(embedded_default("voxtral_realtime"), "none", CACHE, request.param, streaming=True)
+
+
+def test_without_a_fault_every_check_passes(engines):
+    context = engines.context(no_fault)
+    assert failed(check_components(context)) == []
+    assert failed(check_long_runs(context, 300)) == []
+    assert failed(check_last_positions(context)) == []
+    assert failed(check_replay(context)) == []
+    assert failed(check_streaming(context)) == []
+    codes = list(check_codes(context, engines.workload, engines.constants))
+    free_run = list(check_free_run(context, engines.workload, engines.constants))
+    assert failed(codes) == failed(free_run) == []
+    assert reports(codes)["codes, artifact and eager"] == {"codes_equal": 1.0}
+    assert reports(free_run)["free run, artifact and eager"]["tokens_equal"] == 1.0
+
+
+def test_positions_that_restart_when_the_cache_is_full_fail(engines):
+    """Rows are correct, angles and masks are wrong."""
+    context = engines.with_inputs(
+        lambda name, inputs: (
+            {**inputs, "position": inputs["position"] % CACHE} if name == "decode_step" else inputs
+        ),
+    )
+    assert "decode_step.hidden" in failed(check_long_runs(context, 300))
+    assert failed(check_last_positions(context)).count("decode_step.hidden") == 1
+
+
+def test_a_window_that_is_one_position_too_long_fails(engines):
+    """The error appears at the first position beyond the window."""
+    encoder = engines.model.graph("encoder").module
+    attentions = [module for module in encoder.modules() if isinstance(module, Attention)]
+    context = engines.context(no_fault)
+    inner = context.engines.artifact
+
+    def longer() -> Stream:
+        stream = inner.stream()
+        run = stream.run
+
+        def wide(name, inputs):
+            for attention in attentions:
+                attention.window += name == "audio_encoder"
+            try:
+                return run(name, inputs)
+            finally:
+                for attention in attentions:
+                    attention.window -= name == "audio_encoder"
+
+        stream.run = wide
+        return stream
+
+    assert "audio_encoder.embeddings" in failed(check_components(with_artifact(context, longer)))
+
+
+def test_convolution_states_that_are_not_carried_fail(engines):
+    def fault(stream, name, inputs, outputs):
+        if name in ("audio_encoder", "encode_chunk"):
+            stream.change_states(lambda states: [states[name].fill(0) for name in ("conv_0", "conv_1")])
+
+    found = failed(check_streaming(engines.context(fault)))
+    assert found == ["audio_encoder.embeddings"] and "encode_chunk.states" in failed(
+        check_components(engines.context(fault))
+    )
+
+
+def test_a_stream_that_accepts_positions_beyond_the_last_fails(engines):
+    context = engines.with_inputs(
+        lambda name, inputs: {**inputs, "position": np.minimum(inputs["position"], 1000)}
+    )
+    found = failed(check_last_positions(context))
+    assert {
+        "decode_step: one past the last position is refused",
+        "encode_chunk: one past the last position is refused",
+    } <= set(found)
+
+
+def test_a_token_that_is_not_fed_back_fails(engines):
+    context = engines.with_inputs(
+        lambda name, inputs: {"ids": inputs["ids"] * 0 + 7} if name == "embed_tokens" else inputs
+    )
+    assert "codes, teacher-forced" in failed(check_codes(context, engines.workload, engines.constants))

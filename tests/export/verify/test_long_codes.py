@@ -1,0 +1,114 @@
+"""The checks over many frames find what a short run does not: drift, repetition and silence."""
+
+import numpy as np
+import pytest
+from support.export.faulty_engines import Engines, failed, no_fault, reports
+
+from export.verify.long_codes import check_long_codes
+from model.synthetic.checkpoint import embedded_default
+from runtime.runaway import FRAMES
+
+CACHE, STEPS = 128, 90
+pytestmark = pytest.mark.slow
+LATE = 30  # calls of a component after which a fault begins
+
+
+@pytest.fixture(scope="module")
+def engines() -> Engines:
+    return Engines(embedded_default("qwen3_tts"), "none", cache=CACHE)
+
+
+@pytest.fixture(scope="module")
+def rounded() -> Engines:
+    """With integer activations."""
+    return Engines(embedded_default("qwen3_tts"), "w4", cache=CACHE)
+
+
+def results_of(engines: Engines, fault, full=None):
+    context = engines.context(fault, full=full)
+    return list(check_long_codes(context, engines.workload, engines.constants, STEPS))
+
+
+def late(stream, component: str) -> bool:
+    """Whether `component` of this stream was called often; counts its calls."""
+    counts = stream.__dict__.setdefault("counts", {})
+    counts[component] = counts.get(component, 0) + 1
+    return counts[component] > LATE
+
+
+def _repeating(stream, name, inputs, outputs):
+    if name == "code_predictor" and late(stream, name):
+        outputs["chosen"][:] = 1
+
+
+def _silent(stream, name, inputs, outputs):
+    if name == "codec_step":
+        frames = outputs["audio"].reshape(inputs["codes"].shape[1], -1)
+        frames[-FRAMES:] = 0
+
+
+def _growing_error(stream, name, inputs, outputs):
+    if name == "decode_step":
+        late(stream, name)
+        outputs["hidden"] += 1e-7 * stream.counts[name] ** 2
+
+
+def _tie(stream, name, inputs, outputs):
+    """Later hidden values are off by as much as one activation that was rounded the other way moves them."""
+    if name == "decode_step" and late(stream, name):
+        outputs["hidden"] += 1e-3 * np.abs(outputs["hidden"]).max()
+
+
+def _large_error(stream, name, inputs, outputs):
+    if name == "decode_step" and late(stream, name):
+        outputs["hidden"] += 0.2 * np.abs(outputs["hidden"]).max()
+
+
+FREE_RUNS = f"free runs of {STEPS} frames"
+RUNAWAY, DRIFT = f"repetition or silence within {STEPS} frames", f"no drift over {STEPS} frames"
+
+
+def test_a_right_artifact_passes(engines):
+    results = results_of(engines, no_fault, full=engines.unrounded)
+    assert failed(results) == []
+    found = reports(results)
+    shares = found[f"codes over {STEPS} frames, artifact and full precision"]
+    assert list(shares.values()) == [1.0] * engines.constants.n_codebooks
+    assert list(found[f"codes over {STEPS} frames by quarter"].values()) == [1.0] * 4
+    spoken = [found[f"free run of {STEPS} frames, {name}"] for name in ("artifact", "full precision")]
+    assert spoken[0] == spoken[1] and spoken[0]["end_db"] > -50
+    assert found[FREE_RUNS] == {"equal_frames": STEPS}
+
+
+@pytest.mark.parametrize(
+    ("fault", "check"), [(_repeating, RUNAWAY), (_silent, RUNAWAY), (_growing_error, DRIFT)]
+)
+def test_a_fault_of_later_frames_is_found(engines, fault, check):
+    assert failed(results_of(engines, fault)) == [check]
+
+
+def test_a_tie_of_integer_activations_is_no_drift(engines, rounded):
+    assert failed(results_of(engines, _tie)) == [DRIFT]
+    assert failed(results_of(rounded, _tie)) == []
+    assert failed(results_of(rounded, _large_error)) == [DRIFT]
+
+
+def test_the_first_frame_that_differs_is_shown(engines):
+    assert reports(results_of(engines, _repeating))[FREE_RUNS] == {"equal_frames": LATE}
+
+
+def test_what_full_precision_does_too_is_no_fault(engines):
+    assert failed(results_of(engines, _repeating, full=engines.faulty(_repeating))) == []
+
+
+def test_agreement_is_shown_for_each_code_and_quarter(engines):
+    """Code 2 is never that of full precision."""
+
+    def fault(stream, name, inputs, outputs):
+        if name == "code_predictor":
+            outputs["logits"][:, 1] = -outputs["logits"][:, 1]
+
+    found = reports(results_of(engines, fault, full=engines.eager))
+    shares = found[f"codes over {STEPS} frames, artifact and full precision"]
+    assert shares["code_2"] == 0 and shares["code_1"] == shares["code_3"] == 1
+    assert np.isclose(found[f"codes over {STEPS} frames by quarter"]["quarter_1"], 1 - 1 / len(shares))

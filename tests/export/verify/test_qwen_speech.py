@@ -1,0 +1,176 @@
+"""Qwen3-TTS in eager: speech of slots, checks of the choices inside graphs, and what they find."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.export.faulty_engines import BatchedStreams, Engines, failed, no_fault
+from support.runtime.prefixes import own_prefixes
+
+from export.verify.run_checks import check_codes
+from model.synthetic.checkpoint import embedded_default
+from runtime.batching import BatchedDecoder, Status
+from runtime.engines.base import Stream
+from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
+from runtime.families.qwen3_tts.task import SpeechSlots
+from runtime.text_to_speech import SpeechRequest
+
+CACHE = 96
+
+
+@pytest.fixture(scope="module")
+def engines() -> Engines:
+    return Engines(embedded_default("qwen3_tts"), "none", cache=CACHE)
+
+
+def prompt_of(engines: Engines, request: SpeechRequest) -> Prompt:
+    """A prompt whose mode and ids follow from the text's length."""
+    constants, generator = engines.constants, np.random.default_rng(len(request.text))
+    text = generator.integers(0, 200, len(request.text))
+    vector = generator.standard_normal(constants.dim, dtype=np.float32)
+    codes = generator.integers(0, constants.other_codes, (4, constants.n_codebooks))
+    prompts = (
+        Prompt(text, 10, "english", vector),
+        Prompt(text, 10, "auto", vector, streaming=False),
+        Prompt(text, 10, "german", vector, reference=Reference(text[:2], codes)),
+        Prompt(text, 10, instruct=text[:3]),
+    )
+    return prompts[len(request.text) % len(prompts)]
+
+
+def spoken(engines: Engines, stream: Stream, requests: list[SpeechRequest]) -> list[np.ndarray]:
+    slots = SpeechSlots(
+        stream, engines.constants, lambda request: prompt_of(engines, request), own_prefixes()
+    )
+    decoder = BatchedDecoder(slots)
+    pieces = {decoder.submit(request): [np.zeros(0, np.float32)] for request in requests}
+    for ticket, samples in decoder.run():
+        pieces[ticket].append(samples)
+    assert all(ticket.status in (Status.LIMIT, Status.END) for ticket in pieces)
+    return [np.concatenate(found) for found in pieces.values()]
+
+
+def requests(*frames: int) -> list[SpeechRequest]:
+    """Texts of different lengths, and so of different modes."""
+    return [
+        SpeechRequest("a" * (3 + index), seed=index, max_frames=count, chunk_frames=2)
+        for index, count in enumerate(frames)
+    ]
+
+
+@pytest.mark.parametrize("slots", [2, 3])
+def test_a_batch_gives_the_samples_of_each_text_alone(engines, slots):
+    """Bit-identical, because eager computes each slot separately. The texts end at different times."""
+    texts, eager = requests(5, 1, 6, 3, 4), engines.eager.stream
+    for text, found in zip(
+        texts, spoken(engines, BatchedStreams(eager, slots, no_fault), texts), strict=True
+    ):
+        np.testing.assert_array_equal(found, spoken(engines, eager(), [text])[0])
+
+
+def test_chunks_of_any_size_give_the_same_speech(engines):
+    """The codec's convolutions sum in another order for other lengths, so equal up to rounding."""
+    for text in requests(7, 7, 7, 7):
+        whole, *others = (
+            spoken(engines, engines.eager.stream(), [replace(text, chunk_frames=size)])[0]
+            for size in (7, 1, 3)
+        )
+        for found in others:
+            np.testing.assert_allclose(found, whole, atol=1e-5)
+
+
+def test_another_seed_gives_other_speech(engines):
+    text = requests(5)[0]
+    first, second = (
+        spoken(engines, engines.eager.stream(), [replace(text, seed=seed)])[0] for seed in (1, 2)
+    )
+    assert first.shape != second.shape or not np.array_equal(first, second)
+
+
+def codes_of(engines: Engines, fault) -> list[str]:
+    return failed(check_codes(engines.context(fault), engines.workload, engines.constants))
+
+
+def test_a_right_artifact_passes(engines):
+    assert codes_of(engines, no_fault) == []
+
+
+def _exchanged_books(stream, name, inputs, outputs):
+    if name == "code_predictor":
+        outputs["logits"] = outputs["logits"][:, ::-1].copy()
+
+
+def _without_top_k(stream, name, inputs, outputs):
+    if name == "code_predictor" and (inputs["codes"][:, 1:] < 0).all():
+        scores = outputs["logits"] / inputs["temperature"][0] + inputs["noise"]
+        outputs["chosen"][:, 1:] = scores.argmax(axis=-1)
+
+
+def _noise_of_another_book(stream, name, inputs, outputs):
+    if name == "code_predictor" and (inputs["codes"][:, 1:] < 0).all():
+        scores = outputs["logits"] / inputs["temperature"][0] + inputs["noise"][:, ::-1]
+        outputs["chosen"][:, 1:] = scores.argmax(axis=-1)
+
+
+def _another_first_code(stream, name, inputs, outputs):
+    if name == "decode_step":
+        outputs["logits"] = np.roll(outputs["logits"], 1, axis=-1)
+
+
+def _exchanged_quantisers(stream, name, inputs, outputs):
+    if name == "speech_encoder":
+        outputs["codes"] = outputs["codes"][..., ::-1].copy()
+
+
+@pytest.mark.parametrize(
+    ("fault", "found"),
+    [
+        (_exchanged_books, {"other codes, teacher-forced", "drawn codes"}),
+        (_without_top_k, {"drawn codes"}),
+        (_noise_of_another_book, {"drawn codes"}),
+        (_another_first_code, {"codes, teacher-forced"}),
+        (_exchanged_quantisers, {"codes of a recording"}),
+    ],
+)
+def test_a_wrong_choice_is_found(engines, fault, found):
+    assert set(codes_of(engines, fault)) == found
+
+
+def test_a_near_choice_of_the_encoder_may_differ(engines):
+    """Eager says that the first book of all frames was a tie, so it may differ, and no other quantiser."""
+
+    def artifact(stream, name, inputs, outputs):
+        if name == "speech_encoder":
+            outputs["codes"][..., 0] += 1
+
+    def eager(stream, name, inputs, outputs):
+        if name == "speech_encoder":
+            outputs["margins"][..., 0] = 0
+
+    context = engines.context(artifact, eager=engines.faulty(eager))
+    assert failed(check_codes(context, engines.workload, engines.constants)) == []
+
+
+def test_the_fixed_part_of_a_prompt_does_not_depend_on_its_text(engines):
+    """Every mode; the stored rows give the samples of the first time."""
+    embedder = PromptEmbedder(engines.eager.stream(), engines.constants)
+    for length in (4, 5, 6, 7):
+        first = prompt_of(engines, SpeechRequest("a" * length))
+        other = replace(first, text=np.array([9, 8, 7]))
+        one, two = embedder.rows(first), embedder.rows(other)
+        assert one.fixed == two.fixed > 3
+        np.testing.assert_array_equal(one.prefill[: one.fixed], two.prefill[: two.fixed])
+        assert not np.array_equal(one.prefill[one.fixed], two.prefill[two.fixed])
+
+
+def test_stored_rows_of_a_prefix_give_the_same_speech(engines):
+    prefixes, results = own_prefixes(), []
+    for _ in range(2):
+        slots = SpeechSlots(
+            engines.eager.stream(), engines.constants, lambda request: prompt_of(engines, request), prefixes
+        )
+        decoder = BatchedDecoder(slots)
+        for text in requests(5, 5, 5, 5):
+            decoder.submit(text)
+        results.append(np.concatenate([samples for _, samples in decoder.run()]))
+    np.testing.assert_array_equal(*results)

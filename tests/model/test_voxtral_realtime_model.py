@@ -1,0 +1,120 @@
+"""The configuration of Voxtral-Realtime: shapes, delays, and what its tokenizer says."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from bundle.errors import ConfigError
+from bundle.manifest import ExportRequest
+from export.resolve import Source, resolve
+from model.checkpoint import expected_tensors
+from model.synthetic.checkpoint import embedded_default
+from model.voxtral_realtime.config import Options, delay_tokens, load_config, parse_config
+from model.voxtral_realtime.family import FAMILY
+from model.voxtral_realtime.modules import embed_delay
+from model.voxtral_realtime.synthetic import SIZES
+from runtime.families.voxtral_realtime.constants import Constants
+
+FULL = parse_config(SIZES["full"].params())
+
+
+def test_the_parameters_of_the_published_shapes_are_counted():
+    shapes = expected_tensors(FAMILY.build_root(FULL))
+    assert len(shapes) == 711 and sum(int(np.prod(shape)) for shape in shapes.values()) == 4_429_679_360
+
+
+def test_the_head_shares_the_table_unless_the_recipe_separates_them():
+    root = FAMILY.build_root(FULL)
+    assert root.output.weight is root.audio.tok_embeddings.weight and not any(
+        name.startswith("output") for name in expected_tensors(root)
+    )
+
+
+@pytest.mark.parametrize(
+    ("delay", "tokens"), [(80, 1), (160, 2), (240, 3), (480, 6), (960, 12), (1200, 15), (2400, 30)]
+)
+def test_delays_are_converted_to_tokens(delay, tokens):
+    assert delay_tokens(delay, FULL) == tokens
+
+
+@pytest.mark.parametrize("text", ["", "0", "100", "1280", "2480", "-80", "480,", "480;960", "٤٨٠"])
+def test_invalid_delays_are_refused(text):
+    with pytest.raises(ValueError, match="multiple of 80"):
+        Options(delay_ms=text)
+
+
+def test_delays_are_kept_in_order_without_duplicates():
+    assert Options(delay_ms="960, 480,960").delays_ms == (960, 480)
+
+
+def test_the_delay_embedding_is_cosines_then_sines():
+    found = embed_delay(6, 3072).numpy()
+    np.testing.assert_allclose(found[:3], [0.9602, 0.9495, 0.9377], atol=5e-5)
+    np.testing.assert_allclose(found[1536:1539], [-0.2794, -0.3137, -0.3473], atol=5e-5)
+    assert found[-1] == pytest.approx(6.0e-4, rel=0.01)
+
+
+def edited_tokenizer(tmp_path, edit):
+    """A checkpoint whose tekken.json was edited."""
+    folder = shutil.copytree(embedded_default("voxtral_realtime"), tmp_path / "checkpoint")
+    content = json.loads((folder / "tekken.json").read_text())
+    edit(content)
+    (folder / "tekken.json").write_text(json.dumps(content))
+    return folder
+
+
+def constants_of(folder) -> Constants:
+    source = Source(folder)
+    options = resolve(source, ExportRequest(options={"streaming": True})).options
+    return Constants.model_validate(source.family.constants(source.config, options))
+
+
+def test_special_tokens_and_the_silence_are_those_of_the_tokenizer(tmp_path):
+    def edit(content):
+        for token in content["special_tokens"]:
+            if token["token_str"] in ("[STREAMING_PAD]", "[TRANSCRIBE]"):  # these two change places
+                token["rank"] = 67 - token["rank"]
+        content["special_tokens"].sort(key=lambda token: token["rank"])
+        content["audio"]["streaming_n_left_pad_tokens"] = 16
+
+    found = constants_of(edited_tokenizer(tmp_path, edit))
+    assert (found.pad_id, found.word_id, found.bos_id, found.eos_id) == (35, 33, 1, 2)
+    assert found.left_pad_tokens == 16 and found.prompt_length(0) == 1 + 16 + 6
+    (tmp_path / "checkpoint" / "tekken.json").unlink()
+    assert constants_of(tmp_path / "checkpoint").pad_id == 32
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (lambda content: content["special_tokens"].pop(33), r"\[STREAMING_WORD\] is missing"),
+        (lambda content: content["audio"].update(streaming_n_left_pad_tokens=0), "left_pad_tokens"),
+        (lambda content: content["special_tokens"][32].update(rank=10**6), "has id 1000000; expected less"),
+    ],
+)
+def test_a_tokenizer_that_does_not_fit_is_refused(tmp_path, edit, says):
+    with pytest.raises(ConfigError, match=says):
+        load_config(edited_tokenizer(tmp_path, edit))
+
+
+def test_files_that_disagree_about_the_silence_are_refused(tmp_path):
+    folder = edited_tokenizer(tmp_path, lambda content: None)
+    content = json.loads((folder / "params.json").read_text())
+    audio = content["multimodal"]["whisper_model_args"]["encoder_args"]["audio_encoding_args"]
+    audio["streaming_n_left_pad_tokens"] = 32
+    (folder / "params.json").write_text(json.dumps(content))
+    assert load_config(folder).schedule.left_pad_tokens == 32
+    audio["streaming_n_left_pad_tokens"] = 16
+    (folder / "params.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="streaming_n_left_pad_tokens is 16, expected 32"):
+        load_config(folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, (2400,)), ({"streaming": True}, (480, 2400)), ({"streaming": True, "delay_ms": "80"}, (80,))],
+)
+def test_default_delays(options, expected):
+    assert Options(**options).delays_ms == expected

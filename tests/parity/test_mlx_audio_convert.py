@@ -1,0 +1,86 @@
+"""Folders of mlx-audio's own `convert`, with floats and with MLX's integers, convert to published ones."""
+
+import json
+import shutil
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import torch
+from mlx_audio.convert import convert as convert_by_mlx_audio
+from support.export.conversions import FOLDERS, assert_equal, contents, convert, rewrite, tensors
+
+from model.families import open_family
+from model.inspection import inspect_checkpoint
+from model.mlx import quantization_of
+
+CONFIG, WEIGHTS = "config.json", "consolidated.safetensors"
+pytestmark = pytest.mark.slow
+mx.set_default_device(mx.cpu)
+
+
+def wide(folder: Path) -> Path:
+    """The golden Voxtral-TTS with wider feed-forward layers: mlx-audio quantises linears of 64 inputs, or a
+    multiple.
+    """
+    shutil.copytree(FOLDERS["voxtral_tts"], folder)
+    params = json.loads((folder / "params.json").read_text()) | {"hidden_dim": 192}
+    for name, others in (("params.json", {}), (CONFIG, {"model_type": "voxtral_tts"})):
+        (folder / name).write_text(json.dumps(params | others))
+
+    def widen(content):
+        for name in (name for name in content if name.startswith("layers.") and ".feed_forward." in name):
+            axis = 1 if ".w2." in name else 0
+            more = content[name].narrow(axis, 0, 192 - content[name].shape[axis])
+            content[name] = torch.cat((content[name], more), axis)
+
+    rewrite(folder / WEIGHTS, widen)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["floats", "integers"])
+def made(request, tmp_path_factory) -> Path:
+    """The folder `source` beside it, converted by mlx-audio, which copies the published weights as well."""
+    folder = tmp_path_factory.mktemp("mlx_audio")
+    source = wide(folder / "source")
+    options = {"quantize": True, "q_bits": 4, "q_group_size": 32} if request.param == "integers" else {}
+    out = folder / request.param
+    convert_by_mlx_audio(str(source), str(out), model_domain="tts", **options)
+    (out / WEIGHTS).unlink()
+    return out
+
+
+def test_they_convert_to_what_mlx_computes_from_them(made, tmp_path):
+    found = inspect_checkpoint(made)
+    assert found["layout"] == "mlx-audio" and not found["problems"]
+    assert convert(made, tmp_path / "back", "--to", "published") == 0
+    back, expected = tensors(tmp_path / "back"), tensors(made.parent / "source")
+    entries = {path for path, entry in quantization_of(made).items() if isinstance(entry, dict)}
+    stored = mx.load(str(made / "model.safetensors"))
+    packed = {name.removesuffix(".scales") for name in stored if name.endswith(".scales")}
+    assert bool(packed) == (made.name == "integers") and entries <= packed
+    if not packed:
+        assert_equal(back, expected)
+        return
+    assert back.keys() == expected.keys()
+    mlx, count = open_family("voxtral_tts").mlx, 0
+    for name in expected:
+        path = mlx.name(name).removesuffix(".weight")
+        if path not in packed:
+            assert torch.equal(back[name], expected[name]), name
+            continue
+        count += 1
+        parts = (stored[path + end] for end in (".weight", ".scales", ".biases"))
+        values = np.array(mx.dequantize(*parts, group_size=32, bits=4).astype(mx.float32))
+        assert torch.equal(back[name].float(), torch.from_numpy(values)), name
+    assert count == len(packed) >= 3
+
+
+def test_a_second_conversion_copies_them_and_ours_is_stable(made, tmp_path):
+    assert convert(made, tmp_path / "first", "--to", "mlx") == 0
+    first, stored = (mx.load(str(path / "model.safetensors")) for path in (tmp_path / "first", made))
+    for name in stored:
+        assert name.endswith("inv_freq") or mx.array_equal(first[name], stored[name]), name
+    assert convert(tmp_path / "first", tmp_path / "second", "--to", "mlx") == 0
+    assert contents(tmp_path / "second") == contents(tmp_path / "first")

@@ -1,0 +1,138 @@
+"""Gain of recordings and live sound: which get it, warnings, full scale."""
+
+import logging
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bundle.errors import UsageError
+from runtime.audio.gain import (
+    LIVE_MOST_DB,
+    amplified,
+    automatic,
+    check_gain,
+    decibels,
+    factor,
+    recording_gain_db,
+    watched,
+)
+from runtime.audio.sources import Recording
+
+RATE = 16000
+
+
+def tone(seconds: float, level_db: float) -> np.ndarray:
+    samples = np.sin(2 * np.pi * 440 * np.arange(round(seconds * RATE)) / RATE) * factor(level_db)
+    return samples.astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("gain", "peak", "expected"),
+    [
+        ("auto", -30, 29), ("auto", -6.1, 5.1), ("auto", -6, 0), ("auto", 0, 0), ("auto", -59, 40),
+        ("auto", -61, 0), ("auto", -np.inf, 0), ("off", -30, 0), (-12.5, -3, -12.5), (20, -30, 20),
+    ],
+)  # fmt: skip
+def test_the_gain_of_a_recording(gain, peak, expected):
+    assert recording_gain_db(gain, peak) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("gain", "peak", "says"),
+    [
+        ("auto", -30, ""), ("off", -30, "is -30 dBFS"), ("off", -25, ""), (3, -30, "is -27 dBFS"),
+        ("off", -70, "which is silence"), ("auto", -70, "which is silence"), (-30, -1, "is -31 dBFS"),
+    ],
+)  # fmt: skip
+def test_quiet_recordings_are_a_warning(caplog, gain, peak, says):
+    with caplog.at_level(logging.WARNING):
+        recording_gain_db(gain, peak)
+    assert says in caplog.text if says else not caplog.text
+
+
+@pytest.mark.parametrize("gain", ["-200", "61", "nan", "inf", "loud", "", "3 dB"])
+def test_a_wrong_gain_is_refused(gain):
+    with pytest.raises(UsageError, match="expected auto, off, or -60 to 60 dB") as caught:
+        check_gain(gain)
+    assert caught.value.field == "gain"
+
+
+def test_gains_are_read():
+    assert [check_gain(text) for text in ("auto", "off", "-3.5", "60")] == ["auto", "off", -3.5, 60.0]
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_the_peak_of_a_recording_is_that_of_the_mixed_channels(tmp_path, channels):
+    samples = np.stack([tone(2, -20), -tone(2, -20) / 2], axis=1)[:, :channels]
+    soundfile.write(tmp_path / "a.wav", samples, RATE, subtype="FLOAT")
+    recording = Recording(tmp_path / "a.wav", RATE)
+    expected = -20 if channels == 1 else -20 + decibels(0.25)
+    assert recording.peak_dbfs() == pytest.approx(expected, abs=0.01)
+    assert sum(map(len, recording.blocks())) == 2 * RATE  # from the start again
+
+
+def test_samples_beyond_full_scale_are_clipped_and_counted(caplog):
+    with caplog.at_level(logging.WARNING):
+        (found,) = amplified([np.array([0.6, -0.6, 0.4], np.float32)], 6.0206)
+    np.testing.assert_allclose(found, [1, -1, 0.8], atol=1e-5)
+    assert "clipped 2 samples" in caplog.text
+
+
+def live(samples: np.ndarray, size: int = 320) -> np.ndarray:
+    blocks = (samples[start : start + size] for start in range(0, len(samples), size))
+    return np.concatenate(list(automatic(blocks, RATE)))
+
+
+def test_quiet_live_sound_becomes_loud_slowly():
+    found = live(tone(20, -30))
+    levels = [decibels(float(np.abs(second).max())) for second in np.split(found, 20)]
+    assert levels[0] < -26 and levels[4] == pytest.approx(-30 + 5 * 3, abs=1)
+    assert levels[-1] == pytest.approx(-1, abs=0.1)
+
+
+def test_the_gain_of_live_sound_is_limited_and_silence_gets_none():
+    assert decibels(float(np.abs(live(tone(20, -50))).max())) == pytest.approx(-50 + LIVE_MOST_DB, abs=0.1)
+    hiss = tone(20, -70)
+    np.testing.assert_array_equal(live(hiss), hiss)
+    np.testing.assert_array_equal(live(np.zeros(RATE, np.float32)), np.zeros(RATE))
+
+
+def test_samples_beyond_full_scale_stay_within_it():
+    assert np.abs(live(1.5 * tone(1, 0))).max() <= 1
+
+
+def test_a_loud_word_after_quiet_ones_does_not_exceed_full_scale():
+    found = live(np.concatenate([tone(20, -30), tone(1, 0), tone(5, -30)]))
+    assert np.abs(found).max() <= 1
+    assert np.abs(found[20 * RATE : 21 * RATE]).max() >= factor(-1.1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 99), cuts=st.lists(st.integers(0, 5000), max_size=12))
+def test_the_division_of_live_sound_changes_no_sample(seed, cuts):
+    rng = np.random.default_rng(seed)
+    samples = (rng.uniform(-1, 1, 5000) * factor(float(rng.uniform(-60, 0)))).astype(np.float32)
+    found = np.concatenate(list(automatic(np.split(samples, sorted(cuts)), RATE)))
+    np.testing.assert_array_equal(found, live(samples))
+    assert len(found) == 5000 and np.abs(found).max() <= 1
+
+
+@pytest.mark.parametrize(("level", "warns"), [(-30, True), (-20, False)])
+def test_quiet_live_sound_is_one_warning_after_ten_seconds(caplog, level, warns):
+    samples = tone(30, level)
+    with caplog.at_level(logging.WARNING):
+        passed = list(watched(np.split(samples, 300), RATE))
+    np.testing.assert_array_equal(np.concatenate(passed), samples)
+    assert len(caplog.records) == warns
+
+
+@pytest.mark.parametrize(
+    ("is_auto", "advice"), [(False, "set the option gain to auto"), (True, "record it louder")]
+)
+def test_short_quiet_live_sound_is_a_warning_at_its_end(caplog, is_auto, advice):
+    with caplog.at_level(logging.WARNING):
+        list(watched(np.split(tone(3, -40), 30), RATE, is_auto))
+    assert len(caplog.records) == 1 and advice in caplog.text

@@ -1,0 +1,160 @@
+"""`say`: texts from each source, and one line for what it refuses."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from support.commands import one_line, say
+from support.paths import ROOT
+
+from runtime.__main__ import main as runtime
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def bundle(bundles) -> Path:
+    return bundles / "onnx"
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "says"),
+    [
+        ("", [], "nothing to speak"),
+        ("\x01\x07\t ", [], "nothing to speak"),
+        ("😀🎉", [], "nothing to speak"),
+        ("ab\0c", [], "NUL character at index 2"),
+        ("Hello.", ["--pause", "-1"], "--pause -1.0: expected 0 to 10 seconds"),
+        ("Hello.", ["--language", "klingon"], "ISO 639"),
+        ("Hello.", ["--file", "text.txt"], "expected one text"),
+        ("Hello.", ["--voice", "nobody"], "casual_male, fr_male, neutral_female"),
+        ("Hello.", ["--voice", "my_voice.wav"], "no codec encoder"),
+        ("Hello.", ["--max-frames", "0"], "at least 1"),
+        ("Hello.", ["--seed", "-1"], "at least 0"),
+    ],
+)
+def test_say_refuses(bundle, tmp_path, capsys, text, more, says):
+    out = tmp_path / "out.wav"
+    assert say(bundle, text, *more, out=out) == 2
+    assert says in one_line(capsys)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_audio_extension_is_refused(bundle, tmp_path, capsys):
+    assert say(bundle, out=tmp_path / "out.aiff") == 2
+    assert ".flac" in one_line(capsys)
+
+
+def test_a_voice_of_the_wrong_width_is_refused(bundle, tmp_path, capsys):
+    save_file({"embedding": np.zeros((4, 7), np.float32)}, tmp_path / "v.safetensors")
+    assert say(bundle, "Hello.", "--voice", str(tmp_path / "v.safetensors"), out=tmp_path / "o.wav") == 2
+    assert "[4, 7]" in one_line(capsys)
+
+
+def test_a_folder_that_contains_bundles_lists_them(bundles, tmp_path, capsys):
+    assert say(bundles, out=tmp_path / "o.wav") == 2
+    assert "coreml, executorch, onnx" in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"), [(["--chunk-frames", "2"], "--stream"), (["--threads", "0"], "--threads")]
+)
+def test_say_refuses_options_that_have_no_effect(bundle, tmp_path, capsys, more, says):
+    assert say(bundle, "Hello.", *more, out=tmp_path / "o.wav") == 2
+    assert says in one_line(capsys)
+
+
+def test_a_missing_engine_package_is_named(bundles, tmp_path):
+    """A Python without onnxruntime: the message names the extra."""
+    code = (
+        "import sys, importlib.util as u; find = u.find_spec;"
+        "u.find_spec = lambda name, *a: None if name == 'onnxruntime' else find(name, *a);"
+        "from runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "say",
+        "Hello.",
+        "--bundle",
+        str(bundles / "onnx"),
+        "-o",
+        str(tmp_path / "o.wav"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2 and "[onnx]" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x" * 100_000, "\u202b\u05e9\u05dc\u05d5\u05dd\u202c.", "e\u0301" * 50, "word " * 3000, "a. " * 50],
+    ids=ascii,
+)
+def test_say_speaks_unusual_text(bundle, tmp_path, text):
+    assert say(bundle, text, "--max-frames", "2", out=tmp_path / "out.wav") == 0
+
+
+@pytest.mark.parametrize("more", [["--stream"], ["-o", "out.wav"]])
+def test_stdin_that_ends_within_a_character_is_a_one_line_error(bundle, tmp_path, monkeypatch, capfd, more):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("Hé".encode()[:2])))
+    assert runtime(["say", "-", "--bundle", str(bundle), *more]) == 2
+    assert "stdin: it ends in the middle of a character at byte 1" in capfd.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unspeakable_text_is_refused_before_the_bundle_is_opened(tmp_path, capsys):
+    assert say(tmp_path / "no bundle", "😀") == 2
+    assert "nothing to speak" in one_line(capsys)
+
+
+def test_say_speaks_a_file(bundle, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("\ufeffHello there.", encoding="utf-8")
+    found = []
+    for source in (["Hello there."], ["--file", str(tmp_path / "text.txt")]):
+        out = tmp_path / "out.wav"
+        assert runtime(["say", *source, "--bundle", str(bundle), "-o", str(out)]) == 0
+        found.append(out.read_bytes())
+    assert found[0] == found[1]
+    assert runtime(["say", "--file", str(tmp_path / "none"), "--bundle", str(bundle), "-o", str(out)]) == 2
+
+
+def test_say_reads_stdin_and_reports_truncated_speech(bundle, tmp_path, monkeypatch, capsys):
+    made = []
+    for text, more in (("Hello there.", []), ("-", []), ("-", ["--max-frames", "1"])):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Hello there.")))
+        assert say(bundle, text, "--json", *more, out=tmp_path / "out.wav") == 0
+        made.append(json.loads(capsys.readouterr().out))
+    assert made[0]["seconds"] == made[1]["seconds"] > made[2]["seconds"]
+    assert [result["ended"] for result in made] == ["budget", "budget", "limit"]
+
+
+@pytest.mark.parametrize("target", ["onnx", "coreml"])
+def test_say_works_without_torch(bundles, tmp_path, target):
+    code = "import sys; sys.modules['torch'] = None;"
+    code += "from runtime.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "say",
+        "Hello.",
+        "--bundle",
+        str(bundles / target),
+        "-o",
+        str(tmp_path / "o.wav"),
+        "--max-frames",
+        "20",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "o.wav").stat().st_size > 1000

@@ -1,0 +1,161 @@
+"""States in the memory of a device are changed like those on the host."""
+
+import gc
+
+import numpy as np
+import pytest
+from support.runtime.host_device import HostDevice
+
+from bundle.errors import UsageError
+from bundle.spec import CacheSpec, StateSpec
+from runtime.engines.state_memory import DeviceStates, HostStates, States
+
+SPECS = {
+    "whole": StateSpec("whole", "float32", (1, 2, 9, 3), CacheSpec("BHSD, staged")),
+    "by_row": StateSpec("by_row", "float32", (1, 9, 2, 3), CacheSpec("BSHD")),
+    "one": StateSpec("one", "float32", (1, 2, 6, 3), CacheSpec("BHSD, staged", window=6)),
+    "many": StateSpec("many", "float32", (1, 2, 12, 3), CacheSpec("BHSD, staged", window=6, max_call_rows=7)),
+    "count": StateSpec("count", "float32", (1, 5)),
+}
+
+
+def noise(batch: int = 1, seed: int = 0) -> dict[str, np.ndarray]:
+    """States that float16 represents."""
+    generator = np.random.default_rng(seed)
+    shapes = {name: (batch, *state.shape[1:]) for name, state in SPECS.items()}
+    return {
+        name: generator.standard_normal(shape).astype(np.float16).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+
+
+def assert_equal(first: States, second: States) -> None:
+    expected, found = first.read(), second.read()
+    for name in SPECS:
+        np.testing.assert_array_equal(found[name], expected[name])
+        assert found[name].dtype == expected[name].dtype == np.float32
+
+
+@pytest.fixture(params=["float32", "float16"])
+def both(request) -> tuple[States, States]:
+    pair = HostStates(SPECS, request.param), DeviceStates(HostDevice(), SPECS, request.param)
+    for states in pair:
+        states.write(noise())
+    return pair
+
+
+def test_values_survive_a_round_trip(both):
+    assert_equal(*both)
+    for name, array in noise().items():
+        np.testing.assert_array_equal(both[1].read()[name], array)
+    for states in both:
+        states.clear()
+    assert_equal(*both)
+    assert not any(array.any() for array in both[1].read().values())
+
+
+@pytest.mark.parametrize("count", [0, 4, 9])
+def test_rows_are_read_and_written(both, count):
+    rows = [states.read_rows(count) for states in both]
+    for name, array in rows[0].items():
+        np.testing.assert_array_equal(rows[1][name], array)
+    for states in both:
+        states.write(noise(seed=1))
+        states.write_rows(rows[0])
+    assert_equal(*both)
+
+
+@pytest.mark.parametrize(("name", "position", "count"), [
+    *(("one", position, 1) for position in (0, 4, 5, 6, 13)),
+    *(("many", position, count) for position in (0, 3, 4, 11) for count in (1, 5, 7)),
+])  # fmt: skip
+def test_new_rows_move_into_the_history(both, name, position, count):
+    """Compared with the row by row definition in `bundle.spec.Layout`."""
+    expected = noise()[name]
+    staged = min(position, 5) if name == "one" else 5
+    for row in range(count):
+        if staged + row >= 5:
+            expected[:, :, (position + row) % 5] = noise()[name][:, :, staged + row]
+    for states in both:
+        states.move_into_history(name, position, count)
+        np.testing.assert_array_equal(states.read()[name], expected)
+
+
+def test_results_replace_states(both):
+    for states in both:
+        states.result_address("count")
+    both[0]._results["count"][:] = 7
+    block = both[1]._device.blocks[both[1].result_address("count")]
+    block.view(both[1].dtype)[:] = 7
+    for states in both:
+        states.keep_results(["count"])
+    assert_equal(*both)
+    assert (both[1].read()["count"] == 7).all()
+
+
+def test_slots_share_the_memory_of_the_whole():
+    device = HostDevice()
+    pair = HostStates(SPECS, "float16", 3), DeviceStates(device, SPECS, "float16", 3)
+    for states in pair:
+        states.write(noise(batch=3))
+        states.slot(1).write(noise(seed=2))
+        states.slot(2).clear()
+        states.slot(0).move_rows("whole", 6, 0, 2)
+    assert_equal(*pair)
+    assert not pair[1].read()["whole"][2].any()
+    del states, pair
+    gc.collect()
+    assert not device.blocks  # all memory is freed
+
+
+@pytest.mark.parametrize("positions", [4, 20])
+@pytest.mark.parametrize("names", [None, ["one", "count"]])
+def test_a_slot_is_copied_with_the_rows_of_its_positions(positions, names):
+    """A state that is not a cache is copied whole, and so is a sliding window that is full."""
+    pair = HostStates(SPECS, "float16", 3), DeviceStates(HostDevice(), SPECS, "float16", 3)
+    for states in pair:
+        states.write(noise(batch=3))
+        states.copy_slot(2, 0, positions, names)
+    assert_equal(*pair)
+    expected, found = noise(batch=3), pair[0].read()
+    for name in names or SPECS:
+        rows = (slice(None),) * (name != "by_row") + (slice(positions),)
+        rows = () if name == "count" else rows
+        expected[name][0][rows] = expected[name][2][rows]
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+@pytest.mark.parametrize("positions", [0, 4, 20])
+def test_the_first_positions_of_a_state_are_read_and_written(both, positions):
+    for name in SPECS:
+        found = [states.read_first(name, positions) for states in both]
+        np.testing.assert_array_equal(*found)
+        for states in both:
+            states.clear()
+            states.write_first(name, found[0])
+        assert_equal(*both)
+        rows = (slice(None),) * (1 if name == "by_row" else 2) + (slice(positions),)
+        expected = np.zeros_like(noise()[name])
+        expected[() if name == "count" else rows] = noise()[name][() if name == "count" else rows]
+        np.testing.assert_array_equal(both[0].read()[name], expected)
+        for states in both:
+            states.write(noise())
+
+
+def test_the_first_slots_share_the_memory_of_the_whole():
+    for states in (HostStates(SPECS, "float32", 3), DeviceStates(HostDevice(), SPECS, "float32", 3)):
+        states.write(noise(batch=3))
+        part = states.first(2)
+        np.testing.assert_array_equal(part.read()["whole"], noise(batch=3)["whole"][:2])
+        part.clear()
+        assert not states.read()["whole"][:2].any() and states.read()["whole"][2].all()
+        assert {part.address(name) == states.address(name) for name in SPECS} == {True}
+
+
+def test_rows_of_another_bundle_are_refused(both):
+    rows = both[0].read_rows(2)
+    for changed in ({}, rows | {"whole": rows["whole"][:, :1]}, rows | {"whole": np.ones((1, 2, 10, 3))}):
+        for states in both:
+            with pytest.raises(UsageError, match="rows: cache"):
+                states.write_rows(changed)

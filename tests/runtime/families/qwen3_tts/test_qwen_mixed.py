@@ -1,0 +1,134 @@
+"""Texts of one `speak_all` with voices, languages, instructions and lengths of their own."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.runtime.speech_tasks import CACHE, qwen_engines, qwen_task
+
+from bundle.errors import UsageError
+from model.synthetic.checkpoint import write_checkpoint
+from runtime.families.qwen3_tts.builder import Voice
+from runtime.families.qwen3_tts.prompt import PromptEmbedder, Reference
+from runtime.families.qwen3_tts.task import QwenTextToSpeech
+from runtime.families.qwen3_tts.voices import model_digest, voice_content
+from runtime.text_to_speech import Speech, SpeechOptions
+
+TEXTS = ["Hello there.", "Wie geht es dir?", "Yes.", "How are you? " * 8]
+CUSTOM: list[SpeechOptions] = [
+    {"voice": "ryan", "language": "english", "instruct": "Calm."},
+    {"voice": "vivian", "language": "auto", "max_frames": 3, "seed": 1},
+    {"language": "chinese", "sampling": {"temperature": 0}},
+    {"voice": "dylan", "language": "beijing_dialect", "chunk_frames": 1, "verbatim": True},
+]
+
+
+@pytest.fixture(scope="module")
+def custom(tmp_path_factory) -> QwenTextToSpeech:
+    """A model with preset speakers that follows instructions."""
+    folder = tmp_path_factory.mktemp("custom") / "model"
+    write_checkpoint(folder, "tiny-custom-voice", key="qwen3_tts")
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(content | {"tts_model_size": "1b7"}))
+    return qwen_task(qwen_engines(folder), max_batch=3)
+
+
+@pytest.fixture(scope="module")
+def base() -> QwenTextToSpeech:
+    return qwen_task(qwen_engines(), max_batch=3)
+
+
+@pytest.fixture(scope="module")
+def cloned(base, tmp_path_factory) -> list[SpeechOptions]:
+    """Options with voices that are a vector only, and that continue a recording."""
+    constants, rng = base._constants, np.random.default_rng(0)
+    folder, vector = tmp_path_factory.mktemp("voices"), rng.standard_normal(base._constants.dim, np.float32)
+    codes = rng.integers(0, 16, (6, constants.n_codebooks))
+    for name, reference in (("vector", None), ("recording", Reference(np.array([5, 6]), codes))):
+        content = voice_content(Voice(vector, reference), model_digest(base.bundle))
+        (folder / f"{name}.safetensors").write_bytes(content)
+    vector_only, recording = (str(folder / f"{name}.safetensors") for name in ("vector", "recording"))
+    return [
+        {"voice": vector_only, "language": "en"},
+        {"voice": recording, "language": "german", "seed": 3},
+        {"voice": recording, "max_frames": 2},
+        {"voice": vector_only, "language": "auto", "pause": 0.0},
+    ]
+
+
+def test_speech_of_each_text_is_that_of_the_text_alone(custom, base, cloned):
+    for task, each in ((custom, CUSTOM), (base, cloned)):
+        found: list[list[np.ndarray]] = [[] for _ in TEXTS]
+        common: SpeechOptions = {"max_frames": 5, "seed": 9}
+        for index, samples in task.speak_all(TEXTS, 3, each, **common):
+            found[index].append(samples)
+        for text, pieces, options in zip(TEXTS, found, each, strict=True):
+            alone = np.concatenate(list(task.speak(text, **{**common, **options})))
+            assert np.concatenate(pieces).shape == alone.shape and np.abs(alone).max() > 0.01
+            np.testing.assert_allclose(np.concatenate(pieces), alone, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("each", "says"),
+    [
+        ([{}], "speak_all: 2 texts, but options_of_each has 1"),
+        ([{}, {"speed": 2}], "text 1: options speed: expected a dict with some of voice, language"),
+        ([{}, "voice"], "text 1: options 'voice': expected a dict"),
+        ([{}, {"voice": "nobody"}], "text 1: voice nobody: unknown voice"),
+        ([{"language": "klingon"}, {}], "text 0: language 'klingon': this model does not speak it"),
+        ([{"instruct": 5}, {}], "text 0: instruct 5: expected a str"),
+    ],
+)
+def test_wrong_options_of_a_text_are_named(custom, each, says):
+    with pytest.raises(UsageError, match=says):
+        next(custom.speak_all(["Hi.", "Yes."], options_of_each=each))
+
+
+def parts(task: QwenTextToSpeech, text: str, **options) -> list[str]:
+    speech, found = Speech(task, text, **options), []
+    while request := speech.next_part():
+        found.append(request.text)
+    return found
+
+
+def test_parts_of_a_long_text_leave_room_for_the_instruction(custom):
+    instruct, text = "Speak in a calm and low voice.", "One, two, three, four, five, six, seven. " * 4
+    found = parts(custom, text, voice="ryan", language="en", instruct=instruct)
+    assert len(found) > len(parts(custom, text, voice="ryan", language="en"))
+    for part in found:
+        prompt = custom._builder.build(part, Voice("ryan"), "english", instruct)
+        rows = PromptEmbedder(custom.engine.stream(), custom._constants).rows(prompt)
+        assert len(rows.prefill) + custom.usual_frames(part) <= CACHE
+
+
+def test_an_instruction_that_fills_the_cache_is_named(custom):
+    with pytest.raises(UsageError, match=r"^instruct: its \d+ rows leave no room for a text"):
+        next(custom.speak("Hi.", instruct="calm and low " * 20))
+
+
+@pytest.mark.parametrize(
+    ("voice", "language", "says"),
+    [
+        ("ryan", "german", "drei Dollar"),
+        ("ryan", "de", "drei Dollar"),
+        ("ryan", "auto", "three dollars"),
+        ("ono_anna", "english", "three dollars"),
+    ],
+)
+def test_amounts_are_read_in_the_language_of_the_text_or_the_voice(custom, voice, language, says):
+    (part,) = parts(custom, "It costs $3 now.", voice=voice, language=language)
+    assert says in part
+
+
+def test_a_language_by_command(custom, monkeypatch, tmp_path: Path, capsys):
+    from voxport.__main__ import main as voxport
+
+    monkeypatch.setattr("runtime.opening.open_task", lambda *_: custom)
+    say = ["say", "Hi.", "--bundle", "none", "--max-frames", "2", "-o", str(tmp_path / "a.wav"), "--language"]
+    for name in ("auto", "english", "beijing_dialect", "zh", "zh-CN"):
+        assert voxport([*say, name]) == 0
+    capsys.readouterr()
+    assert voxport([*say, "klingon"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--language 'klingon': this model does not speak it; it has auto, beijing_dialect, chinese" in line

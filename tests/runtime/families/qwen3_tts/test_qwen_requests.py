@@ -1,0 +1,204 @@
+"""Requests of traces and of voices that a Qwen3-TTS model does not take: one line that names the field."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from support.export.faulty_engines import Engines
+from support.runtime.speech_tasks import qwen_engines, qwen_task
+
+from bundle.errors import UsageError
+from model.synthetic.checkpoint import embedded_default
+from runtime.families.qwen3_tts.recording import warn_of_misfit
+from runtime.families.qwen3_tts.task import QwenTextToSpeech
+from runtime.families.qwen3_tts.trace import TRACE
+from voxport.__main__ import main as voxport
+
+RATE = 24_000
+SOUND = (0.3 * np.sin(np.arange(int(3.2 * RATE)) / 20)).astype(np.float32)
+PCM = (SOUND * 32767).astype(np.int64)
+SAMPLING = {
+    "temperature": 0.9,
+    "top_k": 5,
+    "top_p": 1.0,
+    "repetition_penalty": 1.05,
+    "sub_temperature": 0.9,
+    "sub_top_k": 5,
+    "sub_top_p": 1.0,
+}
+REQUEST = {"mode": "x_vector", "text": "Hi.", "max_new_tokens": 4}
+ICL = REQUEST | {"mode": "icl", "ref_text": "How are you?"}
+DRAWN = REQUEST | {"sampling": SAMPLING}
+
+
+@pytest.fixture(scope="module")
+def engines() -> Engines:
+    return qwen_engines()
+
+
+@pytest.fixture(scope="module")
+def task(engines) -> QwenTextToSpeech:
+    return qwen_task(engines)
+
+
+def traced(
+    task: QwenTextToSpeech, request, kind: str = "base", **arrays: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The trace of a request, an object or the text of one."""
+    text = request if isinstance(request, str) else json.dumps(request)
+    constants = task._constants.model_copy(update={"kind": kind})
+    files = [embedded_default("qwen3_tts") / name for name in ("vocab.json", "merges.txt")]
+    return TRACE.run(task.engine, constants, {"request": np.array(text), **arrays}, False, files)
+
+
+def noise(task: QwenTextToSpeech, first: int, others: int) -> dict[str, np.ndarray]:
+    """Noise of so many codes 0 and of so many frames; no frame ends."""
+    constants = task._constants
+    found = np.zeros((first, constants.vocab_size), np.float32)
+    found[:, constants.codec_eos_token_id] = -1e9
+    shape = (others, constants.n_codebooks - 1, constants.other_codes)
+    return {"noise_c0": found, "noise_cp": np.zeros(shape, np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        ("{", "request: not JSON"),
+        ("[" * 100_000, "request: not JSON"),
+        ("[]", "request: "),
+        ({}, "request: mode: Field required"),
+        (REQUEST | {"mode": "sing"}, "request: mode: .*'x_vector', 'icl', 'speaker' or 'design'"),
+        (REQUEST | {"voice": "anna"}, "request: voice: Extra inputs"),
+        (REQUEST | {"text": 5}, "request: text: "),
+        (REQUEST | {"text": ""}, "text: it is empty"),
+        (REQUEST | {"text": "\nHi."}, "text: it begins with a line break"),
+        (REQUEST | {"layout": "wide"}, "request: layout: .*'streaming' or 'non_streaming'"),
+        (REQUEST | {"max_new_tokens": 0}, "request: max_new_tokens: .*greater than or equal to 1"),
+        (REQUEST | {"sampling": {"temperature": 1}}, "request: sampling.top_k: Field required"),
+        (REQUEST | {"sampling": SAMPLING | {"top_p": 2}}, "top_p 2.0: should be less than or equal to 1"),
+        (
+            REQUEST | {"sampling": SAMPLING | {"sub_temperature": -1}},
+            "sub_temperature -1.0: should be",
+        ),
+        (REQUEST | {"mode": "speaker"}, "mode speaker needs a model of kind custom_voice, this is base"),
+        (REQUEST | {"mode": "design"}, "mode design needs a model of kind voice_design, this is base"),
+        (REQUEST | {"mode": "icl"}, "request: mode icl needs ref_text, the transcript of the recording"),
+        (REQUEST | {"ref_text": "How?"}, "request: ref_text is for mode icl only"),
+        (ICL | {"ref_text": ""}, "ref_text: it is empty"),
+        (ICL | {"ref_text": "\nHow?"}, "ref_text: it begins with a line break"),
+        (ICL | {"ref_text": "?!"}, r"ref_text: '\?!' has no word"),
+        (REQUEST | {"instruct": "Calm."}, "instruct: a Base model"),
+        (REQUEST | {"language": "klingon"}, "language 'klingon': this model does not speak it"),
+    ],
+)
+def test_a_wrong_request_of_a_trace_is_named(task, request_, says):
+    with pytest.raises(UsageError, match=says) as caught:
+        traced(task, request_, ref_pcm=PCM)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("request_", [REQUEST, ICL])
+def test_a_clone_needs_a_recording(task, request_):
+    with pytest.raises(UsageError, match=f"request: mode {request_['mode']} needs the array ref_pcm"):
+        traced(task, request_)
+
+
+def test_a_recording_that_is_too_short_is_named(task):
+    with pytest.raises(UsageError, match="recording: 100 samples, expected at least 1280"):
+        traced(task, REQUEST, ref_pcm=PCM[:100])
+
+
+def test_a_speaker_is_one_of_the_model(task):
+    with pytest.raises(UsageError, match="speaker 'nobody': unknown, this model has none"):
+        traced(task, REQUEST | {"mode": "speaker", "speaker": "nobody"}, "custom_voice")
+    with pytest.raises(UsageError, match="voice: this model speaks with none; name one of them"):
+        traced(task, REQUEST | {"mode": "speaker"}, "custom_voice")
+
+
+@pytest.mark.parametrize("name", ["noise_c0", "noise_cp"])
+def test_sampling_needs_both_arrays_of_noise(task, name):
+    arrays = noise(task, 3, 3)
+    del arrays[name]
+    with pytest.raises(UsageError, match=f"request: sampling needs the array {name}"):
+        traced(task, DRAWN, ref_pcm=PCM, **arrays)
+
+
+@pytest.mark.parametrize(
+    ("first", "others", "says"), [(2, 3, "noise_c0: 2 rows, frame 2"), (3, 1, "noise_cp: 1 rows, frame 1")]
+)
+def test_noise_that_is_too_short_is_named(task, first, others, says):
+    with pytest.raises(UsageError, match=f"{says} needs another one"):
+        traced(task, DRAWN, ref_pcm=PCM, **noise(task, first, others))
+
+
+def test_noise_of_the_frames_is_enough(task):
+    assert len(traced(task, DRAWN, ref_pcm=PCM, **noise(task, 3, 3))["codes"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("frames", "warns"), [(10, True), (29, True), (31, False), (90, False), (269, False), (271, True)]
+)
+def test_a_transcript_that_is_far_from_the_recording_is_a_warning(caplog, frames, warns):
+    warn_of_misfit("x" * 100, frames, 90)
+    assert bool(caplog.records) is warns
+    if warns:
+        seconds = f"usually take 7.2 s, the recording has {frames * 0.08:.1f} s"
+        assert f"transcript: its 100 characters {seconds}" in caplog.text
+
+
+def test_line_breaks_at_the_beginning_of_a_text_are_left_out_and_named(task, caplog, tmp_path):
+    """The model would read them as part of its template."""
+    soundfile.write(tmp_path / "ref.wav", SOUND, RATE)
+    (tmp_path / "anna.safetensors").write_bytes(task.make_voice(tmp_path / "ref.wav"))
+    caplog.set_level("INFO")
+    options = {"voice": str(tmp_path / "anna.safetensors"), "max_frames": 2}
+    for verbatim in (False, True):
+        expected = np.concatenate(list(task.speak("Hi.", verbatim=verbatim, **options)))
+        assert "line breaks" not in caplog.text
+        found = np.concatenate(list(task.speak("\n\r\nHi.", verbatim=verbatim, **options)))
+        np.testing.assert_array_equal(found, expected)
+        assert caplog.text.count("text: the line breaks at its beginning are not spoken") == 1
+        caplog.clear()
+
+
+@pytest.fixture
+def add(task, monkeypatch, tmp_path, capsys):
+    """Makes a voice of a recording by command. Returns exit code and lines of stderr."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr("runtime.opening.open_task", lambda *_: task)
+    soundfile.write(tmp_path / "ref.wav", SOUND, RATE)
+
+    def run(*arguments: str) -> tuple[int, list[str]]:
+        code = voxport(["voice", "add", "anna", str(tmp_path / "ref.wav"), *arguments, "--bundle", "none"])
+        return code, capsys.readouterr().err.splitlines()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("transcript", "says"),
+    [
+        ("", "--transcript: it is empty; give at least one word"),
+        (" \n ", "--transcript: it is empty; give at least one word"),
+        ("...", "--transcript: '...' has no word; give the words of the recording"),
+        ("Hi\0", "--transcript has a NUL character at index 2"),
+        ("a" * 500_001, "--transcript: 500001 characters, expected at most 500000"),
+    ],
+)
+def test_a_transcript_without_words_is_one_line(add, tmp_path, transcript, says):
+    code, lines = add("--transcript", transcript)
+    errors = [line for line in lines if "error" in line]
+    assert code == 2 and len(errors) == 1 and re.search(f"error: {re.escape(says)}", errors[0])
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("transcript", ["Hi.", "How are you? " * 20])
+def test_a_voice_with_such_a_transcript_is_made_with_a_warning(add, tmp_path: Path, transcript):
+    """3.2 s of sound, 40 frames: far longer than one word, far shorter than sixty."""
+    code, lines = add("--transcript", transcript)
+    assert code == 0 and list(tmp_path.rglob("anna.safetensors"))
+    assert sum("it must hold every word of the recording" in line for line in lines) == 1
+    assert add("--transcript", "How are you today, my friend?")[1] == []

@@ -1,0 +1,54 @@
+"""A Core ML bundle of `--split six`: its packages, and speech from them.
+
+The model has no encoders and the cache few rows, because the conversion of encoders takes a minute.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.export.brief import brief_verification
+
+from bundle.manifest import Bundle
+from export.__main__ import main as export
+from model.__main__ import main as model
+from runtime.engines.base import EngineOptions
+from runtime.opening import open_task
+from runtime.text_to_speech import TextToSpeech
+
+PACKAGES = (
+    "CodeDecoder",
+    "CodeEmbedder",
+    "MultiCodeDecoder",
+    "MultiCodeEmbedder",
+    "SpeechDecoder",
+    "TextProjector",
+)
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory) -> Path:
+    """Verified, with the recipe of the signature command."""
+    folder = tmp_path_factory.mktemp("six")
+    kind = ["--family", "qwen3-tts", "--variant", "custom-voice", "--size", "tiny"]
+    assert model(["synth", str(folder / "checkpoint"), *kind]) == 0
+    arguments = ["--checkpoint", str(folder / "checkpoint"), "--target", "coreml", "--quant", "w8"]
+    layout = ["--split", "six", "--cache-length", "64"]
+    with brief_verification():
+        assert export([*arguments, *layout, "--out", str(folder / "bundle")]) == 0
+    return folder / "bundle"
+
+
+def test_the_bundle_has_six_packages_and_was_verified(bundle):
+    assert sorted(path.stem for path in bundle.glob("*.mlpackage")) == sorted(PACKAGES)
+    assert Bundle(bundle).is_verified
+
+
+def test_streamed_speech_is_that_in_one_piece(bundle):
+    speech = open_task(TextToSpeech, bundle, EngineOptions(compute_precision="float32"))
+    options = {"voice": "ryan", "seed": 4, "max_frames": 4}
+    pieces = [list(speech.speak("Hi.", chunk_frames=size, **options)) for size in (1, 4)]
+    streamed, whole = map(np.concatenate, pieces)
+    assert len(pieces[0]) == 4 and len(whole) == 4 * speech.samples_per_frame
+    np.testing.assert_array_equal(streamed, whole)  # a call of the decoder always has 125 frames

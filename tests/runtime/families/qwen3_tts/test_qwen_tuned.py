@@ -1,0 +1,93 @@
+"""A tuned checkpoint speaks with its speakers, however their names are written."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.export.faulty_engines import Engines
+from support.runtime.speech_tasks import qwen_engines, qwen_task
+
+from bundle.errors import ConfigError
+from export.resolve import Source
+from model.synthetic.checkpoint import write_checkpoint
+from runtime.families.qwen3_tts.prompt import PromptEmbedder, PromptRows
+from runtime.families.qwen3_tts.task import QwenTextToSpeech
+from runtime.text_to_speech import SpeechRequest
+
+SPEAKERS = {"Anna": [40], "zoe": 41}
+NAMES = {
+    "spk_id": SPEAKERS,
+    "spk_is_dialect": {"ANNA": "Beijing_Dialect", "zoe": False},
+    "codec_language_id": {"English": 20, "Chinese": 21, "beijing_Dialect": 22},
+}
+
+
+def rename(folder: Path, **sections: dict[str, object]) -> None:
+    """Changes sections of the talker's configuration."""
+    content = json.loads((folder / "config.json").read_text())
+    content["talker_config"] |= sections
+    (folder / "config.json").write_text(json.dumps(content))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("tuned") / "model"
+    write_checkpoint(folder, "tiny-custom-voice", key="qwen3_tts")
+    rename(folder, **NAMES)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def engines(folder) -> Engines:
+    return qwen_engines(folder)
+
+
+@pytest.fixture(scope="module")
+def task(engines) -> QwenTextToSpeech:
+    return qwen_task(engines)
+
+
+def rows(task: QwenTextToSpeech, **options) -> PromptRows:
+    prompt = task._prompt(SpeechRequest("Hi.", **options))
+    return PromptEmbedder(task.engine.stream(), task._constants).rows(prompt)
+
+
+def code_row(task: QwenTextToSpeech, code: int) -> np.ndarray:
+    return PromptEmbedder(task.engine.stream(), task._constants).control(code)[0]
+
+
+@pytest.mark.parametrize(
+    ("voice", "code"), [(None, 40), ("anna", 40), ("Anna", 40), ("ANNA", 40), ("zoe", 41), ("Zoe", 41)]
+)
+def test_the_row_of_a_speaker_is_in_the_prompt(task, voice, code):
+    """Row 7 behind the three of the role and the four of the language: the speaker and padding of text."""
+    found = rows(task, voice=voice, language="en")
+    np.testing.assert_allclose(found.prefill[7] - found.padding, code_row(task, code), atol=1e-5)
+
+
+@pytest.mark.parametrize(("language", "code"), [("en", 20), ("zh", 22), (None, 22)])
+def test_the_row_of_a_language_is_in_the_prompt(task, language, code):
+    """Anna speaks a dialect, which replaces Chinese and no language."""
+    found = rows(task, voice="Anna", language=language)
+    np.testing.assert_allclose(found.prefill[5] - found.padding, code_row(task, code), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("section", "names"),
+    [
+        ("spk_id", {"Anna": 40, "anna": 41}),
+        ("codec_language_id", NAMES["codec_language_id"] | {"english": 23}),
+        ("spk_is_dialect", {"Anna": False, "ANNA": "chinese"}),
+    ],
+)
+def test_names_that_differ_only_by_case_are_refused(tmp_path, section, names):
+    folder = tmp_path / "model"
+    write_checkpoint(folder, "tiny-custom-voice", key="qwen3_tts")
+    rename(folder, **NAMES | {section: names})
+    with pytest.raises(ConfigError, match=f"{section}: .* differ only by case; rename one of them"):
+        Source(folder)
+
+
+def test_the_voices_are_listed_by_the_names_that_are_looked_up(task):
+    assert task.voices() == {"anna": 1, "zoe": 1}

@@ -1,0 +1,264 @@
+"""Voices of other programs and blends of voices; recordings that no voice can be made from."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from safetensors import safe_open
+from safetensors.numpy import save_file
+from support.runtime.speech_tasks import ToyVoxtral, qwen_engines, qwen_task
+
+from bundle.errors import UsageError
+from runtime.families.qwen3_tts.foreign_voices import read_foreign_voice
+from runtime.families.qwen3_tts.recording import read_recording
+from runtime.families.qwen3_tts.task import QwenTextToSpeech
+from runtime.families.qwen3_tts.voices import choose_voice
+from voxport.__main__ import main as voxport
+
+RATE = 24_000
+
+
+@pytest.fixture(scope="module")
+def task() -> QwenTextToSpeech:
+    return qwen_task(qwen_engines())
+
+
+def dim(task: QwenTextToSpeech) -> int:
+    return task._constants.dim
+
+
+def item(task: QwenTextToSpeech, **changes) -> dict:
+    """A voice as the official demo writes it."""
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "ref_code": torch.randint(0, 16, (5, task._constants.n_codebooks), generator=generator),
+        "ref_spk_embedding": torch.randn(dim(task), generator=generator),
+        "x_vector_only_mode": False,
+        "icl_mode": True,
+        "ref_text": "How are you?",
+    } | changes
+
+
+def saved(content, path: Path) -> Path:
+    torch.save(content, path)
+    return path
+
+
+def opened(task: QwenTextToSpeech, content: bytes, path: Path):
+    path.write_bytes(content)
+    return choose_voice(task.bundle, task._constants, str(path))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_a_voice_of_the_official_demo(task, tmp_path, dtype):
+    asked = item(task)
+    asked["ref_spk_embedding"] = asked["ref_spk_embedding"].to(dtype)
+    path = saved({"items": [asked]}, tmp_path / "anna.pt")
+    voice = opened(task, task.import_voice(path), tmp_path / "anna.safetensors")
+    np.testing.assert_array_equal(voice.speaker, asked["ref_spk_embedding"].float().numpy())
+    np.testing.assert_array_equal(voice.reference.codes, asked["ref_code"].numpy())
+    assert voice.reference.text.tolist() == task._builder.ids("How are you?")
+
+
+def test_a_vector_alone(task, tmp_path):
+    vector = np.linspace(-1, 1, dim(task), dtype=np.float32)
+    only = item(task, ref_spk_embedding=torch.from_numpy(vector), x_vector_only_mode=True, ref_code=None)
+    bare = {"ref_spk_embedding": torch.from_numpy(vector)}
+    paths = [saved({"items": [only]}, tmp_path / "a.pt"), tmp_path / "b.npy", tmp_path / "c.safetensors"]
+    paths.append(saved({"items": [bare]}, tmp_path / "d.pt"))
+    np.save(paths[1], vector.astype(np.float64))
+    save_file({"vector": vector[None]}, paths[2])
+    for path in paths:
+        voice = opened(task, task.import_voice(path), tmp_path / f"{path.stem}-voice.safetensors")
+        np.testing.assert_array_equal(voice.speaker, vector)
+        assert voice.reference is None
+
+
+class Harmful:
+    def __reduce__(self):
+        return print, ("this ran",)
+
+
+def test_no_code_of_a_file_runs(task, tmp_path, capsys):
+    for content in (Harmful(), {"items": [{"ref_spk_embedding": Harmful()}]}, {"items": [Harmful()]}):
+        with pytest.raises(UsageError, match=r"a\.pt: names \w+\.print, which is no part of a voice"):
+            task.import_voice(saved(content, tmp_path / "a.pt"))
+    np.save(tmp_path / "a.npy", np.array([Harmful()]), allow_pickle=True)
+    with pytest.raises(UsageError, match="not a readable"):
+        task.import_voice(tmp_path / "a.npy")
+    assert "this ran" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"ref_spk_embedding": torch.zeros(3)}, "a vector of 3 values, the model has"),
+        ({"ref_spk_embedding": torch.full((96,), torch.nan)}, "finite vector"),
+        ({"ref_spk_embedding": None}, "not an array of floats"),
+        ({"ref_spk_embedding": torch.zeros(4, 4).T[:2]}, "not contiguous"),
+        ({"ref_code": torch.zeros(5, 3, dtype=torch.long)}, r"codes of shape \[5, 3\]"),
+        ({"ref_code": torch.full((5, 6), -1)}, "codes.*does not have"),
+        ({"ref_code": torch.zeros(0, 6, dtype=torch.long)}, "ref_code: expected integers"),
+        ({"ref_code": "codes"}, "ref_code: expected integers"),
+        ({"ref_text": 5}, "ref_text: expected a text"),
+        ({"ref_text": "\nA line break"}, r"anna\.pt: ref_text: it begins with a line break"),
+        ({"ref_text": "..."}, r"anna\.pt: ref_text: '\.\.\.' has no word"),
+        ({"ref_text": None}, r"anna\.pt: no ref_text; expected codes of a recording and its transcript"),
+        ({"ref_text": " "}, r"anna\.pt: no ref_text; expected"),
+        ({"ref_code": None}, r"anna\.pt: no ref_code; expected"),
+        ({"ref_code": None, "ref_text": ""}, r"anna\.pt: no ref_code and no ref_text; expected"),
+    ],
+)
+def test_a_wrong_item_is_named(task, tmp_path, changes, says):
+    path = saved({"items": [item(task, **changes)]}, tmp_path / "anna.pt")
+    with pytest.raises(UsageError, match=says):
+        task.import_voice(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [({"items": []}, "expected a voice of the official demo"), ([1], "official demo"), ("text", "official")],
+)
+def test_another_file_of_torch_is_named(task, tmp_path, content, says):
+    with pytest.raises(UsageError, match=says):
+        task.import_voice(saved(content, tmp_path / "anna.pt"))
+
+
+def test_two_voices_in_a_file_are_refused(task, tmp_path):
+    with pytest.raises(UsageError, match="2 voices, expected one"):
+        read_foreign_voice(saved({"items": [item(task)] * 2}, tmp_path / "anna.pt"))
+
+
+@pytest.mark.parametrize(("name", "says"), [("a.txt", "expected a voice in one of"), ("a.pt", "is missing")])
+def test_a_missing_or_unknown_file_is_refused(tmp_path, name, says):
+    with pytest.raises(UsageError, match=says):
+        read_foreign_voice(tmp_path / name)
+
+
+def test_a_cut_file_is_refused(task, tmp_path):
+    path = saved({"items": [item(task)]}, tmp_path / "anna.pt")
+    for size in (0, 10, path.stat().st_size // 2, path.stat().st_size - 30):
+        (tmp_path / "cut.pt").write_bytes(path.read_bytes()[:size])
+        with pytest.raises(UsageError, match=r"cut\.pt: not a readable"):
+            read_foreign_voice(tmp_path / "cut.pt")
+
+
+def voice_files(task: QwenTextToSpeech, folder: Path, **vectors: np.ndarray) -> list[str]:
+    for name, vector in vectors.items():
+        np.save(folder / f"{name}.npy", vector)
+        (folder / f"{name}.safetensors").write_bytes(task.import_voice(folder / f"{name}.npy"))
+    return [str(folder / f"{name}.safetensors") for name in vectors]
+
+
+def test_a_blend_is_the_weighted_mean(task, tmp_path):
+    low, high = np.zeros(dim(task), np.float32), np.full(dim(task), 4, np.float32)
+    first, second = voice_files(task, tmp_path, low=low, high=high)
+    voice = opened(task, task.blend_voices({first: 3, second: 1}), tmp_path / "blend.safetensors")
+    np.testing.assert_allclose(voice.speaker, 1)  # the weights are divided by their sum
+    assert voice.reference is None
+
+
+def test_a_voice_file_has_hashes_of_what_it_was_made_from(task, tmp_path):
+    first = saved({"items": [item(task)]}, tmp_path / "a.pt")
+    other = saved({"items": [item(task, ref_text="I am well.")]}, tmp_path / "b.pt")
+    found = []
+    for path in (first, first, other):
+        (tmp_path / "voice.safetensors").write_bytes(task.import_voice(path))
+        with safe_open(tmp_path / "voice.safetensors", framework="numpy") as file:
+            found.append(file.metadata())
+    assert found[0] == found[1] and found[0].keys() == {"model", "source_sha256", "transcript_sha256"}
+    assert all(found[0][name] != found[2][name] for name in ("source_sha256", "transcript_sha256"))
+
+
+@pytest.fixture
+def voice(monkeypatch, tmp_path, capsys, task):
+    """Runs the command on the task in place of a bundle. Returns exit code and error line."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr("runtime.opening.open_task", lambda *_: task)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        code = voxport(["voice", *arguments, "--bundle", "none"])
+        lines = capsys.readouterr().err.splitlines()
+        return code, "".join(line for line in lines if line.startswith("voxport: error"))
+
+    return run
+
+
+def test_the_commands(voice, task, tmp_path):
+    np.save("anna.npy", np.zeros(dim(task)))
+    np.save("ben.npy", np.ones(dim(task)))
+    for name in ("anna", "ben"):
+        assert voice("import", name, f"{name}.npy") == (0, "")
+    assert voice("blend", "both", "anna=0.5", "ben=1.5") == (0, "")
+    found = choose_voice(task.bundle, task._constants, "both")
+    np.testing.assert_allclose(found.speaker, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("blend", "x", "anna"), "anna: expected VOICE=WEIGHT"),
+        (("blend", "x", "anna=much", "ben=1"), "anna=much: expected VOICE=WEIGHT"),
+        (("blend", "x", "anna=1"), "at least two voices"),
+        (("blend", "x", "anna=1", "ben=0"), "a weight above 0"),
+        (("blend", "x", "anna=1", "ben=inf"), "a weight above 0"),
+        (("blend", "x", "anna=1", "anna=2"), "anna comes twice"),
+        (("blend", "x", "anna=1", "ben=1"), "voice anna: unknown voice"),
+        (("import", "x", "a.npy", "b.npy"), "expected one file, got 2"),
+        (("import", "x", "a.npy", "--transcript", "Hi."), "--transcript is for voice add"),
+        (("import", "x", "a.npy", "-o", "x.npy"), "ends in .safetensors"),
+        (("import", "x", "a.npy"), "a.npy: is missing"),
+    ],
+)
+def test_wrong_use_is_one_line_and_writes_nothing(voice, tmp_path, arguments, says):
+    code, line = voice(*arguments)
+    assert code == 2 and says in line
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_a_model_without_clones_says_so(tmp_path):
+    for call in (ToyVoxtral().import_voice, ToyVoxtral().blend_voices):
+        with pytest.raises(UsageError, match="makes no voices"):
+            call(tmp_path)
+
+
+def written(path: Path, seconds: float, rate: int = RATE, channels: int = 1, scale: float = 0.3) -> Path:
+    time = np.arange(int(seconds * rate)) / rate
+    wave = np.clip(scale * np.sin(2 * np.pi * 200 * time), -1, 1)
+    soundfile.write(path, np.repeat(wave[:, None], channels, 1), rate, "FLOAT")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"seconds": 0.9}, r"0\.90 s, expected at least 1 s"),
+        ({"seconds": 31}, "longer than 30 s"),
+        ({"seconds": 4, "scale": 1e-3}, "silent"),
+    ],
+)
+def test_recordings_that_are_refused(tmp_path, changes, says):
+    with pytest.raises(UsageError, match=says):
+        read_recording(written(tmp_path / "a.wav", **changes), RATE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "warns"),
+    [
+        ({"seconds": 2}, "better from 3 s"),
+        ({"seconds": 4, "scale": 2}, "clipped"),
+        ({"seconds": 4, "rate": 8000}, "8000 samples per second"),
+        ({"seconds": 4, "channels": 2}, ""),
+        ({"seconds": 4, "rate": 48_000}, ""),
+    ],
+)
+def test_recordings_that_are_read(tmp_path, caplog, changes, warns):
+    caplog.set_level(logging.WARNING)
+    samples = read_recording(written(tmp_path / "a.wav", **changes), RATE)
+    assert abs(len(samples) - changes["seconds"] * RATE) <= 1
+    assert np.abs(samples).max() == pytest.approx(min(changes.get("scale", 0.3), 1), rel=0.02)
+    assert warns in caplog.text and bool(warns) == bool(caplog.text)

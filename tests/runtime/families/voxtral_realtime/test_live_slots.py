@@ -1,0 +1,203 @@
+"""Live streams that begin, pause and end at any step: the tokens of each are those of it alone."""
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.runtime.toy_listen import CONSTANTS, DELAYS_MS, TOKEN, VOCAB, ToyEngine, ToyStream
+
+from bundle.errors import UsageError
+from runtime.families.voxtral_realtime import decoder as decoder_module
+from runtime.families.voxtral_realtime import live
+from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
+from runtime.families.voxtral_realtime.task import VoxtralSpeechToText
+
+
+class Sound(NamedTuple):
+    """Begins at step `start`; has audio in the steps that are no multiple of `pause`; may be dropped."""
+
+    seed: int
+    tokens: int
+    start: int = 0
+    pause: int = 99
+    delay: int = 0
+    dropped_at: int | None = None
+
+    @property
+    def samples(self) -> np.ndarray:
+        generator = np.random.default_rng(self.seed)
+        count = self.tokens * TOKEN + 77 * self.seed
+        level = np.repeat(10 ** generator.uniform(-3, 0, self.tokens + 1), TOKEN)[:count]
+        return (0.3 * level * generator.standard_normal(count)).astype(np.float32)
+
+
+def new_task(engine: ToyEngine | None = None) -> VoxtralSpeechToText:
+    return VoxtralSpeechToText(engine or ToyEngine(), CONSTANTS, lambda token: b" a", True, max_live=8)
+
+
+@cache
+def alone(seed: int, tokens: int, delay: int) -> list[int]:
+    """Without a batch and without a stored silence."""
+    decoder = StreamingDecoder(ToyEngine().stream(), CONSTANTS, DecodeOptions(delay, 1))
+    samples = Sound(seed, tokens).samples
+    found = [
+        token
+        for block in np.split(samples, range(TOKEN, len(samples), TOKEN))
+        for token in decoder.feed(block)
+    ]
+    return [*found, *decoder.finish()]
+
+
+class Running:
+    def __init__(self, sound: Sound, stream):
+        self.sound, self.stream, self.tokens, self.fed, self.is_finished = sound, stream, [], 0, False
+
+    def feed(self, step: int) -> None:
+        """80 ms, or the end, unless the stream pauses or has a step to do."""
+        if self.stream.is_due or self.is_finished or step % self.sound.pause == self.sound.pause - 1:
+            return
+        samples = self.sound.samples[self.fed : self.fed + TOKEN]
+        self.fed += TOKEN
+        if len(samples):
+            self.stream.feed(samples)
+        else:
+            self.stream.finish()
+            self.is_finished = True
+
+
+def heard(task: VoxtralSpeechToText, sounds: list[Sound], slots: int) -> dict[int, list[int]]:
+    """Tokens by the number of a sound."""
+    batch, running, found = task.live_batch(slots), {}, {}
+    waiting, step = list(enumerate(sounds)), 0
+    with pytest.MonkeyPatch.context() as patch:
+        tokens = {}
+        take = live.SlotStream.take
+        patch.setattr(
+            live.SlotStream,
+            "take",
+            lambda self, token: tokens.setdefault(self, []).append(token) or take(self, token),
+        )
+        while waiting or running:
+            for number, sound in [each for each in waiting if each[1].start <= step]:
+                if batch.has_room:
+                    running[number] = Running(sound, batch.begin(DELAYS_MS[sound.delay]))
+                    waiting.remove((number, sound))
+            for each in running.values():
+                each.feed(step)
+            batch.step()
+            for number, each in list(running.items()):
+                is_dropped = each.sound.dropped_at == step
+                if is_dropped or (each.is_finished and not each.stream.is_due):
+                    batch.end(each.stream)
+                    found[number] = tokens.get(each.stream, [])
+                    del running[number]
+            step += 1
+    return found
+
+
+def differing(task: VoxtralSpeechToText, sounds: list[Sound], slots: int) -> list[Sound]:
+    """Sounds whose tokens are not those of the sound alone. A dropped one has the first of them."""
+    wrong = []
+    for number, tokens in heard(task, sounds, slots).items():
+        sound = sounds[number]
+        expected = alone(sound.seed, sound.tokens, sound.delay)
+        if tokens != (expected if sound.dropped_at is None else expected[: len(tokens)]):
+            wrong.append(sound)
+    return wrong
+
+
+SOUNDS = st.builds(
+    Sound,
+    seed=st.integers(0, 3),
+    tokens=st.integers(0, 24),
+    start=st.integers(0, 12),
+    pause=st.integers(2, 5),
+    delay=st.integers(0, 1),
+    dropped_at=st.none() | st.integers(0, 30),
+)
+MANY = [Sound(1, 20, 0, 3), Sound(2, 6, 1), Sound(3, 24, 2, 2, 1), Sound(1, 22, 5, 4), Sound(2, 24, 9, 3, 1)]
+
+
+@settings(max_examples=30)
+@given(sounds=st.lists(SOUNDS, min_size=1, max_size=6), slots=st.integers(1, 4))
+def test_streams_that_come_and_go_have_the_tokens_of_each_alone(sounds, slots):
+    assert differing(new_task(), sounds, slots) == []
+
+
+def test_the_toy_tells_sounds_delays_and_positions_apart():
+    tokens = [tuple(alone(seed, 20, delay)) for seed in (1, 2) for delay in (0, 1)]
+    assert len(set(tokens)) == 4 and len(set(tokens[0])) >= 5 and max(tokens[0]) < VOCAB
+
+
+def another_direction(stream, source, target, positions, component):
+    MOVE(stream, target, source, positions, component)
+
+
+def half_of_the_rows(stream, source, target, positions, component):
+    MOVE(stream, source, target, positions // 2, component)
+
+
+def all_slots(stream, component, inputs, active):
+    return stream.run(component, inputs)
+
+
+def swapped(stream, decoders):
+    tokens = STEP(stream, decoders)
+    return dict(zip(tokens, reversed(tokens.values()), strict=True))
+
+
+def stale_delay(task, delay):
+    return SILENCE(task, 0)
+
+
+MOVE, STEP, SILENCE = ToyStream.move, decoder_module.batched_step, VoxtralSpeechToText._silence
+FAULTS = [
+    (ToyStream, "move", another_direction),
+    (ToyStream, "move", half_of_the_rows),
+    (ToyStream, "move", lambda *arguments: None),
+    (ToyStream, "run_active", all_slots),
+    (live, "batched_step", swapped),
+    (VoxtralSpeechToText, "_silence", stale_delay),
+]
+
+
+@pytest.mark.parametrize("fault", [None, *FAULTS])
+def test_faults_in_moves_slots_and_starts_are_found(monkeypatch, fault):
+    if fault:
+        monkeypatch.setattr(*fault)
+    assert bool(differing(new_task(), MANY, 3)) == bool(fault)
+
+
+def test_streams_that_are_due_together_share_one_call():
+    engine = ToyEngine()
+    batch = new_task(engine).live_batch(4)
+    streams = [batch.begin(80) for _ in range(3)]
+    for _ in range(6):
+        for stream in streams:
+            stream.feed(np.zeros(TOKEN, np.float32))
+        batch.step()
+    engine.batches.clear()
+    for stream in streams:
+        stream.feed(np.zeros(TOKEN, np.float32))
+    batch.step()
+    calls = {component: size for component, size in engine.batches if component != "encode_chunk"}
+    assert calls == {"embed_tokens": 3, "decode_step": 3}
+
+
+def test_the_silence_in_front_is_computed_once_per_delay():
+    engine = ToyEngine()
+    task = new_task(engine)
+    for _ in range(3):
+        for delay in DELAYS_MS:
+            task.live_batch(2).begin(delay)
+            task.begin(delay, live=True)
+    calls = engine.batches
+    assert calls["audio_encoder", 1] == 2 and calls["prefill", 1] == 2 + 1  # one to open every graph
+
+
+def test_more_streams_than_the_engine_batches_are_refused():
+    with pytest.raises(UsageError, match="at most 8 streams, not 9"):
+        new_task().live_batch(9)

@@ -1,0 +1,200 @@
+"""Speech of bundles: seeds, chunks, several texts, threads, limits, and `say` in pieces."""
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import soundfile
+from support.paths import ROOT
+
+from bundle.errors import UsageError
+from runtime.batching import Status
+from runtime.engines.base import unique_caches
+from runtime.opening import open_bundle
+
+pytestmark = pytest.mark.slow
+TEXT = "Hello there, this is a sentence."
+
+
+def test_the_same_seed_gives_similar_speech_on_two_targets(bundles):
+    pieces = {
+        target: np.concatenate(list(open_bundle(bundles / target).speak(TEXT, seed=7)))
+        for target in ("onnx", "executorch")
+    }
+    again = np.concatenate(list(open_bundle(bundles / "onnx").speak(TEXT, seed=7)))
+    np.testing.assert_array_equal(pieces["onnx"], again)
+    other = np.concatenate(list(open_bundle(bundles / "onnx").speak(TEXT, seed=8)))
+    assert not np.array_equal(other[:1920], again[:1920])
+    # The two targets quantise activations differently, and their codes diverge with time. The first frame has
+    # no history yet.
+    first = [audio[:1920] for audio in pieces.values()]
+    assert np.corrcoef(*first)[0, 1] > 0.9
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5, 1000])
+def test_the_chunk_size_does_not_change_the_speech(bundles, chunk):
+    task = open_bundle(bundles / "executorch")
+    whole = np.concatenate(list(task.speak(TEXT, seed=3)))
+    pieces = list(task.speak(TEXT, seed=3, chunk_frames=chunk))
+    assert all(len(piece) == chunk * 1920 for piece in pieces[:-1])
+    np.testing.assert_array_equal(np.concatenate(pieces), whole)
+
+
+def test_interleaved_utterances_do_not_affect_each_other(bundles):
+    for target in ("onnx", "executorch"):
+        task = open_bundle(bundles / target)
+        separate = [list(task.speak(TEXT, seed=seed, chunk_frames=1, max_frames=6)) for seed in (1, 2)]
+        mixed = zip(
+            *(task.speak(TEXT, seed=seed, chunk_frames=1, max_frames=6) for seed in (1, 2)),
+            strict=False,
+        )
+        for pair, first, second in zip(mixed, *separate, strict=False):
+            np.testing.assert_array_equal(pair[0], first)
+            np.testing.assert_array_equal(pair[1], second)
+
+
+TEXTS = [
+    "Hello there.",
+    "Another one, and a longer one at that.",
+    "A third.",
+    "Four of them now.",
+    "And a fifth waits until one is done.",
+]
+
+
+def collected(pieces, count: int) -> list[np.ndarray]:
+    found: list[list[np.ndarray]] = [[] for _ in range(count)]
+    for index, samples in pieces:
+        found[index].append(samples)
+    return [np.concatenate(each) for each in found]
+
+
+def test_batched_texts_sound_like_each_text_spoken_separately(bundles):
+    task = open_bundle(bundles / "onnx")
+    separate = [np.concatenate(list(task.speak(text, seed=4, max_frames=3))) for text in TEXTS]
+    batched = collected(task.speak_all(TEXTS, seed=4, max_frames=3), len(TEXTS))
+    assert [len(samples) for samples in batched] == [len(samples) for samples in separate]
+    # Another order of sums may change a code. The first frame has no history yet and identifies its text.
+    correlation = np.corrcoef([samples[:1920] for samples in (*batched, *separate)])[
+        : len(TEXTS), len(TEXTS) :
+    ]
+    assert (correlation.argmax(axis=1) == range(len(TEXTS))).all() and (correlation.diagonal() > 0.9).all()
+
+
+@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
+def test_texts_in_one_slot_are_bit_identical_to_each_text_spoken_separately(bundles, target):
+    """Texts follow each other in one slot: with an engine of batch size 1, or with `slots=1`."""
+    task = open_bundle(bundles / target)
+    separate = [np.concatenate(list(task.speak(text, seed=4, max_frames=2))) for text in TEXTS[:3]]
+    found = collected(task.speak_all(TEXTS[:3], seed=4, max_frames=2, slots=1 if target == "onnx" else 4), 3)
+    for batched, expected in zip(found, separate, strict=True):
+        np.testing.assert_array_equal(batched, expected)
+
+
+def test_slots_of_a_batched_stream_have_separate_states(bundles):
+    stream = open_bundle(bundles / "onnx").engine.batched(3)
+    rows = {
+        name: np.full((1, *state.shape[1:2], 4, *state.shape[3:]), 2.0, np.float32)
+        for name, state in unique_caches(stream.signatures.values()).items()
+    }
+    for index in range(3):
+        stream.slot(index).load_rows(rows)
+    stream.slot(1).reset()
+    kept = [
+        max(float(array.max()) for array in stream.slot(index).save_rows(4).values()) for index in range(3)
+    ]
+    assert kept == [2.0, 0.0, 2.0]
+    dim = stream.signatures["prefill"].inputs[0].shape[-1]
+    inputs = {"embeddings": np.zeros((3, 2, dim), np.float32), "position": np.zeros(3, np.int64)}
+    with pytest.raises(UsageError, match="prefill: one call serves at most 1"):
+        stream.run("prefill", inputs)
+
+
+def test_invalid_texts_are_refused_before_the_first_samples(bundles):
+    task = open_bundle(bundles / "onnx")
+    wrong = (
+        ([], "no text; expected a list"),
+        ("One.", "one str; expected a list"),
+        (["Fine.", " "], "text 1: .*nothing to speak"),
+        (["Fine.", None], "text 1: .*expected a str"),
+    )
+    for texts, message in wrong:
+        with pytest.raises(UsageError, match=message):
+            next(iter(task.speak_all(texts)))
+    for name, value in (("slots", 0), ("max_frames", 0), ("chunk_frames", 0), ("seed", -1)):
+        with pytest.raises(UsageError, match=f"{name} {value}: expected (an int of )?at least"):
+            next(iter(task.speak_all(["Fine."], **{name: value})))
+
+
+@pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
+def test_threads_that_share_a_task_do_not_affect_each_other(bundles, target):
+    """The threads share one bundle and its weights, and speak at the same time."""
+    task = open_bundle(bundles / target)
+
+    def spoken(seed: int) -> np.ndarray:
+        return np.concatenate(list(task.speak(TEXT, seed=seed, chunk_frames=1, max_frames=4)))
+
+    separate = [spoken(seed) for seed in (1, 2, 3)]
+    with ThreadPoolExecutor(3) as pool:
+        for batched, expected in zip(pool.map(spoken, (1, 2, 3)), separate, strict=True):
+            np.testing.assert_array_equal(batched, expected)
+
+
+def test_speech_stops_at_the_frame_limit(bundles):
+    """One frame, because the rounding of random weights decides whether they end the speech at the next."""
+    pieces = open_bundle(bundles / "onnx").speak(TEXT, seed=3, max_frames=1)
+    samples, status = 0, None
+    while status is None:
+        try:
+            samples += len(next(pieces))
+        except StopIteration as end:
+            status = end.value
+    assert (samples, status) == (1920, Status.LIMIT)
+
+
+def test_say_writes_the_same_samples_to_a_file_and_to_stdout(bundles, tmp_path):
+    base = [
+        sys.executable,
+        "-m",
+        "runtime",
+        "say",
+        TEXT,
+        "--bundle",
+        str(bundles / "onnx"),
+        "--seed",
+        "7",
+        "--voice",
+        "fr_male",
+    ]
+    streamed = subprocess.run(
+        [*base, "--stream", "--chunk-frames", "2"], cwd=ROOT, check=True, capture_output=True
+    ).stdout
+    subprocess.run([*base, "-o", str(tmp_path / "a.wav")], cwd=ROOT, check=True, capture_output=True)
+    samples, rate = soundfile.read(tmp_path / "a.wav", dtype="int16")
+    assert rate == 24000
+    np.testing.assert_array_equal(np.frombuffer(streamed, "<i2"), samples)
+
+
+def test_say_speaks_a_sentence_while_the_next_one_arrives(bundles):
+    """Samples come before stdin is closed; all of them equal those of the whole text."""
+    text = (
+        "This sentence is long enough to be spoken before the next one is complete. And this is the next one."
+    )
+    base = [sys.executable, "-m", "runtime", "say", "--bundle", str(bundles / "onnx"), "--stream"]
+    process = subprocess.Popen([*base, "-"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin and process.stdout
+    timer = threading.Timer(240, process.kill)  # a command that waits for the end of stdin
+    timer.start()
+    process.stdin.write(text[:85].encode())
+    process.stdin.flush()
+    first = process.stdout.read(2 * 1920)
+    assert len(first) == 2 * 1920
+    process.stdin.write(text[85:].encode())
+    process.stdin.close()
+    streamed = first + process.stdout.read()
+    timer.cancel()
+    whole = subprocess.run([*base, text], cwd=ROOT, check=True, capture_output=True).stdout
+    assert process.wait() == 0 and streamed == whole

@@ -1,0 +1,105 @@
+"""Why speech ends, on planted logits: the model, the budget of its text, the cache, or a limit."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from support.runtime.toy_speech import CONSTANTS, DIM, FRAME, ToyEngine, ToyStream
+
+from bundle.errors import UsageError
+from bundle.manifest import MANIFEST
+from runtime.batching import BatchedDecoder, Status, Ticket
+from runtime.families.voxtral_tts.decoder import END_AUDIO, Prompt
+from runtime.families.voxtral_tts.prompt import FRAMES_PER_CHARACTER, usual_frames
+from runtime.families.voxtral_tts.task import SpeechSlots
+from runtime.prefix_cache import PrefixCache
+from runtime.text_to_speech import SPARE_FRAMES, SpeechRequest
+
+ROOM = 16  # the frame of the prompt of 9 rows, and 15 more in the toy cache of 24 rows
+
+
+class Prompts:
+    """Replaces the tokenizer: two voice rows and three ids, whatever the text is."""
+
+    def build(self, request: SpeechRequest) -> Prompt:
+        return Prompt(np.array([1, 25, 24, 24, 26]), np.zeros((2, DIM), np.float32), np.array([3, 4, 5]))
+
+
+@pytest.fixture
+def decoder(tmp_path, monkeypatch):
+    """Makes decoders whose model ends after the given number of frames, counted from a prompt."""
+    (tmp_path / MANIFEST).write_text("{}")
+    compute = ToyStream._prefill
+
+    def make(ends_after: int, slots: int = 1) -> BatchedDecoder[SpeechRequest]:
+        def planted(stream, slot, inputs):
+            outputs = compute(stream, slot, inputs)
+            frame = int(inputs["position"]) + len(inputs["embeddings"]) - 9
+            logits = outputs["semantic_logits"].copy()
+            logits[END_AUDIO] = 100 if frame >= ends_after else -100
+            return outputs | {"semantic_logits": logits}
+
+        monkeypatch.setattr(ToyStream, "_prefill", planted)
+        monkeypatch.setattr(ToyStream, "_decode_step", planted)
+        prefixes = PrefixCache(SimpleNamespace(folder=Path(tmp_path)), "toy")
+        return BatchedDecoder(SpeechSlots(ToyEngine().batched(slots), CONSTANTS, Prompts(), prefixes))
+
+    return make
+
+
+def frames(decoder: BatchedDecoder[SpeechRequest], *requests: SpeechRequest) -> list[tuple[int, Status]]:
+    tickets = [decoder.submit(request) for request in requests]
+    counts: dict[Ticket, int] = dict.fromkeys(tickets, 0)
+    for ticket, samples in decoder.run():
+        counts[ticket] += len(samples) // FRAME
+    return [(counts[ticket], ticket.status) for ticket in tickets]
+
+
+def test_the_model_cannot_end_the_speech_before_its_first_frame(decoder):
+    assert frames(decoder(0), SpeechRequest("abc")) == [(1, Status.END)]
+
+
+def test_with_an_option_it_can(decoder):
+    assert frames(decoder(0), SpeechRequest("abc", may_be_empty=True)) == [(0, Status.END)]
+
+
+def test_each_slot_counts_its_own_frames(decoder):
+    """The second request has its first frame while the first one may already end."""
+    request = SpeechRequest("abc")
+    assert frames(decoder(0, slots=2), request, request, request) == [(1, Status.END)] * 3
+
+
+def test_a_later_frame_may_end_it(decoder):
+    assert frames(decoder(4), SpeechRequest("abc")) == [(4, Status.END)]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, (ROOM, Status.CACHE)),  # the spare frames of the budget are more
+        ({"max_frames": 2}, (2, Status.LIMIT)),
+        ({"max_frames": ROOM}, (ROOM, Status.CACHE)),
+    ],
+)
+def test_speech_without_an_end_is_stopped(decoder, options, expected):
+    assert frames(decoder(1000), SpeechRequest("abc", **options)) == [expected]
+
+
+@pytest.mark.parametrize(("budget", "expected"), [(1.0, (4, Status.BUDGET)), (None, (ROOM, Status.CACHE))])
+def test_speech_much_longer_than_its_text_is_stopped(decoder, monkeypatch, budget, expected):
+    """Five characters take 3.4 frames."""
+    monkeypatch.setattr("runtime.text_to_speech.SPARE_FRAMES", 0)
+    assert frames(decoder(1000), SpeechRequest("abcde", budget=budget)) == [expected]
+
+
+def test_the_default_budget_is_three_times_the_usual_length_and_forty_frames():
+    """0.68 frames per character are published: 100 characters may take 204 + 40 frames, 19.5 s."""
+    assert SpeechRequest("a" * 100).budget_frames(usual_frames("a" * 100)) == 244
+    assert (FRAMES_PER_CHARACTER, SPARE_FRAMES) == (0.68, 40)
+
+
+@pytest.mark.parametrize("budget", [0, -1.0, float("nan"), float("inf")])
+def test_a_budget_that_is_no_positive_number_is_refused(budget):
+    with pytest.raises(UsageError, match="budget"):
+        SpeechRequest("abc", budget=budget)

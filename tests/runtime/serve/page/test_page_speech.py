@@ -1,0 +1,112 @@
+"""Speech of the page: heard while it is made, stopped, saved, replaced, and broken off."""
+
+import io
+import json
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from support.serve.browser import WATCH
+from support.serve.page import opened, speak, wait_for_text
+from support.serve.page_server import running_server
+from support.serve.speaking import FRAME, LEVEL, RATE
+
+pytestmark = pytest.mark.slow
+TEXT = "A tone of thirty-two characters."
+
+
+def spoken(url: str, text: str) -> np.ndarray:
+    """The answer of the API: int16 [n]."""
+    body = json.dumps({"model": "tone", "input": text, "voice": "anna", "response_format": "pcm"}).encode()
+    request = urllib.request.Request(f"{url}v1/audio/speech", body, {"content-type": "application/json"})
+    with urllib.request.urlopen(request) as response:
+        return np.frombuffer(response.read(), "<i2")
+
+
+def test_speech_is_heard_while_it_is_made(page, server):
+    assert page.locator("#voice option").all_inner_texts() == ["anna", "bob"]
+    speak(page, TEXT)
+    wait_for_text(page, "#speech-status", "Speaking")
+    assert page.is_enabled("#speech-stop") and page.is_disabled("#save")
+    wait_for_text(page, "#speech-status", r"First sound after 0\.\d+ s")
+    page.wait_for_timeout(400)
+    found = page.evaluate("watched")
+    assert found["pieces"][0]["at"] < found["responseEnd"] - 200
+    samples = np.concatenate([piece["samples"] for piece in found["pieces"]])
+    np.testing.assert_array_equal(samples, spoken(server.url, TEXT))
+    assert 2 * len(samples) == found["bytes"] == 2 * FRAME * len(TEXT)
+    starts = [piece["when"] for piece in found["pieces"]]
+    lengths = [len(piece["samples"]) / RATE for piece in found["pieces"]]
+    np.testing.assert_allclose(np.diff(starts), lengths[:-1], atol=1e-9)
+    first, end = starts[0], starts[-1] + lengths[-1]
+    window = 1024 / RATE + 0.03
+    before = [rms for at, rms in found["levels"] if at < first]
+    during = [rms for at, rms in found["levels"] if first + window < at < end - 0.03]
+    after = [rms for at, rms in found["levels"] if at > end + window]
+    assert before and after and max(before) == max(after) == 0
+    np.testing.assert_allclose(during, LEVEL / 2**0.5, rtol=0.02)
+
+
+def test_the_sound_waits_for_a_click(page):
+    assert page.evaluate("watched.levels.length") == 0
+
+
+def test_stop_ends_the_request_and_the_sound(page, server):
+    before = server.metric("cancelled_total", reason="client")
+    speak(page, "a" * 300)
+    wait_for_text(page, "#speech-status", "Speaking")
+    page.click("#speech-stop")
+    wait_for_text(page, "#speech-status", "Stopped")
+    stopped = time.monotonic()
+    while server.metric("cancelled_total", reason="client") == before:
+        assert time.monotonic() < stopped + 1
+        time.sleep(0.01)
+    assert server.models.speaking["tone"].is_idle
+    page.wait_for_timeout(300)
+    assert page.evaluate("watched.levels.at(-1)[1]") == 0
+    assert len(page.evaluate("watched.pieces")) < 150
+    assert page.evaluate("document.activeElement.id") == "speak"
+
+
+def test_speech_is_saved_as_wav(page, server):
+    speak(page, "Saved.")
+    with page.expect_download() as download:
+        page.click("#save")
+    assert download.value.suggested_filename == "speech.wav"
+    samples, rate = soundfile.read(io.BytesIO(Path(download.value.path()).read_bytes()), dtype="int16")
+    assert rate == RATE
+    np.testing.assert_array_equal(samples, spoken(server.url, "Saved."))
+
+
+def test_a_second_text_replaces_the_first(page, server):
+    speak(page, "b" * 300)
+    wait_for_text(page, "#speech-status", "Speaking")
+    speak(page, "Short text.")
+    wait_for_text(page, "#speech-status", "First sound")
+    assert wait_for_text(page, "#speech-time", "of 0.9 s")
+    assert server.models.speaking["tone"].is_idle
+
+
+def test_slow_speech_pauses_and_says_so(watched):
+    with running_server(pace_s=0.16) as slow:
+        speak(opened(watched.page, slow.url), "Twice too slow.")
+        wait_for_text(watched.page, "#speech-status", r"The sound paused [2-5] times")
+        pieces = watched.page.evaluate("watched.pieces")
+    starts, lengths = [[piece["when"], len(piece["samples"]) / RATE] for piece in pieces], 0.0
+    for start, length in starts:
+        assert start >= lengths - 1e-9  # nothing overlaps
+        lengths = start + length
+
+
+def test_speech_that_breaks_off_is_heard_and_reported(browser, server):
+    context = browser.new_context()
+    context.add_init_script(WATCH)
+    page = opened(context.new_page(), server.url)
+    speak(page, "Broken text.")
+    assert wait_for_text(page, "#speech-error", "early") == "The server ended the speech early."
+    assert len(page.evaluate("watched.pieces")) == 5 and page.is_enabled("#save")
+    assert page.inner_text("#speech-status") == "" and page.is_disabled("#speech-stop")
+    context.close()

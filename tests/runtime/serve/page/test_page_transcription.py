@@ -1,0 +1,79 @@
+"""Transcription of the page: files and the microphone."""
+
+import base64
+import re
+
+import numpy as np
+import pytest
+from support.serve.page import FOREIGN, SOUNDS, opened, speak, wait_for_text
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_recording_is_transcribed(page, recording):
+    page.set_input_files("#file", recording)
+    wait_for_text(page, "#transcription-status", "Transcribed")
+    assert page.inner_text("#transcript") == "one two three"
+    assert page.is_hidden("#words") and page.is_hidden("#transcription-error")
+
+
+def test_words_have_times(page, recording):
+    page.check("#word-times")
+    page.set_input_files("#file", recording)
+    wait_for_text(page, "#transcription-status", "Transcribed 4.0 s of audio")
+    times = [float(text.removesuffix(" s")) for text in page.locator("#words span").all_inner_texts()]
+    np.testing.assert_allclose(times, [start for start, _ in SOUNDS], atol=0.081)
+    assert re.findall("[a-z]{3,}", page.inner_text("#words")) == ["one", "two", "three"]
+
+
+def test_a_dropped_recording_is_transcribed(page, recording):
+    drop = """(target, text) => {
+      const bytes = Uint8Array.from(atob(text), letter => letter.charCodeAt(0));
+      const data = new DataTransfer();
+      data.items.add(new File([bytes], "dropped.wav"));
+      target.dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));
+    }"""
+    page.locator("#drop").evaluate(drop, base64.b64encode(recording.read_bytes()).decode())
+    wait_for_text(page, "#transcript", "^one two three$")
+
+
+def test_the_microphone_gives_the_transcript_of_its_file(page):
+    page.click("#microphone")
+    wait_for_text(page, "#transcription-status", "Listening")
+    wait_for_text(page, "#transcript", "one two")  # while the microphone is open
+    wait_for_text(page, "#transcription-time", "^4")
+    page.click("#transcription-stop")
+    wait_for_text(page, "#transcription-status", r"Transcribed \d\.\d s of audio")
+    assert page.inner_text("#transcript") == "one two three"
+    assert page.is_hidden("#words") and page.is_hidden("#microphone-wave")
+
+
+def test_words_of_the_microphone_have_times_after_its_end(page):
+    page.check("#word-times")
+    page.click("#microphone")
+    wait_for_text(page, "#transcript", "one two three")
+    page.click("#transcription-stop")
+    wait_for_text(page, "#transcription-status", r"Transcribed \d\.\d s of audio")
+    times = [float(text.removesuffix(" s")) for text in page.locator("#words span").all_inner_texts()]
+    assert len(times) == 3 and times[1] - times[0] == pytest.approx(0.8, abs=0.09)
+
+
+def test_a_recording_ends_the_microphone(page, server, recording):
+    page.click("#microphone")
+    wait_for_text(page, "#transcription-status", "Listening")
+    page.set_input_files("#file", recording)
+    wait_for_text(page, "#transcription-status", "Transcribed")
+    assert page.inner_text("#transcript") == "one two three"
+    assert server.models.listening["count"].is_idle
+
+
+def test_the_page_says_why_there_is_no_microphone(browser, server):
+    context = browser.new_context()
+    origin = FOREIGN % server.port
+    page = opened(context.new_page(), origin)
+    hint = page.inner_text("#microphone-hint")
+    assert "only at localhost or over TLS" in hint and origin in hint and "--tls-cert" in hint
+    assert page.is_disabled("#microphone")
+    speak(page, "Short.")
+    wait_for_text(page, "#speech-status", "First sound")
+    context.close()

@@ -1,0 +1,11 @@
+"""A server with a task for live sound, and one for recordings."""
+
+import pytest
+from support.serve.http_server import running
+from support.serve.listening import LoudToText
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running({"loud": LoudToText(), "recordings": LoudToText(is_live=False)}) as started:
+        yield started

@@ -1,0 +1,212 @@
+"""Live transcription: the clients of OpenAI and Mistral, and messages as clients of vLLM send them."""
+
+import asyncio
+import json
+
+import openai
+import pytest
+import websockets
+from mistralai.client import Mistral
+from mistralai.client.models import AudioFormat
+from support.serve.http_server import wait_until
+from support.serve.listening import RATE
+from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of
+
+from runtime.serve.realtime.openai_dialect import DELAYS, delay_of
+
+
+@pytest.mark.parametrize("rate", [24000, 16000])
+def test_openai_client(server, rate):
+    async def run():
+        client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none")
+        async with client.realtime.connect(extra_query={"intent": "transcription"}) as connection:
+            assert (await connection.recv()).type == "session.created"
+            audio = {"format": {"type": "audio/pcm", "rate": rate}, "transcription": {"model": "loud"}}
+            await connection.session.update(session={"type": "transcription", "audio": {"input": audio}})
+            updated = await connection.recv()
+            assert updated.session.audio.input.transcription.model == "loud"
+            texts = []
+            for _ in range(2):
+                for block in pcm(rate):
+                    await connection.input_audio_buffer.append(audio=text_of(block))
+                await connection.input_audio_buffer.commit()
+                events = []
+                async for event in connection:
+                    events.append(event)
+                    if event.type.endswith("transcription.completed"):
+                        break
+                texts.append(event.transcript)
+                kinds = [each.type.rpartition(".")[2] for each in events]
+                assert kinds.index("committed") < kinds.index("added") < kinds.index("completed")
+                assert "".join(each.delta for each in events if each.type.endswith(".delta")) == texts[-1]
+                assert {each.item_id for each in events if hasattr(each, "item_id")} == {event.item_id}
+            return texts
+
+    assert asyncio.run(run()) == ["one two three"] * 2
+
+
+def test_text_comes_while_audio_arrives(server):
+    async def conversation(socket: Socket):
+        await socket.receive()
+        for block in pcm(24000):
+            await socket.send("input_audio_buffer.append", audio=text_of(block))
+        return await socket.until("conversation.item.input_audio_transcription.delta")
+
+    path = "/v1/realtime?intent=transcription&model=loud"
+    assert talk(server, conversation, path)[-1]["delta"] == "one"
+
+
+def test_messages_of_vllm(server):
+    async def conversation(socket: Socket):
+        assert (await socket.receive())["id"].startswith("sess-")
+        await socket.send("session.update", model="loud")
+        await socket.send("input_audio_buffer.commit")
+        for block in pcm():
+            await socket.send("input_audio_buffer.append", audio=text_of(block))
+        await socket.send("input_audio_buffer.commit", final=True)
+        return await socket.until("transcription.done")
+
+    messages = talk(server, conversation)
+    assert messages[-1]["text"] == "one two three" == "".join(each["delta"] for each in messages[:-1])
+
+
+def test_mistral_client(server):
+    async def run():
+        client = Mistral(api_key="none", server_url=server.url)
+
+        async def audio():
+            for block in pcm():
+                yield block
+
+        form = AudioFormat(encoding="pcm_s16le", sample_rate=RATE)
+        return [
+            event
+            async for event in client.audio.realtime.transcribe_stream(
+                audio_stream=audio(), model="loud", audio_format=form, target_streaming_delay_ms=480
+            )
+        ]
+
+    events = asyncio.run(run())
+    assert events[0].session.model == "loud" and events[-1].text == "one two three"
+
+
+WRONG = [
+    (OPENAI, b"binary", "invalid_event"),
+    (OPENAI, "{", "invalid_json"),
+    (OPENAI, "[" * 10_000, "invalid_json"),
+    (OPENAI, "[]", "invalid_event"),
+    (OPENAI, {"type": "conversation.item.create"}, "unknown_event"),
+    (OPENAI, {"type": "input_audio_buffer.append", "audio": "***"}, "invalid_audio"),
+    (OPENAI, {"type": "input_audio_buffer.append", "audio": "AAAA"}, "invalid_audio"),  # three bytes
+    (OPENAI, {"type": "input_audio_buffer.append", "audio": ""}, "invalid_audio"),
+    (OPENAI, {"type": "input_audio_buffer.append"}, "invalid_audio"),
+    (OPENAI, {"type": "input_audio_buffer.commit"}, "input_audio_buffer_commit_empty"),
+    (
+        OPENAI,
+        {"type": "session.update", "session": {"audio": {"input": {"turn_detection": {}}}}},
+        "unsupported_value",
+    ),
+    (
+        OPENAI,
+        {"type": "session.update", "session": {"audio": {"input": {"format": {"rate": 8000}}}}},
+        "invalid_value",
+    ),
+    (OPENAI, {"type": "session.update", "session": {"audio": []}}, "invalid_value"),
+    (
+        OPENAI,
+        {"type": "session.update", "session": {"audio": {"input": {"transcription": {"model": "x"}}}}},
+        "model_not_found",
+    ),
+    (VLLM, {"type": "input_audio_buffer.commit"}, "model_not_validated"),
+    (VLLM, {"type": "input_audio_buffer.commit", "final": True}, "model_not_validated"),
+    (VLLM, {"type": "session.update", "model": "other"}, "model_not_found"),
+    (VLLM, {"type": "session.update", "model": "recordings"}, "model_not_live"),
+    (MISTRAL, {"type": "input_audio.append", "audio": text_of(b"\0\0" * 131_073)}, 3001),
+    (MISTRAL, {"type": "input_audio.end"}, 3001),
+    (MISTRAL, {"type": "session.update", "session": {"target_streaming_delay_ms": 81}}, 3001),
+    (MISTRAL, {"type": "session.update", "session": {"audio_format": {"encoding": "mulaw"}}}, 3001),
+    (MISTRAL, "{", 3001),
+]
+
+
+@pytest.mark.parametrize("path, message, code", WRONG)
+def test_a_wrong_message_is_named_and_the_session_goes_on(server, path, message, code):
+    async def conversation(socket: Socket):
+        await socket.receive()
+        raw = json.dumps(message) if isinstance(message, dict) else message
+        for _ in range(2):
+            await socket.socket.send(raw)
+            answer = await socket.receive()
+            assert answer["type"] == "error"
+            error = answer["error"] if isinstance(answer["error"], dict) else answer
+            assert error["code"] == code
+
+    talk(server, conversation, path)
+
+
+def test_a_session_cannot_change_while_it_transcribes_and_can_be_cleared(server):
+    async def conversation(socket: Socket):
+        await socket.receive()
+        await socket.send("input_audio_buffer.append", audio=SOUND)
+        await socket.send("session.update", session={}, event_id="mine")
+        error = (await socket.receive())["error"]
+        assert error["code"] == "session_busy" and error["event_id"] == "mine"
+        await socket.send("input_audio_buffer.clear")
+        assert (await socket.receive())["type"] == "input_audio_buffer.cleared"
+        await socket.send("session.update", session={})
+        assert (await socket.receive())["type"] == "session.updated"
+        await socket.send("input_audio_buffer.append", audio=text_of(b"\0\0" * 2000))
+        await socket.send("input_audio_buffer.commit")
+        assert (await socket.receive())["error"]["code"] == "input_audio_buffer_commit_empty"
+
+    talk(server, conversation, OPENAI)
+
+
+@pytest.mark.parametrize(
+    "path, status",
+    [
+        ("/v1/realtime?model=x", 404),
+        (f"{VLLM}?model=recordings", 400),
+        (OPENAI.replace("loud", "recordings"), 400),
+        (MISTRAL + "x", 404),
+        (MISTRAL.replace("loud", "recordings"), 400),
+    ],
+)
+def test_a_socket_that_cannot_be_served_is_refused_with_a_status(server, path, status):
+    with pytest.raises(websockets.exceptions.InvalidStatus) as refused:
+        talk(server, Socket.receive, path)
+    assert refused.value.response.status_code == status
+    assert json.loads(refused.value.response.body)["error"]["param"] == "model"
+
+
+@pytest.mark.parametrize("name, milliseconds", [(None, None), ("minimal", 80), ("low", 80), ("xhigh", 480)])
+def test_names_of_delays_are_delays_of_the_bundle(server, name, milliseconds):
+    async def conversation(socket: Socket):
+        await socket.receive()
+        audio = {"transcription": {"model": "loud", "delay": name}}
+        await socket.send("session.update", session={"type": "transcription", "audio": {"input": audio}})
+        updated = await socket.receive()
+        assert updated["session"]["audio"]["input"]["transcription"]["delay"] == name
+        await socket.send("input_audio_buffer.append", audio=SOUND)
+        worker = server.models.listening["loud"]
+        while not worker._live:
+            await asyncio.sleep(0.01)
+        return worker._live[0].delay_ms
+
+    assert talk(server, conversation, OPENAI) == milliseconds
+    wait_until(lambda: server.models.listening["loud"].is_idle)
+
+
+def test_delays_between_the_least_and_the_largest():
+    found = [delay_of(name, (2400, 80, 480)) for name in DELAYS]
+    assert found == [80, 80, 480, 2400, 2400]
+
+
+def test_an_unknown_delay_is_refused(server):
+    async def conversation(socket: Socket):
+        await socket.receive()
+        audio = {"transcription": {"delay": "huge"}}
+        await socket.send("session.update", session={"type": "transcription", "audio": {"input": audio}})
+        return (await socket.receive())["error"]["param"]
+
+    assert talk(server, conversation, OPENAI) == "session.audio.input.transcription.delay"

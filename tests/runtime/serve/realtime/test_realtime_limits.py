@@ -1,0 +1,187 @@
+"""Live transcription: keys, limits of sessions, clients that leave, and the end of the server."""
+
+import asyncio
+import threading
+
+import pytest
+import websockets
+from support.serve.http_server import Running, running, wait_until
+from support.serve.listening import LoudToText
+from support.serve.realtime_client import OPENAI, SOUND, Socket, pcm, talk, text_of
+
+from runtime.serve.http.keys import Keys
+from runtime.serve.limits import Limits
+
+
+def test_keys_and_origins_of_sockets():
+    key = "k" * 20
+    hashes = {"anna": __import__("hashlib").sha256(key.encode()).digest()}
+    with running({"loud": LoudToText()}, keys=Keys(hashes)) as server:
+        for options, status in (({}, 401), ({"origin": "http://evil.example"}, 403)):
+            with pytest.raises(websockets.exceptions.InvalidStatus) as refused:
+                talk(server, Socket.receive, **options)
+            assert refused.value.response.status_code == status
+        created = talk(server, Socket.receive, additional_headers={"authorization": f"Bearer {key}"})
+        assert created["type"] == "session.created"
+
+        async def conversation(socket: Socket):
+            return socket.socket.subprotocol
+
+        protocols = ["realtime", f"openai-insecure-api-key.{key}"]
+        assert talk(server, conversation, subprotocols=protocols) == "realtime"
+
+
+def closing_code(server: Running, conversation=None, path: str = OPENAI) -> tuple[int, list[dict]]:
+    """The code with which the server closes the socket, and its last messages."""
+
+    async def run(socket: Socket):
+        messages = []
+        try:
+            await socket.receive()
+            if conversation:
+                await conversation(socket)
+            while True:
+                messages.append(await socket.receive())
+        except websockets.exceptions.ConnectionClosed as closed:
+            return closed.rcvd.code, messages
+
+    return talk(server, run, path)
+
+
+def test_a_silent_socket_ends():
+    with running({"loud": LoudToText()}, Limits(header_s=0.2)) as server:
+        code, messages = closing_code(server)
+        assert code == 1000 and messages[-1]["error"]["code"] == "session_idle"
+
+
+def test_a_long_session_ends():
+    with running({"loud": LoudToText()}, Limits(session_s=0.3)) as server:
+        assert closing_code(server)[1][-1]["error"]["code"] == "session_expired"
+
+
+def test_a_long_session_ends_under_steady_sound():
+    async def conversation(socket: Socket):
+        async def sound():
+            while True:
+                await socket.send("input_audio_buffer.append", audio=SOUND)
+                await asyncio.sleep(0.02)
+
+        sending = asyncio.create_task(sound())
+        assert (await socket.until("error"))[-1]["error"]["code"] == "session_expired"
+        sending.cancel()
+
+    with running({"loud": LoudToText()}, Limits(session_s=0.3)) as server:
+        assert closing_code(server, conversation)[0] == 1000
+
+
+def test_a_large_message_ends_the_socket():
+    async def conversation(socket: Socket):
+        await socket.socket.send("a" * 200_000)
+
+    with running({"loud": LoudToText()}, Limits(message_mib=0.1)) as server:
+        assert closing_code(server, conversation)[0] == 1009
+
+
+def test_audio_that_is_too_far_ahead_ends_the_session():
+    task = LoudToText()
+    with running({"loud": task}, Limits(ahead_s=0.5)) as server:
+        task.before_feed = lambda: __import__("time").sleep(1)
+
+        async def conversation(socket: Socket):
+            for _ in range(3):
+                await socket.send("input_audio_buffer.append", audio=text_of(b"\0\0" * 24000))
+
+        code, messages = closing_code(server, conversation)
+        assert code == 1013 and messages[-1]["error"]["code"] == "audio_too_far_ahead"
+
+
+def test_a_client_that_leaves_frees_its_stream(server):
+    async def conversation(socket: Socket):
+        await socket.receive()
+        await socket.send("input_audio_buffer.append", audio=SOUND)
+        while not server.models.listening["loud"]._live:
+            await asyncio.sleep(0.01)
+
+    talk(server, conversation, OPENAI)
+    wait_until(lambda: server.models.listening["loud"].is_idle, 0.5)
+
+
+def test_more_live_streams_than_the_machine_can_follow_are_refused():
+    with running({"loud": LoudToText()}) as server:
+        server.models.listening["loud"].live_slots = 1
+
+        async def conversation(socket: Socket):
+            await socket.receive()
+            await socket.send("input_audio_buffer.append", audio=SOUND)
+            while not server.models.listening["loud"]._live:
+                await asyncio.sleep(0.01)
+
+            async def other(second: Socket):
+                await second.receive()
+                await second.send("input_audio_buffer.append", audio=SOUND)
+                return (await second.receive())["error"]["code"]
+
+            url = f"ws://127.0.0.1:{server.port}{OPENAI}"
+            async with websockets.connect(url) as second:
+                return await other(Socket(second))
+
+        assert talk(server, conversation, OPENAI) == "server_is_overloaded"
+
+
+def test_a_server_that_shuts_down_closes_its_sockets(server):
+    with running({"loud": LoudToText()}) as other:
+
+        async def conversation(socket: Socket):
+            await asyncio.to_thread(other.models.drain, 1)
+
+        code, messages = closing_code(other, conversation)
+        assert code == 1012 and messages[-1]["error"]["code"] == "server_shutting_down"
+
+
+async def commit(socket: Socket) -> None:
+    for block in pcm(24000):
+        await socket.send("input_audio_buffer.append", audio=text_of(block))
+    await socket.send("input_audio_buffer.commit")
+    await socket.until("conversation.item.done")
+
+
+def test_a_server_that_shuts_down_sends_the_text_of_what_it_has_heard():
+    """It takes longer than the server looks at its sockets. New sockets and utterances are refused."""
+    task, gate = LoudToText(), threading.Event()
+    with running({"loud": task}) as server:
+        task.before_feed = lambda: gate.wait(10)
+
+        async def conversation(socket: Socket):
+            await commit(socket)
+            ending = asyncio.create_task(asyncio.to_thread(server.models.drain, 10))
+            await asyncio.sleep(1)
+            with pytest.raises(websockets.exceptions.InvalidStatus) as refused:
+                await websockets.connect(f"ws://127.0.0.1:{server.port}{OPENAI}")
+            assert refused.value.response.status_code == 503
+            await socket.send("input_audio_buffer.append", audio=SOUND)
+            refusal = await socket.until("error")
+            assert refusal[-1]["error"]["code"] == "server_shutting_down"
+            gate.set()
+            await ending
+
+        code, messages = closing_code(server, conversation)
+        transcripts = [each["transcript"] for each in messages if each["type"].endswith("completed")]
+        assert transcripts == ["one two three"]
+        assert code == 1012 and messages[-1]["error"]["code"] == "server_shutting_down"
+
+
+def test_what_is_still_transcribed_when_the_time_is_over_fails():
+    task, gate = LoudToText(), threading.Event()
+    with running({"loud": task}) as server:
+        task.before_feed = lambda: gate.wait(10)
+
+        async def conversation(socket: Socket):
+            await commit(socket)
+            ending = asyncio.create_task(asyncio.to_thread(server.models.drain, 0.2))
+            await asyncio.sleep(0.5)
+            gate.set()
+            await ending
+
+        code, messages = closing_code(server, conversation)
+        (failed,) = [each for each in messages if each["type"].endswith("failed")]
+        assert failed["error"]["code"] == "server_shutting_down" and code == 1012

@@ -1,0 +1,172 @@
+"""Keys, hosts, origins and the numbers of requests and sockets."""
+
+import socket
+import threading
+from contextlib import suppress
+
+import httpx2
+import pytest
+from support.serve.http_server import running, wait_until
+from support.serve.speaking import ToneSpeech
+
+from bundle.errors import UsageError
+from runtime.serve.http.keys import Keys, read_keys
+from runtime.serve.limits import Limits
+
+KEY, OTHER = "k" * 20, "o" * 20
+BODY = {"model": "tone", "input": "Hello there.", "response_format": "pcm"}
+
+
+@pytest.fixture
+def keys(tmp_path) -> Keys:
+    path = tmp_path / "keys"
+    path.write_text(f"# the team\nanna:{KEY}\nbob:{OTHER}\n")
+    return read_keys(path)
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+def test_every_path_but_the_probes_needs_a_key(keys):
+    with running({"tone": ToneSpeech()}, keys=keys) as server:
+        for path in ("/v1/models", "/v1/audio/voices", "/metrics", "/openapi.json", "/v1/nothing"):
+            response = httpx2.get(server.url + path)
+            assert response.status_code == 401 and response.json()["error"]["code"] == "invalid_api_key", path
+        assert httpx2.post(f"{server.url}/v1/audio/speech", json=BODY).status_code == 401
+        assert httpx2.get(f"{server.url}/v1/models", headers=bearer(KEY[:-1])).status_code == 401
+        for path in ("/healthz", "/readyz"):
+            assert httpx2.get(server.url + path).status_code == 200
+        for key in (KEY, OTHER):
+            assert httpx2.get(f"{server.url}/v1/models", headers=bearer(key)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "localhost.evil.example", "", "[", "[x]"]
+)
+def test_a_foreign_host_name_is_refused(host):
+    with running({"tone": ToneSpeech()}) as server:
+        response = httpx2.get(f"{server.url}/v1/models", headers={"host": host})
+        assert response.status_code == 403 and response.json()["error"]["code"] == "host_not_allowed"
+
+
+@pytest.mark.parametrize(
+    "origin, status", [("http://evil.example", 403), ("null", 403), ("https://page.example", 200)]
+)
+def test_a_web_page_needs_permission(origin, status):
+    with running({"tone": ToneSpeech()}, origins=("https://page.example",)) as server:
+        assert httpx2.get(f"{server.url}/v1/models", headers={"origin": origin}).status_code == status
+        assert httpx2.get(f"{server.url}/v1/models", headers={"origin": server.url}).status_code == 200
+        named = {"host": "page.example"}
+        assert httpx2.get(f"{server.url}/v1/models", headers=named).status_code == 200
+
+
+def test_a_key_has_a_number_of_requests_at_a_time(keys):
+    task = ToneSpeech()
+    task.gate.clear()
+    with running({"tone": task}, Limits(jobs_per_key=1), keys) as server:
+        url = f"{server.url}/v1/audio/speech"
+        thread = threading.Thread(
+            target=httpx2.post, args=(url,), kwargs={"json": BODY, "headers": bearer(KEY)}
+        )
+        thread.start()
+        wait_until(lambda: task.running)
+        refused = httpx2.post(url, json=BODY, headers=bearer(KEY))
+        assert refused.status_code == 429 and refused.json()["error"]["code"] == "rate_limit_exceeded"
+        assert refused.headers["retry-after"] == "1"
+        assert httpx2.get(f"{server.url}/v1/models", headers=bearer(KEY)).status_code == 200
+        task.gate.set()
+        assert httpx2.post(url, json=BODY, headers=bearer(OTHER)).status_code == 200
+        thread.join(10)
+        assert httpx2.post(url, json=BODY, headers=bearer(KEY)).status_code == 200
+
+
+def test_a_key_that_sends_many_requests_leaves_places_in_the_queue_to_others(keys):
+    task = ToneSpeech()
+    task.gate.clear()
+    with running({"tone": task}, Limits(waiting=4), keys, slots=1) as server:
+        url, worker = f"{server.url}/v1/audio/speech", server.models.speaking["tone"]
+
+        def send(key: str, waiting: int) -> threading.Thread:
+            """A request that waits behind others."""
+            thread = threading.Thread(
+                target=httpx2.post, args=(url,), kwargs={"json": BODY, "headers": bearer(key)}
+            )
+            thread.start()
+            wait_until(lambda: len(worker._waiting) == waiting and task.running)
+            return thread
+
+        threads = [send(KEY, 0), send(KEY, 1), send(KEY, 2), send(OTHER, 3)]
+        refused = httpx2.post(url, json=BODY, headers=bearer(KEY))  # has two of the four places
+        assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
+        threads.append(send(OTHER, 4))
+        task.gate.set()
+        for thread in threads:
+            thread.join(10)
+
+
+def test_the_server_has_a_number_of_connections():
+    task = ToneSpeech()
+    task.gate.clear()
+    with running({"tone": task}, Limits(connections=1)) as server:
+        thread = threading.Thread(
+            target=httpx2.post, args=(f"{server.url}/v1/audio/speech",), kwargs={"json": BODY}
+        )
+        thread.start()
+        wait_until(lambda: task.running)
+        assert httpx2.get(f"{server.url}/v1/models").status_code == 503
+        assert httpx2.get(f"{server.url}/readyz").status_code == 200
+        task.gate.set()
+        thread.join(10)
+
+
+def test_connections_without_a_request_count_too():
+    with running({"tone": ToneSpeech()}, Limits(connections=2)) as server:
+        idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
+        wait_until(lambda: len(server.connections) == 2)
+        assert httpx2.get(f"{server.url}/v1/models").status_code == 503
+        assert httpx2.get(f"{server.url}/readyz").status_code == 200
+        for each in idle:
+            each.close()
+        wait_until(lambda: not server.connections)
+        assert httpx2.get(f"{server.url}/v1/models").status_code == 200
+
+
+def test_connections_beyond_those_that_are_refused_are_closed(monkeypatch):
+    monkeypatch.setattr("runtime.serve.http.protocol.SPARE", 1)
+    with running({"tone": ToneSpeech()}, Limits(connections=1)) as server:
+        addresses = [("127.0.0.1", server.port)] * 3
+        opened = [socket.create_connection(address, timeout=3) for address in addresses]
+        with suppress(ConnectionResetError):
+            assert opened[-1].recv(1) == b""
+        assert len(server.connections) == 2
+        for each in opened:
+            each.close()
+
+
+@pytest.mark.parametrize("content", ["", "anna", "anna:short", f":{KEY}", f"anna:{KEY}\nanna:{OTHER}"])
+def test_a_wrong_file_of_keys_is_named(tmp_path, content):
+    path = tmp_path / "keys"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=r"keys: .*keys.*expected"):
+        read_keys(path)
+    with pytest.raises(UsageError, match="missing"):
+        read_keys(tmp_path / "missing")
+
+
+def test_a_connection_whose_request_does_not_arrive_is_closed():
+    start = b"POST /v1/audio/speech HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+    with running({"tone": ToneSpeech()}, Limits(header_s=0.3)) as server:
+        for content in (b"", start, start + b"content-length: 9\r\n\r\n{"):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=3) as connection:
+                connection.sendall(content)
+                answer = connection.recv(1000)
+                assert answer == b"" if b"{" not in content else b" 408 " in answer
+        assert httpx2.post(f"{server.url}/v1/audio/speech", json=BODY).status_code == 200
+
+
+def test_a_connection_serves_several_requests_whose_answers_take_longer_than_headers_may():
+    task = ToneSpeech(pass_s=0.05)
+    with running({"tone": task}, Limits(header_s=0.3)) as server, httpx2.Client() as client:
+        for _ in range(2):
+            assert client.post(f"{server.url}/v1/audio/speech", json=BODY).status_code == 200

@@ -1,0 +1,274 @@
+"""Clients that leave: their slots are free within one pass in every state, and nothing of them is left."""
+
+import asyncio
+import gc
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+from support.serve.http_server import Running, running, wait_until
+from support.serve.listening import RATE as LISTEN_RATE
+from support.serve.listening import LoudToText
+from support.serve.speaking import ToneSlots, ToneSpeech
+
+from runtime.batching import BatchedDecoder, Fill, RowLimit
+from runtime.serve.limits import Limits
+from runtime.serve.speech.worker import SpeechWorker
+
+PIECES = 3  # of a prompt
+
+
+class SteppedSpeech(ToneSpeech):
+    """Each pass, and each piece of a prompt, waits until `allow` lets it run. `passes` counts those."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._allowed, self.passes, self.waits = threading.Semaphore(0), 0, False
+
+    def allow(self, count: int = 1) -> None:
+        self._allowed.release(count)
+
+    def wait(self) -> None:
+        self.waits = True
+        assert self._allowed.acquire(timeout=20)
+        self.passes, self.waits = self.passes + 1, False
+
+    def batched(self, slots: int) -> BatchedDecoder:
+        return BatchedDecoder(SteppedSlots(self, slots))
+
+
+class SteppedSlots(ToneSlots):
+    task: SteppedSpeech
+
+    def prepare(self, request) -> Fill:
+        fill = super().prepare(request)
+
+        def pieces(slot: int, limit: RowLimit) -> Iterator[None]:
+            yield from fill(slot, limit)
+            for _ in range(PIECES - 1):
+                self.task.wait()
+                yield
+            self.task.wait()
+
+        return pieces
+
+    def decode(self, count: int) -> None:
+        self.task.wait()
+
+
+@contextmanager
+def asking(server: Running, **fields) -> Iterator[socket.socket]:
+    """A request whose client closes the connection at the end of the block."""
+    body = json.dumps({"model": "tone", "input": "a" * 40, "response_format": "pcm", **fields}).encode()
+    head = f"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(head.encode() + body)
+        yield connection
+
+
+FORMS = {
+    "stream": {},
+    "events": {"stream_format": "sse"},
+    "whole": {"response_format": "flac"},
+}
+
+
+def left(server: Running) -> float:
+    return server.value("cancelled_total", reason="client")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("state", ["reading", "speaking"])
+def test_a_slot_is_free_within_one_pass(state, form):
+    """The pass in which the client leaves ends; the next one does not have the request."""
+    task = SteppedSpeech()
+    with running({"tone": task}, slots=2) as server:
+        worker = server.models.speaking["tone"]
+        with asking(server, **FORMS[form]) as connection:
+            if state == "speaking":
+                task.allow(PIECES + 2)
+                wait_until(lambda: task.passes == PIECES + 2)
+            else:
+                task.allow()
+                wait_until(lambda: task.passes == 1)
+            wait_until(lambda: task.waits)  # the engine is in the next pass
+            (job,) = worker._running.values()
+            before = task.passes
+            if state == "speaking" and form != "whole":
+                assert connection.recv(10)
+        wait_until(lambda: job.is_cancelled)
+        task.allow()
+        wait_until(lambda: worker.is_idle)
+        assert task.passes <= before + 1 and not task.running and left(server) == 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_place_in_the_queue_is_free_within_one_pass(form):
+    task = SteppedSpeech()
+    with running({"tone": task}, slots=1) as server:
+        worker = server.models.speaking["tone"]
+        with asking(server):
+            wait_until(lambda: task.waits)
+            with asking(server, **FORMS[form]):
+                wait_until(lambda: len(worker._waiting) == 1)
+                (job,) = worker._waiting
+            wait_until(lambda: job.is_cancelled)
+            task.allow()
+            wait_until(lambda: not worker._waiting)
+            assert task.passes == 1 and left(server) == 1
+        task.allow(1000)  # the other request is cancelled at any pass
+
+
+def test_a_live_stream_is_free_after_the_step_in_progress():
+    """`live_slots` is 1, so another socket is taken only when the place of the first is free."""
+    import websockets.sync.client as websockets
+
+    task, gate = LoudToText(), threading.Event()
+    with running({"loud": task}) as server:
+        worker = server.models.listening["loud"]
+        worker.live_slots = 1
+        task.before_feed = lambda: gate.wait(20)
+        url = f"ws://127.0.0.1:{server.port}/v1/realtime?intent=transcription"
+        sound = {"type": "input_audio_buffer.append", "audio": "A" * (4 * LISTEN_RATE // 5)}
+        with websockets.connect(url) as client:
+            client.send(json.dumps(sound))
+            wait_until(lambda: worker._live)
+            (job,) = worker._live
+        wait_until(lambda: job.is_cancelled)
+        gate.set()
+        wait_until(lambda: worker.is_idle and not worker._streams._places)
+        with websockets.connect(url) as client:
+            client.send(json.dumps(sound))
+            wait_until(lambda: worker._streams._places)
+            assert len(worker._streams._batches) == 1  # it has the place of the first
+
+
+def resources() -> dict[str, int]:
+    gc.collect()
+    tasks = [each for each in gc.get_objects() if isinstance(each, asyncio.Task) and not each.done()]
+    return {
+        "tasks": len(tasks),
+        "threads": threading.active_count(),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+    }
+
+
+def settled(worker: SpeechWorker) -> dict[str, int]:
+    """The resources when nothing is spoken and their numbers no longer change."""
+    wait_until(lambda: worker.is_idle, 30)
+    found, last = resources(), {}
+    while found != last:
+        time.sleep(0.2)
+        found, last = resources(), found
+    return found
+
+
+def leave(server: Running, count: int) -> None:
+    """Requests of all forms, 20 at a time. Some clients leave before, and some after the first bytes."""
+
+    async def one(index: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        body = {
+            "model": "tone",
+            "input": "a" * 200,
+            "response_format": "pcm",
+            **list(FORMS.values())[index % 3],
+        }
+        content = json.dumps(body).encode()
+        head = f"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(content)}\r\n\r\n"
+        writer.write(head.encode() + content)
+        if index % 3 < 2 and index % 2:
+            await reader.read(10)
+        writer.close()
+
+    async def run() -> None:
+        for start in range(0, count, 20):
+            await asyncio.gather(*(one(index) for index in range(start, start + 20)))
+
+    asyncio.run(run())
+
+
+def test_clients_that_leave_leave_nothing():
+    """A pass takes 5 ms, so no text is spoken to its end. The first 60 start the threads of the server."""
+    limits = Limits(jobs_per_key=100, waiting=100)
+    with running({"tone": ToneSpeech(pass_s=0.005)}, limits, slots=2) as server:
+        worker = server.models.speaking["tone"]
+        leave(server, 60)
+        before = settled(worker)
+        leave(server, 300)
+        after = settled(worker)
+        assert {name for name, count in after.items() if count > before[name]} == set()
+        assert worker._pool.used == 0 and not worker.task.running and not worker._decoder.unfinished()
+        assert left(server) == 360
+
+
+def test_1000_cancelled_jobs_leave_nothing():
+    """Each is cancelled at another time: in the queue, at its first frames, and while its text is read."""
+    with running({"tone": ToneSpeech()}, Limits(waiting=100), slots=2) as server:
+        worker = server.models.speaking["tone"]
+
+        async def one(index: int) -> None:
+            speech, ticket = worker.prepare("a" * 20, {"chunk_frames": 1})
+            job = worker.submit(speech, ticket, f"key {index % 3}")
+            for _ in range(index % 4):
+                await job.read()
+            job.cancel()
+
+        async def run() -> None:
+            for start in range(0, 1000, 50):
+                await asyncio.gather(*(one(index) for index in range(start, start + 50)))
+
+        before = settled(worker)
+        asyncio.run(run())
+        after = settled(worker)
+        assert {name for name, count in after.items() if count > before[name]} == set()
+        assert worker._pool.used == 0 and not worker.task.running and not worker._decoder.unfinished()
+
+
+def test_a_connection_whose_client_does_not_receive_is_closed():
+    limits = Limits(send_s=0.3)
+    with running({"tone": ToneSpeech()}, limits) as server, asking(server, input="a" * 4000):
+        wait_until(lambda: server.connections)
+        wait_until(lambda: not server.connections)
+        wait_until(lambda: server.models.speaking["tone"].is_idle)
+        assert left(server) == 1
+
+
+def test_a_connection_is_closed_whose_client_does_not_receive_the_end():
+    """The answer is made and in the buffer of the connection, which would be closed when it is empty."""
+    limits = Limits(send_s=0.3)
+    with running({"tone": ToneSpeech()}, limits) as server, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", server.port))
+        wait_until(lambda: server.connections)
+        (connection,) = server.connections
+        connection.transport.set_write_buffer_limits(high=2**30)
+        body = json.dumps({"model": "tone", "input": "a" * 4000, "response_format": "wav"}).encode()
+        head = f"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+        client.sendall(head.encode() + b"connection: close\r\n\r\n" + body)
+        wait_until(lambda: server.value("requests_total", route="/v1/audio/speech", code="200"))
+        wait_until(lambda: not server.connections)
+
+
+def test_a_socket_whose_client_does_not_receive_is_closed():
+    """The client reads 16 answers ahead. Each repeats what was wrong in the message."""
+    import websockets.sync.client as websockets
+    from websockets.exceptions import ConnectionClosed
+
+    message = json.dumps({"type": "x", "event_id": "a" * 900_000})
+    with running({"loud": LoudToText()}, Limits(send_s=0.3)) as server:
+        url = f"ws://127.0.0.1:{server.port}/v1/realtime?intent=transcription&model=loud"
+        with websockets.connect(url, compression=None, ping_interval=None) as client:
+            timer = threading.Timer(5, client.socket.shutdown, (socket.SHUT_RDWR,))
+            timer.start()  # a message that the server does not take waits
+            with suppress(ConnectionClosed):
+                for _ in range(60):
+                    client.send(message)
+            wait_until(lambda: not server.connections)
+            assert timer.is_alive()
+            timer.cancel()

@@ -1,0 +1,67 @@
+"""The log has one line for each request and each socket, without key, text or query."""
+
+import logging
+import socket
+from hashlib import sha256
+
+import httpx2
+import pytest
+from support.serve.http_server import running, wait_until
+from support.serve.speaking import ToneSpeech
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from runtime.serve.http.keys import Keys
+
+KEY, SECRET = "k" * 20, "a-secret-of-the-client"
+KEYS = Keys({"anna": sha256(KEY.encode()).digest()})
+REFUSED = [  # path, headers, status
+    (f"/v1/realtime?api_key={SECRET}", {}, 401),
+    ("/v1/realtime", {"authorization": f"Bearer {SECRET}"}, 401),
+    ("/v1/realtime", {"sec-websocket-protocol": f"openai-insecure-api-key.{SECRET}"}, 401),
+    ("/v1/realtime", {"origin": f"http://{SECRET}.example"}, 403),
+    (f"/v1/{SECRET}", {"authorization": f"Bearer {KEY}"}, 403),
+    (f"/v1/realtime?model={SECRET}", {"authorization": f"Bearer {KEY}"}, 404),
+]
+
+
+def lines(caplog) -> list[str]:
+    """Lines of the server, not those of its clients."""
+    return [each.getMessage() for each in caplog.records if each.name.startswith(("runtime", "uvicorn"))]
+
+
+@pytest.mark.parametrize(("path", "headers", "status"), REFUSED)
+def test_a_refused_socket_is_one_line_without_what_the_client_sent(caplog, path, headers, status):
+    with running({"tone": ToneSpeech()}, keys=KEYS) as server:
+        caplog.set_level(logging.INFO)
+        with pytest.raises(InvalidStatus) as caught:
+            connect(f"ws://127.0.0.1:{server.port}{path}", additional_headers=headers)
+        assert caught.value.response.status_code == status
+        wait_until(lambda: lines(caplog))
+    (line,) = lines(caplog)
+    assert f" websocket {'/v1/realtime' if status == 404 else 'other'} {status} " in line
+    assert SECRET not in line and KEY not in line
+
+
+def test_a_request_is_one_line_without_its_query_and_text(caplog):
+    body = {"model": "tone", "input": f"Say {SECRET}.", "response_format": "pcm"}
+    with running({"tone": ToneSpeech()}, keys=KEYS) as server:
+        caplog.set_level(logging.INFO)
+        for key, status in ((KEY, 200), (SECRET, 401)):
+            response = httpx2.post(
+                f"{server.url}/v1/audio/speech?key={SECRET}",
+                json=body,
+                headers={"authorization": f"Bearer {key}"},
+            )
+            assert response.status_code == status
+        wait_until(lambda: len(lines(caplog)) == 2)
+    assert all(text not in line for line in lines(caplog) for text in (SECRET, KEY))
+
+
+def test_what_is_no_request_is_not_logged(caplog):
+    with running({"tone": ToneSpeech()}, keys=KEYS) as server:
+        caplog.set_level(logging.INFO)
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.sendall(f"{SECRET}\r\n\r\n".encode())
+            assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+    assert lines(caplog) == []

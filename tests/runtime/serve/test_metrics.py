@@ -1,0 +1,196 @@
+"""The metrics: each is counted, and the dashboard shows them all."""
+
+import asyncio
+import base64
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx2
+import numpy as np
+import pytest
+import websockets
+from support.paths import ROOT
+from support.serve.http_server import running, wait_until
+from support.serve.listening import BLOCK, LoudToText
+from support.serve.speaking import FRAME, ToneSlots, ToneSpeech, no_fault
+
+from runtime.batching import BatchedDecoder, Fill, RowLimit
+from runtime.serve.limits import Limits
+from runtime.serve.metrics import Metrics
+from runtime.text_to_speech import SpeechRequest
+
+DASHBOARD = ROOT / "docs" / "grafana.json"
+TEXT = "Hello there."
+NAMES = {  # with their labels
+    "voxport_requests_total": {"route", "code"},
+    "voxport_waiting": {"bundle"},
+    "voxport_slots_busy": {"bundle"},
+    "voxport_slots": {"bundle"},
+    "voxport_frames_total": {"bundle"},
+    "voxport_pass_seconds_bucket": {"bundle", "le"},
+    "voxport_first_sound_seconds_bucket": {"bundle", "le"},
+    "voxport_queue_seconds_bucket": {"bundle", "le"},
+    "voxport_cancelled_total": {"reason"},
+    "voxport_sockets": set(),
+    "voxport_late_seconds_total": {"bundle"},
+    "voxport_buffer_bytes": set(),
+}
+SCRAPED = {"job", "instance"}  # labels that Prometheus adds
+
+
+class SlowPrompts(ToneSpeech):
+    """Reads a prompt in four passes, and makes no frame in the first three."""
+
+    def batched(self, slots: int) -> BatchedDecoder[SpeechRequest]:
+        class Slots(ToneSlots):
+            def prepare(self, request: SpeechRequest) -> Fill:
+                fill = super().prepare(request)
+
+                def pieces(slot: int, limit: RowLimit) -> Iterator[None]:
+                    for _ in range(3):
+                        yield
+                    yield from fill(slot, limit)
+
+                return pieces
+
+        return BatchedDecoder(Slots(self, slots))
+
+
+def post(url: str, text: str = TEXT, **options) -> httpx2.Response:
+    body = {"model": "tone", "input": text, "response_format": "pcm"}
+    return httpx2.post(f"{url}/v1/audio/speech", json=body, **options)
+
+
+def test_every_metric_has_its_name_and_labels():
+    """A metric with labels has samples once it is counted."""
+    metrics = Metrics()
+    for name, labels in NAMES.items():
+        family = re.sub("_(total|bucket)$", "", name)
+        (found,) = [each for each in metrics.registry.collect() if each.name == family]
+        collector = next(each for each in vars(metrics).values() if getattr(each, "_name", None) == family)
+        assert set(collector._labelnames) == labels - {"le"}, name
+        assert found.documentation.endswith(".")
+
+
+def expressions() -> list[str]:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    return [target["expr"] for panel in panels for target in panel["targets"]]
+
+
+def test_the_dashboard_shows_every_metric_with_labels_that_it_has():
+    found = expressions()
+    assert {name for each in found for name in re.findall(r"voxport_\w+", each)} == set(NAMES)
+    for each in found:
+        (name,) = set(re.findall(r"voxport_\w+", each)) - {"voxport_slots"} or {"voxport_slots"}
+        grouped = {label for group in re.findall(r"by \(([^)]*)\)", each) for label in group.split(", ")}
+        matched = set(re.findall(r"(\w+)=~", each))
+        assert grouped | matched <= NAMES[name] | SCRAPED, each
+        assert each.count("(") == each.count(")") and matched >= SCRAPED
+
+
+def test_the_panels_do_not_overlap():
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    places = [
+        (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)
+        for panel in panels
+        for x in range(panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["h"])
+    ]
+    assert len(set(places)) == len(places) and max(x for x, _ in places) < 24
+    assert len({panel["id"] for panel in panels}) == len(panels)
+
+
+def test_requests_are_counted_by_route_and_status():
+    with running({"tone": ToneSpeech()}) as server:
+        assert post(server.url).status_code == 200
+        post(server.url, "a" * 5000)
+        httpx2.get(f"{server.url}/v1/models/some-name")
+        httpx2.get(f"{server.url}/some/path")
+        text = httpx2.get(f"{server.url}/metrics").text
+        assert server.value("requests_total", route="/v1/audio/speech", code="200") == 1
+        assert server.value("requests_total", route="/v1/audio/speech", code="400") == 1
+        assert server.value("requests_total", route="/v1/models/{name}", code="404") == 1
+        assert server.value("requests_total", route="other", code="404") == 1
+        assert "some" not in text  # no label comes from a request
+
+
+def test_frames_are_those_that_were_made_and_passes_are_timed():
+    with running({"tone": SlowPrompts()}) as server:
+        post(server.url)
+        wait_until(lambda: server.models.speaking["tone"].is_idle)
+        assert server.value("frames_total", bundle="tone") == len(TEXT)
+        assert server.value("pass_seconds_count", bundle="tone") == len(TEXT) + 3
+        assert server.value("first_sound_seconds_count", bundle="tone") == 1
+        assert server.value("queue_seconds_count", bundle="tone") == 1
+
+
+def test_slots_and_the_queue_are_counted():
+    task = ToneSpeech()
+    task.gate.clear()
+    with running({"tone": task}, slots=1) as server:
+        threads = [threading.Thread(target=post, args=(server.url,)) for _ in range(3)]
+        threads[0].start()
+        wait_until(lambda: task.running)
+        for thread in threads[1:]:
+            thread.start()
+        wait_until(lambda: len(server.models.speaking["tone"]._waiting) == 2)
+        assert server.value("slots", bundle="tone") == server.value("slots_busy", bundle="tone") == 1
+        task.fault = lambda text, frame: task.gate.clear()  # one pass
+        task.gate.set()
+        wait_until(lambda: server.value("waiting", bundle="tone") == 2)
+        task.fault = no_fault
+        task.gate.set()
+        for thread in threads:
+            thread.join(10)
+        wait_until(lambda: server.value("slots_busy", bundle="tone") == 0)
+        assert server.value("waiting", bundle="tone") == 0
+        assert server.value("queue_seconds_count", bundle="tone") == 3
+
+
+def test_unsent_samples_are_counted_until_they_are_sent_or_dropped():
+    with running({"tone": ToneSpeech()}, Limits(send_s=60)) as server:
+        url, body = f"{server.url}/v1/audio/speech", {"model": "tone", "input": "a" * 2000}
+        with httpx2.stream("POST", url, json={**body, "response_format": "pcm"}) as response:
+            assert response.status_code == 200
+            wait_until(lambda: server.value("buffer_bytes") > 100 * FRAME)
+        wait_until(lambda: server.value("buffer_bytes") == 0)
+
+
+def test_sockets_are_counted_while_they_are_open():
+    async def visit(server, path: str = "/v1/realtime") -> None:
+        async with websockets.connect(f"ws://127.0.0.1:{server.port}{path}") as connection:
+            await connection.recv()
+            assert server.value("sockets") == 1
+
+    with running({"loud": LoudToText()}, Limits(sockets=1)) as server:
+        asyncio.run(visit(server))
+        wait_until(lambda: server.value("sockets") == 0)
+        with pytest.raises(websockets.InvalidStatus):
+            asyncio.run(visit(server, "/v1/realtime?model=other"))
+        wait_until(lambda: server.value("sockets") == 0)
+        for code in ("101", "404"):
+            wait_until(lambda code=code: server.value("requests_total", route="/v1/realtime", code=code) == 1)
+
+
+def test_lateness_is_the_time_that_live_audio_waited():
+    """Two blocks wait 0.3 s for the one before them, and each may wait 80 ms."""
+    task = LoudToText()
+
+    async def talk(server) -> None:
+        path = f"ws://127.0.0.1:{server.port}/v1/realtime"
+        async with websockets.connect(path) as connection:
+            await connection.send(json.dumps({"type": "session.update", "model": "loud"}))
+            sound = base64.b64encode(np.zeros(3 * BLOCK, "<i2").tobytes()).decode()
+            await connection.send(json.dumps({"type": "input_audio_buffer.append", "audio": sound}))
+            await connection.send(json.dumps({"type": "input_audio_buffer.commit", "final": True}))
+            while json.loads(await connection.recv())["type"] != "transcription.done":
+                pass
+
+    with running({"loud": task}) as server:
+        task.before_feed = lambda: time.sleep(0.3)
+        asyncio.run(talk(server))
+        assert server.value("late_seconds_total", bundle="loud") > 2 * (0.3 - 0.08)
+        assert server.value("frames_total", bundle="loud") == 3

@@ -1,0 +1,186 @@
+"""`docs/nginx.conf` in front of two servers."""
+
+import asyncio
+import base64
+import json
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+import numpy as np
+import pytest
+import websockets
+from support.paths import ROOT
+from support.serve.http_server import Running, running, wait_until
+from support.serve.listening import BLOCK, LoudToText
+from support.serve.speaking import FRAME, ToneSpeech, tone
+
+from runtime.audio.files import pcm16
+
+CONFIG = ROOT / "docs" / "nginx.conf"
+NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+TEXT = "Hello there."
+pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
+
+
+@dataclass
+class Proxied:
+    port: int
+    servers: list[Running]
+    tasks: list[ToneSpeech]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def speak(self, text: str = TEXT, **options) -> httpx2.Response:
+        body = {"model": "tone", "input": text, "response_format": "pcm"}
+        return httpx2.post(f"{self.url}/v1/audio/speech", json=body, **options)
+
+
+@contextmanager
+def proxied(folder: Path, pass_s: float = 0.0, is_first_down: bool = False) -> Iterator[Proxied]:
+    """Two servers with a slot each, and nginx. The first may be a port where nothing listens."""
+    tasks = [ToneSpeech(pass_s), ToneSpeech(pass_s)]
+    with (
+        running({"tone": tasks[0], "loud": LoudToText()}, slots=1) as first,
+        running({"tone": tasks[1], "loud": LoudToText()}, slots=1) as second,
+    ):
+        port = free_port()
+        ports = {8001: free_port() if is_first_down else first.port, 8002: second.port, 8080: port}
+        process = subprocess.Popen([NGINX, "-p", folder, "-c", main_config(folder, ports)])
+        try:
+            wait_until(lambda: is_open(port))
+            yield Proxied(port, [first, second], tasks)
+        finally:
+            for task in tasks:
+                task.gate.set()
+            process.terminate()
+            process.wait(10)
+
+
+def main_config(folder: Path, ports: dict[int, int]) -> Path:
+    """A configuration around the one of the documentation, whose ports are exchanged."""
+    content = CONFIG.read_text()
+    for documented, used in ports.items():
+        assert content.count(f"127.0.0.1:{documented}") == 1
+        content = content.replace(f"127.0.0.1:{documented}", f"127.0.0.1:{used}")
+    (folder / "voxport.conf").write_text(content)
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    temporary = "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in kinds)
+    path = folder / "nginx.conf"
+    path.write_text(
+        f"daemon off; master_process off; pid {folder}/pid; error_log {folder}/errors warn;\n"
+        f"events {{}}\nhttp {{\naccess_log off;\n{temporary}include {folder}/voxport.conf;\n}}\n"
+    )
+    return path
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def is_open(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+def test_requests_go_to_the_server_with_fewer_connections(tmp_path):
+    with proxied(tmp_path) as proxy:
+        for task in proxy.tasks:
+            task.gate.clear()
+        blocker = threading.Thread(target=proxy.speak)
+        blocker.start()
+        wait_until(lambda: any(task.running for task in proxy.tasks))
+        (idle,) = [task for task in proxy.tasks if not task.running]
+        idle.gate.set()
+        assert [proxy.speak(timeout=5).status_code for _ in range(3)] == [200] * 3
+        for task in proxy.tasks:
+            task.gate.set()
+        blocker.join(10)
+
+
+def test_a_server_that_shuts_down_loses_no_request(tmp_path):
+    with proxied(tmp_path) as proxy:
+        proxy.servers[0].models.drain(0)
+        answers = [proxy.speak() for _ in range(5)]
+        assert [answer.content == pcm16(tone(TEXT)) for answer in answers] == [True] * 5
+        assert proxy.servers[1].value("frames_total", bundle="tone") == 5 * len(TEXT)
+        assert proxy.servers[0].value("requests_total", route="/v1/audio/speech", code="503") >= 1
+
+
+def test_a_server_that_is_down_loses_no_request(tmp_path):
+    with proxied(tmp_path, is_first_down=True) as proxy:
+        assert [proxy.speak().status_code for _ in range(5)] == [200] * 5
+
+
+def test_samples_pass_as_they_are_made(tmp_path):
+    with proxied(tmp_path) as proxy:
+        for task in proxy.tasks:
+            task.fault = lambda text, frame, gate=task.gate: gate.clear()  # the second pass waits
+        body = {"model": "tone", "input": TEXT, "response_format": "pcm"}
+        with httpx2.stream("POST", f"{proxy.url}/v1/audio/speech", json=body, timeout=5) as response:
+            assert next(response.iter_raw()) == pcm16(tone(TEXT))[: 2 * FRAME]
+
+
+def test_a_client_that_leaves_frees_its_slot(tmp_path):
+    with proxied(tmp_path, pass_s=0.02) as proxy:
+        body = {"model": "tone", "input": "a" * 250, "response_format": "pcm"}
+        with httpx2.stream("POST", f"{proxy.url}/v1/audio/speech", json=body) as response:
+            next(response.iter_raw())
+            assert any(task.running for task in proxy.tasks)
+        wait_until(lambda: not any(task.running for task in proxy.tasks), 1)
+
+
+def test_a_response_that_fails_does_not_look_whole(tmp_path):
+    with proxied(tmp_path, pass_s=0.01) as proxy:
+        for task in proxy.tasks:
+            task.fault = fail_later()
+        with pytest.raises(httpx2.RemoteProtocolError):
+            proxy.speak("a" * 50)
+
+
+def fail_later():
+    calls = iter(range(100))
+
+    def fault(text: str, frame: int) -> None:
+        if next(calls) == 10:
+            raise RuntimeError("planted")
+
+    return fault
+
+
+def test_a_socket_passes(tmp_path):
+    async def talk(port: int) -> str:
+        async with websockets.connect(f"ws://127.0.0.1:{port}/v1/realtime") as connection:
+            assert json.loads(await connection.recv())["type"] == "session.created"
+            await connection.send(json.dumps({"type": "session.update", "model": "loud"}))
+            for value in (0.5, 0.0, 0.5, 0.0):
+                block = np.full(BLOCK, 32767 * value, "<i2").tobytes()
+                sound = base64.b64encode(block).decode()
+                await connection.send(json.dumps({"type": "input_audio_buffer.append", "audio": sound}))
+            await connection.send(json.dumps({"type": "input_audio_buffer.commit", "final": True}))
+            while True:
+                message = json.loads(await asyncio.wait_for(connection.recv(), 5))
+                if message["type"] == "transcription.done":
+                    return message["text"]
+
+    with proxied(tmp_path) as proxy:
+        assert asyncio.run(talk(proxy.port)) == "one two"
+
+
+def test_uploads_and_errors_are_those_of_the_server(tmp_path):
+    with proxied(tmp_path) as proxy:
+        url = f"{proxy.url}/v1/audio/transcriptions"
+        answer = httpx2.post(url, data={"model": "loud"}, files={"file": bytes(2**21)})
+        assert answer.status_code == 400 and answer.json()["error"]["code"] == "invalid_audio"
+        assert httpx2.get(f"{proxy.url}/readyz").status_code == 200
+        assert httpx2.get(f"{proxy.url}/metrics").status_code == 404

@@ -1,0 +1,90 @@
+"""/openapi.json describes what the server does. It is also fuzzed by hand; see docs/serving.md."""
+
+import json
+import re
+
+import httpx2
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.serve.http_server import Running, running
+from support.serve.listening import LoudToText
+from support.serve.speaking import ToneSpeech
+
+from runtime.serve.http.openapi import ERROR
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+    max_leaves=3,
+)
+RIGHT = {
+    "model": st.sampled_from(("tone", "loud", "other")),
+    "input": st.text(max_size=20),
+    "voice": st.sampled_from(("anna", "carl", None)),
+    "response_format": st.sampled_from(("pcm", "wav", "mp3", "aac")),
+    "stream_format": st.sampled_from(("audio", "sse")),
+    "max_frames": st.integers(-1, 3),
+    "seed": st.integers(-1, 2**64),
+    "speed": st.sampled_from((1, 1.0, 2)),
+}
+BODIES = st.fixed_dictionaries({}, optional={name: right | JSON for name, right in RIGHT.items()})
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running({"tone": ToneSpeech(), "loud": LoudToText()}) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def document(server) -> dict:
+    return httpx2.get(f"{server.url}/openapi.json").json()
+
+
+def body_of(document: dict, path: str) -> dict:
+    (content,) = document["paths"][path]["post"]["requestBody"]["content"].values()
+    return content["schema"]
+
+
+def test_every_reference_leads_to_a_schema(document):
+    for reference in set(re.findall(r'"\$ref": "([^"]*)"', json.dumps(document))):
+        found = document
+        for name in reference.removeprefix("#/").split("/"):
+            found = found[name]
+
+
+def test_values_are_those_of_this_server(document):
+    speech = body_of(document, "/v1/audio/speech")["properties"]
+    assert speech["model"]["enum"] == ["tone"] and "opus" in speech["response_format"]["enum"]
+    assert speech["input"]["maxLength"] == 4096
+    assert body_of(document, "/v1/audio/transcriptions")["properties"]["model"]["enum"] == ["loud"]
+
+
+def test_every_error_is_declared_in_the_form_that_is_sent(document):
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            assert set(operation["responses"]) == {"200", "default"}
+    assert document["components"]["schemas"]["Error"] == ERROR
+    assert "HTTPValidationError" not in document["components"]["schemas"]
+
+
+def test_a_wrong_method_names_the_right_ones(server):
+    response = httpx2.request("TRACE", f"{server.url}/v1/audio/speech")
+    assert response.status_code == 405 and response.headers["allow"] == "POST"
+    jsonschema.validate(response.json(), ERROR)
+
+
+@settings(max_examples=40)
+@given(BODIES)
+def test_any_body_is_served_or_refused_in_the_declared_form(server: Running, document, body):
+    """What the schema does not allow is refused. What it allows may be refused for its content."""
+    content = json.dumps(body)
+    response = httpx2.post(f"{server.url}/v1/audio/speech", content=content)
+    assert response.status_code in (200, 400, 404)
+    if response.status_code != 200:
+        jsonschema.validate(response.json(), ERROR)
+        return
+    schema = {**body_of(document, "/v1/audio/speech"), "components": document["components"]}
+    jsonschema.validate(body, schema)

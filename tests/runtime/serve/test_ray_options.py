@@ -1,0 +1,62 @@
+"""Arguments of the application of Ray Serve. `tools/ray_check.py` runs it on a cluster."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT
+
+from bundle.errors import UsageError
+from runtime.serve.limits import Limits
+from runtime.serve.ray_app import build, deployment_options, parse_options
+
+
+def test_arguments_are_texts_as_on_the_command_line(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    options = parse_options(
+        {"bundle": "TTS,/b/STT", "cpus": "2", "replicas": "3", "waiting": "5", "queue_s": "1.5", "keys": "k"}
+    )
+    assert options.bundle == (str(tmp_path / "TTS"), "/b/STT") and options.keys == tmp_path / "k"
+    assert (options.cpus, options.replicas, options.slots) == (2, 3, 4)
+    assert options.limits == Limits(waiting=5, queue_s=1.5)
+
+
+def test_arguments_may_be_those_of_a_file():
+    options = parse_options({"bundle": ["a", "b"], "allow_origin": ["https://a.example"], "check": False})
+    assert [Path(each).name for each in options.bundle] == ["a", "b"]
+    assert options.allow_origin == ("https://a.example",) and not options.check
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "bundle: Field required"),
+        ({"bundle": ""}, "bundle: "),
+        ({"bundle": "a", "port": "80"}, "port: .*expected one of bundle, keys, .*drain_s"),
+        ({"bundle": "a", "slots": "0"}, "slots: "),
+        ({"bundle": "a", "waiting": "many"}, "waiting: "),
+        ({"bundle": "a", "waiting": "0"}, "waiting: expected a positive number"),
+        ({"bundle": "a", "limits": {}, "send_s": "nan"}, "send_s: expected a positive number"),
+        ({"bundle": "a", "min_replicas": "2"}, "replicas: 1 is less than min_replicas 2"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        build(arguments)
+
+
+def test_this_server_refuses_before_ray_does():
+    limits = Limits(connections=100)
+    options = parse_options({"bundle": "a", "connections": "100", "replicas": "4", "slots": "2"})
+    found = deployment_options(options)
+    assert found["max_ongoing_requests"] > limits.connections
+    assert found["max_queued_requests"] > 4 * limits.connections
+    assert found["autoscaling_config"]["max_replicas"] == 4
+    assert found["autoscaling_config"]["target_ongoing_requests"] == 2
+    assert found["graceful_shutdown_timeout_s"] == limits.drain_s
+
+
+def test_ray_is_imported_by_build_only():
+    code = "import sys, runtime.serve.ray_app; assert 'ray' not in sys.modules and 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

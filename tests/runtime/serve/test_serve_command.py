@@ -1,0 +1,237 @@
+"""`voxport serve` as a process: without a bundle, with TLS and keys, with signals, with a damaged bundle."""
+
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.serve.http_server import wait_until
+
+from bundle.user_cache import user_cache
+from runtime import batching
+from runtime.engines.base import EngineOptions
+from runtime.opening import open_task
+from runtime.text_to_speech import SpeechRequest, TextToSpeech
+
+KEY = "k" * 20
+HEADERS = {"authorization": f"Bearer {KEY}"}
+FRAME_BYTES = 2 * 1920
+LONG = {"model": "voxtral-tts-tiny", "input": "One two three. " * 120, "response_format": "pcm"}
+pytestmark = pytest.mark.slow
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+class Process:
+    """A server on a port of this machine. `lines` are those of its stderr when it has ended."""
+
+    def __init__(self, log: Path, *arguments: object, scheme: str = "http"):
+        self.port, self._log = free_port(), log
+        self.url = f"{scheme}://127.0.0.1:{self.port}"
+        command = [sys.executable, "-m", "voxport", "serve", "--port", self.port, "--threads", 1, *arguments]
+        with log.open("wb") as file:
+            self.process = subprocess.Popen(list(map(str, command)), stderr=file, stdout=file)
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text()
+
+    def wait(self, client: httpx2.Client) -> None:
+        """Until it is ready. Raises AssertionError where it ends."""
+
+        def is_ready() -> bool:
+            assert self.process.poll() is None, self.output
+            try:
+                return client.get(f"{self.url}/readyz").status_code == 200
+            except httpx2.TransportError:
+                return False
+
+        wait_until(is_ready, 300)
+
+
+@contextmanager
+def serving(
+    log: Path, *arguments: object, scheme: str = "http", **options
+) -> Iterator[tuple[Process, httpx2.Client]]:
+    process = Process(log, *arguments, scheme=scheme)
+    try:
+        with httpx2.Client(base_url=process.url, timeout=60, **options) as client:
+            process.wait(client)
+            yield process, client
+    finally:
+        process.process.kill()
+        process.process.wait()
+
+
+@pytest.fixture(scope="module")
+def embedded(realtime_bundles) -> Path:
+    """The folder of the embedded bundles. That of Voxtral-Realtime is there, which saves an export."""
+    folder = user_cache() / "bundles"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "voxtral-realtime-tiny").exists():
+        shutil.copytree(realtime_bundles / "onnx", folder / "voxtral-realtime-tiny")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("log") / "log"
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("keys") / "keys"
+    path.write_text(f"anna:{KEY}\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def exported(embedded, log) -> Path:
+    """The float bundle of Voxtral-TTS that `serve` exported."""
+    shutil.rmtree(embedded / "voxtral-tts-tiny", ignore_errors=True)
+    with serving(log) as (process, client):
+        assert f"{embedded / 'voxtral-tts-tiny'}: exporting the embedded model, once" in process.output
+        assert f"{embedded / 'voxtral-realtime-tiny'}: exporting" not in process.output
+        names = [model["id"] for model in client.get("/v1/models").json()["data"]]
+        assert names == ["voxtral-tts-tiny", "voxtral-realtime-tiny"]
+        speech = client.post("/v1/audio/speech", json={**LONG, "max_frames": 3})
+        assert len(speech.content) == 3 * FRAME_BYTES
+    return embedded / "voxtral-tts-tiny"
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    if not shutil.which("openssl"):
+        pytest.skip("openssl, which makes the certificate, is not installed")
+    paths = folder / "cert.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    command += ["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*command, "-out", paths[0], "-keyout", paths[1]], check=True, capture_output=True)
+    return paths
+
+
+def test_the_second_start_exports_nothing_and_all_hosts_are_served_with_tls_and_keys(
+    exported, tmp_path, keys
+):
+    own, secret = certificate(tmp_path)
+    options = ("--host", "0.0.0.0", "--keys", keys, "--tls-cert", own, "--tls-key", secret)
+    context = ssl.create_default_context(cafile=str(own))
+    with serving(tmp_path / "log", *options, scheme="https", verify=context) as (process, client):
+        assert "exporting" not in process.output and "https://0.0.0.0" in process.output
+        assert client.get("/v1/models").status_code == 401
+        assert client.get("/v1/models", headers=HEADERS).status_code == 200
+        with pytest.raises(httpx2.TransportError):
+            httpx2.get(f"http://127.0.0.1:{process.port}/healthz")
+        with pytest.raises(httpx2.TransportError, match=r"(?i)certificate"):
+            httpx2.get(f"{process.url}/healthz")
+
+
+def test_sigterm_lets_a_stream_end_and_refuses_others(exported, tmp_path):
+    with serving(tmp_path / "log", "--bundle", exported) as (process, client):
+        whole = client.post("/v1/audio/speech", json=LONG).content
+        with client.stream("POST", "/v1/audio/speech", json=LONG) as response:
+            pieces = response.iter_raw()
+            content = next(pieces)
+            process.process.terminate()
+            wait_until(lambda: client.get("/readyz").status_code == 503)
+            refused = client.post("/v1/audio/speech", json=LONG)
+            assert refused.status_code == 503
+            assert refused.json()["error"]["code"] == "server_shutting_down"
+            content += b"".join(pieces)
+        assert content == whole and len(whole) > 40 * FRAME_BYTES
+        assert process.process.wait(20) == 0
+        assert "Traceback" not in process.output
+
+
+def test_a_damaged_bundle_is_refused_before_the_port_is_open(exported, tmp_path):
+    damaged = Path(shutil.copytree(exported, tmp_path / "damaged"))
+    with (damaged / "backbone.onnx.data").open("r+b") as file:
+        file.seek(1000)
+        file.write(b"damage")
+    process = Process(tmp_path / "log", "--bundle", damaged)
+    assert process.process.wait(60) == 5
+    assert "backbone.onnx.data" in process.output and "Traceback" not in process.output
+    assert "serving" not in process.output
+
+
+def test_another_host_needs_keys(tmp_path):
+    process = Process(tmp_path / "log", "--host", "0.0.0.0", "--bundle", tmp_path)
+    assert process.process.wait(60) == 2
+    assert "--host 0.0.0.0: others can reach it, so it needs --keys FILE" in process.output
+
+
+@pytest.fixture(scope="module")
+def task(exported) -> TextToSpeech:
+    return open_task(TextToSpeech, exported, EngineOptions(threads=1))
+
+
+TEXTS = ("Hello.", "One two three four.", "Yes.", "How are you today?")
+ALONE: dict[int, np.ndarray] = {}
+
+
+def request(index: int) -> SpeechRequest:
+    return SpeechRequest(TEXTS[index], seed=index, max_frames=6 + index, chunk_frames=1)
+
+
+def alone(task: TextToSpeech, index: int) -> np.ndarray:
+    if index not in ALONE:
+        decoder = task.batched(1)
+        decoder.submit(request(index))
+        ALONE[index] = np.concatenate([samples for _, samples in decoder.run()])
+    return ALONE[index]
+
+
+@settings(max_examples=8)
+@given(
+    starts=st.lists(st.integers(0, 8), min_size=4, max_size=4),
+    cancels=st.lists(st.none() | st.integers(1, 6), min_size=4, max_size=4),
+)
+def test_jobs_that_join_and_leave_at_any_pass_have_the_sound_of_each_alone(task, starts, cancels):
+    """Four slots of ONNX Runtime in float32. Sums of a batch may have another order: 1e-6 of full scale."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batching, "PIECE_ROWS", 2)  # a prompt is read in several passes
+        spoken = together(task, starts, cancels)
+    for index, samples in spoken.items():
+        np.testing.assert_allclose(samples, alone(task, index)[: len(samples)], atol=1e-6, rtol=0)
+        assert cancels[index] is not None or len(samples) == len(alone(task, index))
+
+
+def together(task: TextToSpeech, starts: list[int], cancels: list[int | None]) -> dict[int, np.ndarray]:
+    """Samples by the number of a request."""
+    decoder, tickets, pieces, passes = task.batched(4), {}, {}, 0
+    while len(tickets) < 4 or decoder.unfinished():
+        for index in range(4):
+            if starts[index] == passes:
+                tickets[decoder.submit(request(index))] = index
+        for ticket, index in tickets.items():
+            if cancels[index] is not None and passes == starts[index] + cancels[index]:
+                ticket.cancel()
+        for ticket, samples in decoder.step():
+            assert ticket.error is None
+            if samples is not None:
+                pieces.setdefault(tickets[ticket], []).append(samples)
+        passes += 1
+    return {index: np.concatenate(found) for index, found in pieces.items()}
+
+
+def test_eight_texts_share_the_passes_of_eight_slots(task):
+    """As many as the target has. Each has the sound of it alone."""
+    assert task.max_slots == 8
+    decoder = task.batched(8)
+    tickets = {decoder.submit(request(index % 4)): index % 4 for index in range(8)}
+    pieces: dict = {ticket: [] for ticket in tickets}
+    for ticket, samples in decoder.run():
+        pieces[ticket].append(samples)
+    for ticket, index in tickets.items():
+        np.testing.assert_allclose(np.concatenate(pieces[ticket]), alone(task, index), atol=1e-6, rtol=0)

@@ -1,0 +1,317 @@
+"""POST /v1/audio/speech, used by the OpenAI client and by plain HTTP."""
+
+import base64
+import io
+import json
+import threading
+
+import httpx2
+import numpy as np
+import openai
+import pytest
+import soundfile
+from support.serve.http_server import Running, running, wait_until
+from support.serve.speaking import FRAME, RATE, ToneSpeech, tone
+
+from runtime.audio.files import pcm16
+from runtime.serve.limits import Limits
+
+TEXT = "Hello there."
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running({"tone": ToneSpeech()}) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client(server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+def speak(client: openai.OpenAI, **fields) -> bytes:
+    return client.audio.speech.create(**{"model": "tone", "voice": "anna", "input": TEXT, **fields}).content
+
+
+def post(server: Running, content: bytes | dict, **options) -> httpx2.Response:
+    body = {"json": content} if isinstance(content, dict) else {"content": content}
+    return httpx2.post(f"{server.url}/v1/audio/speech", **body, **options)
+
+
+def request(**fields) -> dict:
+    return {"model": "tone", "voice": "anna", "input": TEXT, "response_format": "pcm", **fields}
+
+
+def test_pcm_is_the_speech_of_the_voice(client):
+    assert speak(client, response_format="pcm") == pcm16(tone(TEXT))
+    assert speak(client, response_format="pcm", voice="bob") == pcm16(tone(TEXT, "bob"))
+
+
+@pytest.mark.parametrize("name, bar", [("wav", 1e-4), ("flac", 1e-4), ("mp3", 0.05), ("opus", 0.1)])
+def test_files_hold_the_whole_speech(client, name, bar):
+    """Lossy formats keep the level of a tone. MP3 adds up to two of its frames of silence."""
+    content = speak(client, response_format=name)
+    samples, rate = soundfile.read(io.BytesIO(content))
+    expected = tone(TEXT)
+    assert rate == RATE
+    assert len(expected) <= len(samples) <= len(expected) + (2500 if name == "mp3" else 0)
+    level = np.sqrt((samples**2).sum() / len(expected))
+    assert abs(level - np.sqrt((expected**2).mean())) < bar
+
+
+def test_mp3_is_the_default_and_types_are_named(server):
+    for name, kind in {
+        "mp3": "audio/mpeg",
+        "wav": "audio/wav",
+        "opus": "audio/ogg",
+        "flac": "audio/flac",
+    }.items():
+        assert post(server, request(response_format=name)).headers["content-type"] == kind
+    fields = request()
+    del fields["response_format"]
+    assert post(server, fields).headers["content-type"] == "audio/mpeg"
+
+
+def test_samples_are_sent_while_they_are_made():
+    task = ToneSpeech(pass_s=0.05)
+    with (
+        running({"tone": task}) as server,
+        httpx2.stream("POST", f"{server.url}/v1/audio/speech", json=request(input="a" * 40)) as response,
+    ):
+        first = next(response.iter_raw())
+        assert task.running and len(first) < 40 * FRAME
+
+
+def test_a_long_text_is_spoken_sentence_by_sentence_with_pauses(client):
+    text = " ".join(f"Sentence number {index} is neither short nor long." for index in range(12))
+    samples = np.frombuffer(speak(client, response_format="pcm", input=text), "<i2")
+    assert len(samples) > FRAME * len(text.replace(" ", ""))
+    assert (np.convolve(np.abs(samples) < 1, np.ones(RATE // 10)) == RATE // 10).any()  # a pause
+
+
+def test_events_hold_the_samples_and_the_usage(client):
+    with client.audio.speech.with_streaming_response.create(
+        model="tone", voice="anna", input=TEXT, response_format="pcm", stream_format="sse"
+    ) as response:
+        lines = [line for line in response.iter_lines() if line.startswith("data: ")]
+    events = [json.loads(line[6:]) for line in lines]
+    sound = b"".join(base64.b64decode(each["audio"]) for each in events[:-1])
+    assert sound == pcm16(tone(TEXT))
+    assert events[-1] == {
+        "type": "speech.audio.done",
+        "usage": {"input_tokens": 12, "output_tokens": 12, "total_tokens": 24},
+    }
+
+
+def test_extensions_reach_the_model(client):
+    content = speak(client, response_format="pcm", extra_body={"seed": 3, "max_frames": 2, "language": "en"})
+    assert len(content) == 2 * FRAME * 2
+
+
+WRONG = [
+    ({"model": "other"}, 404, "model_not_found", "model"),
+    ({"voice": "carl"}, 400, "voice_not_found", "voice"),
+    ({"voice": {"id": "carl"}}, 400, "voice_not_found", "voice"),
+    ({"voice": "../x.safetensors"}, 400, "voice_not_found", "voice"),
+    ({"response_format": "aac"}, 400, "invalid_value", "response_format"),
+    ({"response_format": "mp3", "stream_format": "sse"}, 400, "invalid_value", "response_format"),
+    ({"stream_format": "other"}, 400, "invalid_value", "stream_format"),
+    ({"speed": 1.5}, 400, "invalid_value", "speed"),
+    ({"instructions": "Cheerful."}, 400, "invalid_value", "instructions"),
+    ({"input": ""}, 400, "invalid_value", "input"),
+    ({"input": "\U0001f600"}, 400, "invalid_value", "input"),
+    ({"input": "a\0b"}, 400, "invalid_value", "input"),
+    ({"input": "a" * 4097}, 400, "string_above_max_length", "input"),
+    ({"input": 5}, 400, "invalid_value", "input"),
+    ({"seed": -1}, 400, "invalid_value", "seed"),
+    ({"seed": "3"}, 400, "invalid_value", "seed"),
+    ({"max_frames": 0}, 400, "invalid_value", "max_frames"),
+    ({"language": "klingon"}, 400, "invalid_value", "language"),
+    ({"pitch": 2}, 400, "invalid_value", "pitch"),
+]
+
+
+@pytest.mark.parametrize("fields, status, code, param", WRONG)
+def test_what_cannot_be_served_is_refused_by_name(server, fields, status, code, param):
+    response = post(server, request(**fields))
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (status, code, param)
+    assert set(error) == {"message", "type", "param", "code"} and (
+        param in error["message"] or param == "input"
+    )
+    assert response.headers["x-should-retry"] == "false" and response.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[" * 10_000, b'{"speed": NaN}', b"null", b"\xff", b'{"input": "' + b"a" * 100 + b'"}'],
+)
+def test_wrong_json_is_refused(server, content):
+    response = post(server, content)
+    assert response.status_code == 400 and response.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_large_body_is_refused_with_and_without_its_length(server):
+    large = b'{"input": "' + b"a" * 70_000 + b'"}'
+    assert post(server, large).status_code == 413
+    assert post(server, iter([large[:50_000], large[50_000:]])).status_code == 413
+
+
+@pytest.mark.parametrize("text", ["[" * 4096, "(" * 4096, "[" * 100_000, "a" * 10**6])
+def test_a_hard_text_is_answered_in_two_seconds(server, text):
+    assert post(server, request(input=text), timeout=2).status_code in (400, 413)
+
+
+def test_other_paths_and_methods_have_the_same_envelope(server):
+    for response in (httpx2.get(f"{server.url}/v1/nothing"), httpx2.get(f"{server.url}/v1/audio/speech")):
+        assert response.status_code in (404, 405) and response.json()["error"]["message"]
+
+
+def test_lists_of_models_and_voices(server, client):
+    assert [model.id for model in client.models.list()] == ["tone"]
+    assert client.models.retrieve("tone").owned_by == "voxport"
+    voices = httpx2.get(f"{server.url}/v1/audio/voices").json()
+    assert voices["voices"] == voices["data"] and voices["object"] == "list"
+    assert voices["data"][0] == {"id": "anna", "name": "anna", "model": "tone"}
+    assert httpx2.get(f"{server.url}/v1/audio/voices?model=x").status_code == 404
+
+
+def test_an_error_of_one_request_leaves_the_others():
+    def fault(text: str, frame: int) -> None:
+        if text.startswith("Wrong"):
+            raise RuntimeError("the engine failed")
+
+    with running({"tone": ToneSpeech(fault=fault)}) as server:
+        responses = {}
+
+        def ask(text: str) -> None:
+            responses[text] = post(server, request(input=text))
+
+        threads = [threading.Thread(target=ask, args=(text,)) for text in ("Wrong.", "Right.", "Also right.")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        assert responses["Wrong."].status_code == 500
+        assert responses["Wrong."].json()["error"]["code"] == "internal_error"
+        assert "Traceback" not in responses["Wrong."].text
+        for text in ("Right.", "Also right."):
+            assert responses[text].content == pcm16(tone(text))
+
+
+def test_a_client_that_leaves_frees_its_slot():
+    task = ToneSpeech(pass_s=0.01)
+    with running({"tone": task}, slots=1) as server:
+        with httpx2.stream(
+            "POST", f"{server.url}/v1/audio/speech", json=request(input="a" * 250)
+        ) as response:
+            next(response.iter_raw())
+            assert task.running
+        wait_until(lambda: not task.running, 0.3)
+        assert server.value("cancelled_total", reason="client") == 1
+        assert post(server, request()).status_code == 200
+
+
+def test_a_client_that_leaves_while_a_whole_file_is_made_frees_its_slot():
+    task = ToneSpeech(pass_s=0.01)
+    with running({"tone": task}, slots=1) as server:
+        with pytest.raises(httpx2.TimeoutException):
+            post(server, request(input="a" * 250, response_format="flac"), timeout=0.2)
+        wait_until(lambda: not task.running, 0.3)
+
+
+def test_a_client_that_leaves_the_queue_is_not_served():
+    task = ToneSpeech()
+    task.gate.clear()
+    with running({"tone": task}, slots=1) as server:
+        blocker = threading.Thread(target=post, args=(server, request()))
+        blocker.start()
+        wait_until(lambda: task.running)
+        with pytest.raises(httpx2.TimeoutException):
+            post(server, request(input="Never spoken."), timeout=0.2)
+        task.gate.set()
+        blocker.join(10)
+        wait_until(lambda: server.models.speaking["tone"].is_idle)
+        assert server.value("frames_total", bundle="tone") == len(TEXT)
+
+
+def test_a_full_queue_is_refused_at_once_with_a_time_to_retry():
+    task = ToneSpeech()
+    task.gate.clear()
+    with running({"tone": task}, Limits(waiting=1), slots=1) as server:
+        threads = [threading.Thread(target=post, args=(server, request())) for _ in range(2)]
+        threads[0].start()
+        wait_until(lambda: task.running)
+        threads[1].start()
+        wait_until(lambda: len(server.models.speaking["tone"]._waiting) == 1)
+        response = post(server, request())
+        assert response.status_code == 503 and response.json()["error"]["code"] == "server_is_overloaded"
+        assert 1 <= int(response.headers["retry-after"]) <= 60 and "x-should-retry" not in response.headers
+        assert httpx2.get(f"{server.url}/readyz").status_code == 200
+        task.gate.set()
+        for thread in threads:
+            thread.join(10)
+
+
+def test_a_request_that_waits_too_long_is_refused():
+    task = ToneSpeech(pass_s=0.02)
+    with running({"tone": task}, Limits(queue_s=0.2), slots=1) as server:
+        blocker = threading.Thread(target=post, args=(server, request(input="a" * 100)))
+        blocker.start()
+        wait_until(lambda: task.running)
+        response = post(server, request())
+        assert response.status_code == 503 and "no slot in 0.2 s" in response.json()["error"]["message"]
+        blocker.join(10)
+
+
+def test_a_client_that_reads_nothing_holds_no_slot_and_is_dropped():
+    """The text has three parts of about 30 s. One part waits in the buffer; the next one does not start."""
+    task = ToneSpeech()
+    text = " ".join(f"{'a' * 280}." for _ in range(6))
+    limits = Limits(job_buffer_mib=2, send_s=0.5)
+    with running({"tone": task}, limits, slots=1) as server:
+        with httpx2.stream("POST", f"{server.url}/v1/audio/speech", json=request(input=text)) as response:
+            assert response.status_code == 200
+            wait_until(lambda: not task.running)
+            assert post(server, request()).content == pcm16(tone(TEXT))  # the slot is free
+            wait_until(lambda: server.models.speaking["tone"].is_idle, 5)
+        assert server.value("frames_total", bundle="tone") < len(text)
+
+
+def test_a_dead_engine_thread_is_not_ready_and_refuses(monkeypatch):
+    task = ToneSpeech()
+    with running({"tone": task}) as server:
+        worker = server.models.speaking["tone"]
+
+        def fail() -> None:
+            raise RuntimeError("planted")
+
+        monkeypatch.setattr(worker, "_turn", fail)
+        worker._wake()
+        wait_until(lambda: not worker._thread.is_alive())
+        assert httpx2.get(f"{server.url}/readyz").status_code == 503
+        assert httpx2.get(f"{server.url}/healthz").status_code == 200
+        assert post(server, request()).status_code == 503
+
+
+def test_a_draining_server_finishes_what_runs_and_refuses_the_rest():
+    task, text = ToneSpeech(pass_s=0.02), "This is what runs when the server ends."
+    with running({"tone": task}, slots=1) as server:
+        results = {}
+
+        def ask(name: str) -> None:
+            results[name] = post(server, request(input=text))
+
+        first, second = (threading.Thread(target=ask, args=(name,)) for name in ("runs", "waits"))
+        first.start()
+        wait_until(lambda: task.running)
+        second.start()
+        wait_until(lambda: len(server.models.speaking["tone"]._waiting) == 1)
+        server.models.drain(5)
+        first.join(5)
+        second.join(5)
+        assert results["runs"].content == pcm16(tone(text))
+        assert results["waits"].json()["error"]["code"] == "server_shutting_down"
+        assert httpx2.get(f"{server.url}/readyz").status_code == 503
+        assert post(server, request()).status_code == 503

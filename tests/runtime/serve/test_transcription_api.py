@@ -1,0 +1,190 @@
+"""POST /v1/audio/transcriptions, used by the OpenAI client and by plain HTTP."""
+
+import io
+import threading
+from pathlib import Path
+
+import httpx2
+import numpy as np
+import openai
+import pytest
+import soundfile
+from support.serve.http_server import Running, running, wait_until
+from support.serve.listening import BLOCK, RATE, LoudToText
+
+from runtime.serve.http import uploads
+from runtime.serve.limits import Limits
+
+
+def recording(words: int, rate: int = RATE, name: str = "WAV") -> bytes:
+    """For each word 160 ms, of which the middle of the first 80 is loud, and a second of silence at the end.
+
+    Resampling widens the loud part by a few ms.
+    """
+    block = np.zeros(2 * BLOCK)
+    block[BLOCK // 4 : 3 * BLOCK // 4] = 0.5
+    samples = np.concatenate([np.tile(block, words), np.zeros(RATE)]).astype(np.float32)
+    file = io.BytesIO()
+    soundfile.write(file, np.repeat(samples, rate // RATE), rate, format=name)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running({"loud": LoudToText(), "recordings": LoudToText(is_live=False)}) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client(server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+def transcribe(client: openai.OpenAI, content: bytes | None = None, **fields):
+    file = ("talk.wav", recording(3) if content is None else content)
+    return client.audio.transcriptions.create(**{"model": "loud", "file": file, **fields})
+
+
+def post(
+    server: Running, fields: dict | None = None, content: bytes = b"", name: str = "file"
+) -> httpx2.Response:
+    files = {name: ("talk.wav", content or recording(1))}
+    return httpx2.post(
+        f"{server.url}/v1/audio/transcriptions", data={"model": "loud", **(fields or {})}, files=files
+    )
+
+
+def test_every_format_has_the_words(client):
+    assert transcribe(client).text == "one two three"
+    assert transcribe(client, response_format="text") == "one two three\n"
+    assert "00:00:00,000 --> 00:00:00,400\none two three" in transcribe(client, response_format="srt")
+    assert transcribe(client, response_format="vtt").startswith("WEBVTT\n\n00:00:00.000 --> ")
+
+
+def test_verbose_json_has_the_times_that_were_asked_for(client):
+    both = transcribe(client, response_format="verbose_json", timestamp_granularities=["word", "segment"])
+    assert [(word.word, word.start) for word in both.words] == [("one", 0.0), ("two", 0.16), ("three", 0.32)]
+    assert both.segments[0].text == "one two three" and both.duration == pytest.approx(1.48)
+    assert transcribe(client, response_format="verbose_json").words is None
+
+
+def test_a_language_of_the_model_is_taken_and_named(client):
+    for language in ("en", "en-US"):
+        found = transcribe(
+            client, response_format="verbose_json", language=language, temperature=0, prompt=""
+        )
+        assert found.language == language and found.text == "one two three"
+
+
+def test_events_add_up_to_the_text(client):
+    events = list(transcribe(client, stream=True))
+    assert "".join(event.delta for event in events[:-1]) == "one two three" == events[-1].text
+    assert events[-1].type == "transcript.text.done" and events[-1].usage.total_tokens > 0
+
+
+@pytest.mark.parametrize("rate, name", [(48000, "WAV"), (16000, "FLAC")])
+def test_other_rates_and_formats(client, rate, name):
+    assert transcribe(client, recording(2, rate, name)).text == "one two"
+
+
+def test_a_bundle_for_recordings_takes_recordings(client):
+    assert transcribe(client, model="recordings").text == "one two three"
+
+
+WRONG = [
+    ({"model": "other"}, 404, "model_not_found", "model"),
+    ({"response_format": "diarized_json"}, 400, "invalid_value", "response_format"),
+    ({"timestamp_granularities[]": "word"}, 400, "invalid_value", "timestamp_granularities"),
+    (
+        {"timestamp_granularities[]": "letter", "response_format": "verbose_json"},
+        400,
+        "invalid_value",
+        "timestamp_granularities[]",
+    ),
+    ({"stream": "yes"}, 400, "invalid_value", "stream"),
+    ({"delay_ms": "-1"}, 400, "invalid_value", "delay_ms"),
+    ({"delay_ms": "9" * 5000}, 400, "invalid_value", "delay_ms"),
+    ({"delay_ms": "\u0668\u0660"}, 400, "invalid_value", "delay_ms"),  # 80 in other digits
+    ({"delay_ms": "81"}, 400, "invalid_value", "delay_ms"),
+    ({"language": "fr"}, 400, "invalid_value", "language"),
+    ({"temperature": "0.2"}, 400, "invalid_value", "temperature"),
+    ({"temperature": "warm"}, 400, "invalid_value", "temperature"),
+    ({"prompt": "Names: Anna."}, 400, "invalid_value", "prompt"),
+    ({"chunking_strategy": "auto"}, 400, "unknown_field", "chunking_strategy"),
+]
+
+
+@pytest.mark.parametrize("fields, status, code, param", WRONG)
+def test_what_cannot_be_served_is_refused_by_name(server, fields, status, code, param):
+    response = post(server, fields)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (status, code, param)
+
+
+@pytest.mark.parametrize("content", [b"this is no audio", recording(3, name="FLAC")[:200]])
+def test_a_file_that_is_no_recording_is_refused_without_its_path(server, content):
+    response = post(server, content=content)
+    error = response.json()["error"]
+    assert response.status_code == 400 and error["param"] == "file"
+    assert "/tmp" not in error["message"] and "voxport-" not in error["message"]
+
+
+def test_wrong_multipart_is_refused(server):
+    url, kind = f"{server.url}/v1/audio/transcriptions", {"content-type": "multipart/form-data; boundary=x"}
+    assert post(server, name="sound").status_code == 400
+    for content in (b"", b"--x\r\n", b"--x\r\nContent-Disposition: form-data; name=file\r\n\r\nabc"):
+        assert httpx2.post(url, content=content, headers=kind).status_code == 400
+    assert post(server, {f"field{index}": "x" for index in range(1001)}).status_code == 400
+    assert httpx2.post(url, json={}).status_code == 400
+
+
+def test_sizes_and_lengths_have_limits():
+    with running({"loud": LoudToText()}, Limits(upload_mib=1, recording_s=2)) as server:
+        assert post(server, content=b"a" * 2**20).status_code == 413
+        long = post(server, content=recording(10))  # 2.6 s
+        assert long.status_code == 400 and long.json()["error"]["code"] == "audio_too_long"
+        assert post(server).status_code == 200
+
+
+def test_a_full_disk_is_told(server, monkeypatch):
+    def fail(*arguments) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(uploads.shutil, "copyfileobj", fail)
+    response = post(server)
+    assert response.status_code == 503 and response.json()["error"]["code"] == "storage_full"
+
+
+def test_nothing_of_an_upload_is_left(server, monkeypatch, tmp_path):
+    monkeypatch.setattr(uploads.tempfile, "tempdir", str(tmp_path))
+    assert post(server).status_code == 200 and post(server, content=b"no audio").status_code == 400
+    assert list(Path(tmp_path).iterdir()) == []
+
+
+def test_a_client_that_leaves_frees_its_place():
+    task, gate = LoudToText(), threading.Event()
+    task.before_feed = lambda: gate.is_set() or gate.wait(0.05)
+    with running({"loud": task}) as server:
+        with pytest.raises(httpx2.TimeoutException):
+            httpx2.post(
+                f"{server.url}/v1/audio/transcriptions",
+                data={"model": "loud"},
+                files={"file": recording(200)},
+                timeout=0.3,
+            )
+        wait_until(lambda: server.models.listening["loud"].is_idle, 1)
+        assert server.value("cancelled_total", reason="client") == 1
+
+
+def test_a_failing_transcription_is_an_error_of_its_request(server):
+    task = LoudToText()
+    with running({"loud": task}) as other:
+
+        def fail() -> None:
+            raise RuntimeError("planted")
+
+        task.before_feed = fail
+        response = post(other)
+        assert response.status_code == 500 and response.json()["error"]["type"] == "server_error"
+        task.before_feed = lambda: None
+        assert post(other).json()["text"] == "one"

@@ -1,0 +1,201 @@
+"""Limits of Wyoming connections, clients that leave, the end of the server, and its address."""
+
+import asyncio
+
+import pytest
+from support.serve.wyoming_bench import (
+    END_OF_SPEECH,
+    TEXT,
+    WAIT_S,
+    Bench,
+    ask,
+    bench,
+    sound,
+    spoken,
+    types,
+    until_true,
+)
+from wyoming.audio import AudioChunk, AudioStart
+from wyoming.client import AsyncClient
+from wyoming.event import Event, async_write_event
+from wyoming.ping import Ping
+from wyoming.tts import (
+    Synthesize,
+    SynthesizeChunk,
+    SynthesizeStart,
+)
+
+from bundle.errors import UsageError
+from runtime.serve.address import parse_wyoming
+from runtime.serve.wyoming.server import WyomingServer
+
+
+def test_a_client_that_leaves_cancels_its_speech():
+    async def scenario(at: Bench) -> None:
+        async with at.client():
+            async with AsyncClient.from_uri(f"tcp://127.0.0.1:{at.port}") as leaving:
+                at.go.clear()
+                await leaving.write_event(Synthesize("Some text.").event())
+                await until_true(lambda: not at.speaker.is_idle)
+            await until_true(lambda: all(job.is_cancelled for job in at.speaker._running.values()))
+            at.go.set()
+            assert await until_true(lambda: at.speaker.is_idle) < 1
+
+    with bench() as at:
+        asyncio.run(scenario(at))
+        assert at.speaker._pool.used == 0
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_text_or_audio_leaves_nothing():
+    async def scenario(at: Bench) -> None:
+        async with at.client():
+            for request in (SynthesizeStart(), AudioStart(16000, 2, 1)):
+                async with AsyncClient.from_uri(f"tcp://127.0.0.1:{at.port}") as leaving:
+                    await leaving.write_event(request.event())
+                    await leaving.write_event(SynthesizeChunk(TEXT[:20]).event())
+                    await ask(leaving, Ping(), until=("pong",))
+            await until_true(lambda: at.speaker.is_idle and at.listener.is_idle)
+
+    with bench() as at:
+        asyncio.run(scenario(at))  # would wait for the thread of the text
+
+
+def test_a_silent_client_is_closed():
+    async def scenario(at: Bench) -> None:
+        async with at.client() as client:
+            (error,) = await ask(client, until=())
+            assert error.data["code"] == "session_idle"
+            assert await client.read_event() is None
+
+    with bench(header_s=0.2) as at:
+        asyncio.run(scenario(at))
+
+
+def test_a_long_connection_ends_under_steady_sound():
+    async def scenario(at: Bench) -> None:
+        async with at.client() as client:
+            reading = asyncio.ensure_future(ask(client, until=()))
+            while not reading.done():
+                await client.write_event(AudioChunk(16000, 2, 1, b"\0\0" * 320).event())
+                await asyncio.sleep(0.02)
+            assert (await reading)[-1].data["code"] == "session_expired"
+
+    with bench(session_s=0.3) as at:
+        asyncio.run(asyncio.wait_for(scenario(at), 3))
+
+
+def test_a_client_that_waits_for_speech_is_not_silent():
+    async def scenario(at: Bench) -> list[Event]:
+        async with at.client() as client:
+            at.go.clear()
+            await client.write_event(Synthesize("Some text.").event())
+            await asyncio.sleep(1.2)
+            at.go.set()
+            return await ask(client, until=END_OF_SPEECH)
+
+    with bench(header_s=0.2, silent_socket_s=0.2) as at:
+        assert types(asyncio.run(scenario(at)))[-1] == "audio-stop"
+
+
+def test_connections_are_counted():
+    async def scenario(at: Bench) -> None:
+        async with at.client() as client:
+            await ask(client, Ping(), until=("pong",))
+            async with AsyncClient.from_uri(f"tcp://127.0.0.1:{at.port}") as other:
+                (error,) = await ask(other, until=())
+                assert error.data["code"] == "server_is_overloaded"
+            await ask(client, Ping(), until=("pong",))
+
+    with bench(sockets=1) as at:
+        asyncio.run(scenario(at))
+
+
+def test_requests_of_a_connection_are_counted():
+    async def scenario(at: Bench) -> Event:
+        async with at.client() as client:
+            at.go.clear()
+            found = await ask(client, *[Synthesize("Some text.")] * 4, until=())
+            at.go.set()
+            return found[-1]
+
+    with bench(jobs_per_key=3) as at:
+        assert asyncio.run(scenario(at)).data["code"] == "rate_limit_exceeded"
+
+
+def test_a_client_that_does_not_receive_is_closed():
+    async def scenario(at: Bench) -> None:
+        async with at.client() as client:
+            _reader, writer = await asyncio.open_connection("127.0.0.1", at.port)
+            writer.transport.pause_reading()
+            with pytest.raises(OSError):
+                while True:
+                    await async_write_event(Ping("x" * 60_000).event(), writer)
+            await ask(client, Ping(), until=("pong",))
+
+    with bench(send_s=0.3) as at:
+        asyncio.run(asyncio.wait_for(scenario(at), WAIT_S))
+
+
+# The end of the server
+
+
+def test_a_server_that_drains_finishes_speech_and_refuses_more():
+    async def scenario(at: Bench) -> None:
+        async with at.client() as client:
+            at.go.clear()
+            await client.write_event(Synthesize(TEXT).event())
+            await until_true(lambda: not at.speaker.is_idle)
+            draining = asyncio.ensure_future(asyncio.to_thread(at.models.drain, WAIT_S))
+            await until_true(lambda: not at.speaker.is_ready)
+            at.go.set()
+            assert sound(await ask(client, until=END_OF_SPEECH)) == spoken(TEXT)
+            (error,) = await ask(client, until=())
+            assert error.data["code"] == "server_shutting_down"
+            await draining
+
+    with bench() as at:
+        asyncio.run(scenario(at))
+
+
+def test_an_open_text_ends_with_an_error_when_the_server_closes():
+    async def scenario(at: Bench) -> None:
+        server = WyomingServer(at.models, at.limits, at.metrics, "127.0.0.1", 0)
+        async with server:
+            client = AsyncClient.from_uri(f"tcp://127.0.0.1:{server.port}")
+            await client.connect()
+            await ask(client, SynthesizeStart(), Ping(), until=("pong",))
+            reading = asyncio.ensure_future(ask(client, until=()))
+        (error,) = await reading
+        assert error.data["code"] == "server_shutting_down"
+        await client.disconnect()
+
+    with bench() as at:
+        asyncio.run(scenario(at))
+
+
+@pytest.mark.parametrize("uri", ["tcp://0.0.0.0:10200", "tcp://192.168.1.2:10200", "tcp://example.org:1"])
+def test_only_hosts_of_this_machine_are_served(uri):
+    with pytest.raises(UsageError, match="no key"):
+        parse_wyoming(uri)
+
+
+@pytest.mark.parametrize("uri", ["127.0.0.1:10200", "unix:///a", "tcp://127.0.0.1", "tcp://127.0.0.1:x", ""])
+def test_an_address_is_checked(uri):
+    with pytest.raises(UsageError, match="expected tcp://HOST:PORT"):
+        parse_wyoming(uri)
+
+
+def test_addresses_of_this_machine():
+    assert parse_wyoming("tcp://127.0.0.1:10200") == ("127.0.0.1", 10200)
+    assert parse_wyoming("tcp://[::1]:1") == ("::1", 1)
+
+
+def test_a_port_in_use_is_a_wrong_option():
+    async def scenario(at: Bench) -> None:
+        async with at.client():
+            with pytest.raises(UsageError, match="in use"):
+                async with WyomingServer(at.models, at.limits, at.metrics, "127.0.0.1", at.port):
+                    pass
+
+    with bench() as at:
+        asyncio.run(scenario(at))

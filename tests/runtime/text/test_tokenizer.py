@@ -1,0 +1,197 @@
+"""Prompts equal those of mistral_common. A damaged tekken.json is a one-line error."""
+
+import logging
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mistral_common.protocol.speech.request import SpeechRequest
+from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+from support.runtime.tekken_fixture import MARKERS, MERGES, SPECIALS, VOICES, tekken, write_tekken
+
+from bundle.errors import IntegrityError, UsageError, VoxportError
+from runtime.families.voxtral_tts.prompt import MAX_TEXT, SpeechTokenizer
+
+TEXTS = (
+    "hello",
+    "Hello hello, the thé!",
+    "Ça déjà là: naïve Ångström, e\u0301",
+    "👩‍👩‍👧 🫨 ok",
+    "12 and 1234567, ١٢",
+    "tab\there\t\t",
+    "  lead,   runs  and trail   ",
+    "one\ntwo\r\n\r\n three\n",
+    "語を話す。 Привет",
+    "typed [AUDIO] </s> <s>[BEGIN_AUDIO] <SPECIAL_37> [/INST]",
+    "",
+)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory) -> Path:
+    return write_tekken(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(path) -> SpeechTokenizer:
+    return SpeechTokenizer(path)
+
+
+@pytest.fixture(scope="module")
+def reference(path) -> MistralTokenizer:
+    return MistralTokenizer.from_file(path)
+
+
+def prompt(tokenizer: SpeechTokenizer, text: str, rows: int) -> list[int]:
+    return [*tokenizer.voice_prefix(rows), *tokenizer.encode(text)]
+
+
+@pytest.mark.parametrize("voice", VOICES)
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_prompt_equals_that_of_mistral_common(tokenizer, reference, text, voice):
+    expected = reference.encode_speech_request(SpeechRequest(input=text, voice=voice)).tokens
+    assert prompt(tokenizer, text, VOICES[voice]) == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    text=st.text(max_size=60)
+    | st.lists(st.sampled_from([*MARKERS.values(), *MERGES, " ", "\n", "0"]), max_size=12).map("".join)
+)
+def test_any_text_gives_the_prompt_of_mistral_common(tokenizer, reference, text):
+    expected = reference.encode_speech_request(SpeechRequest(input=text, voice="calm")).tokens
+    assert prompt(tokenizer, text, VOICES["calm"]) == expected
+
+
+def test_a_prompt_has_its_markers_in_the_published_order(tokenizer):
+    hello = SPECIALS + 256 + MERGES.index("hello")
+    assert prompt(tokenizer, "hello", 4) == [1, 25, 24, 24, 24, 24, 36, hello, 35, 25]
+
+
+def count(tokenizer: SpeechTokenizer, text: str) -> int:
+    """Ids of the text without its markers."""
+    return len(prompt(tokenizer, text, 1)) - len(prompt(tokenizer, "", 1))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 300])
+def test_placeholders_follow_the_rows_of_the_voice_and_not_the_list_in_the_file(tokenizer, rows):
+    ids = prompt(tokenizer, "hello", rows)
+    assert rows not in VOICES.values()
+    assert ids.count(24) == rows
+    assert len(ids) == rows + count(tokenizer, "hello") + 5
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    text=st.lists(st.sampled_from([*MARKERS.values(), "<SPECIAL_37>", "a", " "]), min_size=1, max_size=8).map(
+        "".join
+    )
+)
+def test_markers_in_the_text_are_encoded_as_text(tokenizer, reference, text):
+    ids = prompt(tokenizer, text, 1)[4:-2]
+    assert min(ids) >= SPECIALS
+    assert reference.instruct_tokenizer.tokenizer.decode(ids) == text
+
+
+def test_ranks_beyond_the_vocabulary_size_are_dropped(tokenizer):
+    assert max(prompt(tokenizer, "lo o ", 1)) < tekken()["config"]["default_vocab_size"]
+    assert count(tokenizer, "lo") == 2
+
+
+def test_a_file_without_voices_still_encodes(tmp_path):
+    content = tekken()
+    del content["audio"]
+    assert prompt(SpeechTokenizer(write_tekken(tmp_path, content)), "hello", 2)[:5] == [1, 25, 24, 24, 36]
+
+
+def test_a_voice_without_rows_is_an_error(tokenizer):
+    with pytest.raises(VoxportError, match="0 rows"):
+        prompt(tokenizer, "hello", 0)
+
+
+def test_a_text_too_long_to_be_split_is_a_usage_error(tokenizer):
+    assert count(tokenizer, " " * MAX_TEXT)
+    with pytest.raises(UsageError, match=str(MAX_TEXT + 1)):
+        count(tokenizer, " " * (MAX_TEXT + 1))
+
+
+def test_loading_logs_nothing(path, caplog):
+    caplog.set_level(logging.DEBUG)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        prompt(SpeechTokenizer(path), "hello", 1)
+    assert not caplog.records
+
+
+def test_importing_the_modules_loads_no_heavy_package():
+    heavy = "{'mistral_common', 'soundfile', 'soxr', 'torch'}"
+    code = "import sys, runtime.audio.files, runtime.text.cleanup, runtime.text.tokenizer;"
+    code += f"sys.exit(bool({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def without(*keys: str):
+    content = tekken()
+    inner = content
+    for key in keys[:-1]:
+        inner = inner[key]
+    del inner[keys[-1]]
+    return content
+
+
+def with_value(key: str, value, *parents: str):
+    content = tekken()
+    inner = content
+    for parent in parents:
+        inner = inner[parent]
+    inner[key] = value
+    return content
+
+
+BROKEN = {
+    "bare array": (tekken()["vocab"], "bare array"),
+    "a number": (7, "holds a int"),
+    "no config": (without("config"), "config is missing"),
+    "no vocab": (without("vocab"), "vocab is missing"),
+    "vocab not a list": (with_value("vocab", {}), "vocab is missing or no list"),
+    "no pattern": (without("config", "pattern"), "'pattern'"),
+    "no vocabulary size": (without("config", "default_vocab_size"), "'default_vocab_size'"),
+    "unknown version": (with_value("version", "v999", "config"), "v999"),
+    "bad pattern": (with_value("pattern", "(((", "config"), "not a tokenizer"),
+    "too few ranks": (with_value("vocab", tekken()["vocab"][:100]), "ranks and sizes"),
+    "bytes out of order": (with_value("vocab", tekken()["vocab"][::-1]), "ranks and sizes"),
+    "bytes not base64": (with_value("token_bytes", "abc", "vocab", 256), "not a tokenizer"),
+    "endless special tokens": (with_value("default_num_special_tokens", 10**9, "config"), "at most 65536"),
+    "special tokens not a number": (with_value("default_num_special_tokens", None, "config"), "is None"),
+    "no speech markers": (with_value("special_tokens", tekken()["special_tokens"][:20]), r"\[AUDIO\]"),
+    "default special tokens": (without("special_tokens"), r"\[AUDIO\]"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_file_is_an_integrity_error_of_one_line_with_its_name(tmp_path, case):
+    content, reason = BROKEN[case]
+    path = write_tekken(tmp_path, content)
+    with pytest.raises(IntegrityError, match=reason) as caught:
+        SpeechTokenizer(path)
+    message = str(caught.value)
+    assert str(path) in message
+    assert "\n" not in message
+    assert len(message) < len(str(path)) + 400
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000])
+def test_a_file_that_is_not_json_is_an_integrity_error(tmp_path, content):
+    path = tmp_path / "tekken.json"
+    path.write_bytes(content)
+    with pytest.raises(IntegrityError, match="cannot be read as JSON"):
+        SpeechTokenizer(path)
+
+
+def test_a_missing_file_is_an_integrity_error(tmp_path):
+    with pytest.raises(IntegrityError, match="missing"):
+        SpeechTokenizer(tmp_path / "tekken.json")

@@ -1,0 +1,11 @@
+"""Files in a Core ML package, and brief verification of its bundle."""
+
+from pathlib import Path
+
+from export.__main__ import main as export
+
+MODEL, WEIGHTS = "Data/com.apple.CoreML/model.mlmodel", "Data/com.apple.CoreML/weights/weight.bin"
+
+
+def verify(bundle: Path, *more: str) -> int:
+    return export(["verify", str(bundle), "--steps", "30", *more])

@@ -1,0 +1,132 @@
+"""A listening engine in NumPy with random weights, and signatures of Voxtral-Realtime."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from support.runtime.toy_engine import SlotEngine, SlotStream, random_weights
+
+from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
+from runtime.engines.base import Arrays
+from runtime.families.voxtral_realtime.constants import Constants
+
+DIM, VOCAB, MELS, TOKEN, WINDOW, FRAMES = 8, 24, 8, 1280, 12, 8
+DELAYS_MS = (80, 240)
+
+CONSTANTS = Constants(
+    sample_rate=16000,
+    samples_per_token=TOKEN,
+    n_mels=MELS,
+    hop_length=160,
+    window_size=400,
+    log_mel_least=-6.5,
+    dim=DIM,
+    vocab_size=VOCAB,
+    left_pad_tokens=5,
+    flush_tokens=2,
+    bos_id=1,
+    eos_id=2,
+    pad_id=3,
+    word_id=4,
+    first_text_id=5,
+    delays_ms=DELAYS_MS,
+    delays=(1, 3),
+)
+
+
+def spec(name: str, dtype: str, *shape: int | str) -> TensorSpec:
+    return TensorSpec(name, dtype, shape, Kind.HIDDEN if dtype == "float32" else Kind.INDEX)
+
+
+HEARD = StateSpec("heard", "float32", (1, 1, DIM))
+CACHE = StateSpec("cache", "float32", (1, WINDOW, 1, DIM), CacheSpec("BSHD", WINDOW))
+POSITION, DELAY = spec("position", "int64", 1), spec("delay", "int64", 1)
+
+
+def encoder(tokens: int | str) -> Signature:
+    inputs = (spec("mel", "float32", 1, tokens, FRAMES, MELS), POSITION)
+    outputs = (spec("embeddings", "float32", 1, tokens, DIM),)
+    sized = CacheSpec("BSHD", 100, 1, 4)  # tells how far a stream may reach; has no rows that matter
+    states = (HEARD, StateSpec("seen", "float32", (1, 103, 1, 1), sized))
+    return Signature(inputs, outputs, states, {"T": (1, 4)} if tokens == "T" else {})
+
+
+def decoder(rows: int | str) -> Signature:
+    inputs = (spec("embeddings", "float32", 1, rows, DIM), POSITION, DELAY)
+    outputs = (spec("hidden", "float32", 1, rows, DIM), spec("logits", "float32", 1, VOCAB))
+    return Signature(inputs, outputs, (CACHE,), {"S": (1, 9)} if rows == "S" else {})
+
+
+IDS = Signature(
+    (spec("ids", "int64", 1, "S"),), (spec("embeddings", "float32", 1, "S", DIM),), dims={"S": (1, 9)}
+)
+SIGNATURES = {
+    "embed_tokens": IDS,
+    "audio_encoder": encoder("T"),
+    "encode_chunk": encoder(1),
+    "prefill": decoder("S"),
+    "decode_step": decoder(1),
+}
+
+
+class ToyStream(SlotStream):
+    """The cache is staged: a row is compared with the last WINDOW - 1 rows, and then replaces the oldest."""
+
+    def __init__(self, engine: SlotEngine, states: Arrays):
+        super().__init__(engine, states)
+        self._active: Sequence[int] = range(self.batch)
+
+    def compute(self, component: str, slot: int, inputs: Arrays) -> Arrays:
+        if "mel" in inputs:
+            return self._encode(slot, inputs)
+        return self._embed(slot, inputs) if component == "embed_tokens" else self._decode(slot, inputs)
+
+    def run_active(self, component: str, inputs: Arrays, active: Sequence[int]) -> Arrays:
+        self._active = active
+        try:
+            return self.run(component, inputs)
+        finally:
+            self._active = range(self.batch)
+
+    def move(self, source: int, target: int, positions: int, component: str | None = None) -> None:
+        rows = min(positions, WINDOW)
+        assert component == "decode_step"
+        self.states["cache"][target, :rows] = self.states["cache"][source, :rows]
+
+    def _embed(self, slot: int, inputs: Arrays) -> Arrays:
+        return {"embeddings": self.engine.weights["tokens"][inputs["ids"]] / 4}
+
+    def _encode(self, slot: int, inputs: Arrays) -> Arrays:
+        found, heard = [], self.states["heard"][slot]
+        for mel in inputs["mel"]:
+            heard[:] = np.tanh(mel.reshape(1, -1) @ self.engine.weights["mel"] / 2 + heard / 4)
+            found.append(heard[0].copy())
+        return {"embeddings": np.stack(found)}
+
+    def _decode(self, slot: int, inputs: Arrays) -> Arrays:
+        weights, cache, found = self.engine.weights, self.states["cache"][slot, :, 0], []
+        for index, row in enumerate(inputs["embeddings"]):
+            position = int(inputs["position"]) + index
+            seen = np.arange(max(0, position - WINDOW + 1), position)
+            rows = cache[seen % (WINDOW - 1)] * np.exp2(-(position - seen) / 4)[:, None].astype(np.float32)
+            hidden = np.tanh(
+                (row + rows.sum(axis=0) + weights["delays"][inputs["delay"]]) @ weights["hidden"]
+            )
+            if slot in self._active:
+                cache[position % (WINDOW - 1)] = hidden
+            found.append(hidden)
+        return {"hidden": np.stack(found), "logits": found[-1] @ weights["head"]}
+
+
+class ToyEngine(SlotEngine):
+    signatures, stream_type = SIGNATURES, ToyStream
+
+    def __init__(self) -> None:
+        super().__init__()
+        shapes = {
+            "tokens": (VOCAB, DIM),
+            "mel": (FRAMES * MELS, DIM),
+            "hidden": (DIM, DIM),
+            "head": (DIM, VOCAB),
+            "delays": (len(DELAYS_MS), DIM),
+        }
+        self.weights = random_weights(shapes)

@@ -1,0 +1,128 @@
+"""A speech engine in NumPy with random weights, and signatures of Voxtral-TTS."""
+
+import numpy as np
+from support.runtime.toy_engine import Fault, SlotEngine, SlotStream, random_weights
+
+from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
+from runtime.engines.base import Arrays
+from runtime.families.voxtral_tts.decoder import Constants
+
+DIM, BOOKS, ACOUSTIC, ROWS, FRAME, VOCAB = 8, 4, 6, 24, 5, 40
+
+CONSTANTS = Constants(
+    sample_rate=1000,
+    samples_per_frame=FRAME,
+    dim=DIM,
+    vocab_size=VOCAB,
+    n_codebooks=BOOKS,
+    semantic_codes=12,
+    acoustic_levels=2001,
+    euler_steps=3,
+    bos_id=1,
+    audio_id=24,
+    begin_audio_id=25,
+    first_frame="audio_token",
+)
+
+
+def floats(name: str, *shape: int | str) -> TensorSpec:
+    return TensorSpec(name, "float32", shape, Kind.HIDDEN)
+
+
+def ids(name: str, *shape: int | str) -> TensorSpec:
+    return TensorSpec(name, "int64", shape, Kind.INDEX)
+
+
+CACHE = StateSpec("cache", "float32", (1, ROWS, 1, DIM), CacheSpec("BSHD"))
+TAIL = StateSpec("tail", "float32", (1, FRAME))
+LENGTH = {"S": (1, ROWS)}
+LAST = (floats("semantic_logits", 1, 20), floats("condition", 1, ACOUSTIC))
+POINT = floats("x", 1, BOOKS - 1)
+SIGNATURES = {
+    "embed_text": Signature((ids("ids", 1, "S"),), (floats("embeddings", 1, "S", DIM),), dims=LENGTH),
+    "embed_codes": Signature((ids("codes", 1, BOOKS),), (floats("embeddings", 1, 1, DIM),)),
+    "prefill": Signature(
+        (floats("embeddings", 1, "S", DIM), ids("position", 1)),
+        (floats("hidden", 1, "S", DIM), *LAST),
+        (CACHE,),
+        LENGTH,
+    ),
+    "decode_step": Signature(
+        (floats("embeddings", 1, 1, DIM), ids("position", 1)), (floats("hidden", 1, 1, DIM), *LAST), (CACHE,)
+    ),
+    "acoustic_step": Signature(
+        (POINT, ids("step", 1), floats("condition", 1, ACOUSTIC)),
+        (floats("next_x", 1, BOOKS - 1), floats("velocity", 1, 2, BOOKS - 1)),
+    ),
+    "codec_step": Signature(
+        (ids("codes", 1, "T", BOOKS), ids("position", 1)),
+        (floats("audio", 1, f"{FRAME}*T"),),
+        (TAIL,),
+        {"T": (1, 3)},
+    ),
+}
+
+
+class ToyStream(SlotStream):
+    def compute(self, component: str, slot: int, inputs: Arrays) -> Arrays:
+        return getattr(self, f"_{component}")(slot, inputs)
+
+    def move(self, source: int, target: int, positions: int) -> None:
+        cache, tail = self.states["cache"], self.states["tail"]
+        cache[target, :positions] = cache[source, :positions]
+        tail[target] = tail[source]
+
+    def _embed_text(self, slot: int, inputs: Arrays) -> Arrays:
+        return {"embeddings": self.engine.weights["text"][inputs["ids"]]}
+
+    def _embed_codes(self, slot: int, inputs: Arrays) -> Arrays:
+        table = self.engine.weights["codes"]
+        return {"embeddings": table[np.arange(BOOKS), inputs["codes"]].sum(axis=0, keepdims=True)}
+
+    def _prefill(self, slot: int, inputs: Arrays) -> Arrays:
+        weights, cache = self.engine.weights, self.states["cache"][slot, :, 0]
+        position, hidden = int(inputs["position"]), []
+        for row in inputs["embeddings"]:
+            cache[position] = row
+            position += 1
+            hidden.append(np.tanh(cache[:position].mean(axis=0) @ weights["hidden"] + row))
+        return {
+            "hidden": np.stack(hidden),
+            "semantic_logits": hidden[-1] @ weights["logits"],
+            "condition": hidden[-1] @ weights["condition"],
+        }
+
+    _decode_step = _prefill
+
+    def _acoustic_step(self, slot: int, inputs: Arrays) -> Arrays:
+        weights = self.engine.weights
+        own = np.tanh(inputs["x"] @ weights["x"])
+        velocity = np.stack((own + np.tanh(inputs["condition"] @ weights["guide"]), own))
+        return {"next_x": inputs["x"] + velocity[0] / 3, "velocity": velocity}
+
+    def _codec_step(self, slot: int, inputs: Arrays) -> Arrays:
+        tail, audio = self.states["tail"][slot], []
+        if inputs["position"] == 0:
+            tail[:] = 0
+        for codes in inputs["codes"].astype(np.float32):
+            tail[:] = tail / 2 + np.sin(codes @ self.engine.weights["audio"])
+            audio.append(tail.copy())
+        return {"audio": np.concatenate(audio)}
+
+
+class ToyEngine(SlotEngine):
+    signatures, stream_type = SIGNATURES, ToyStream
+
+    def __init__(self, fault: Fault = lambda component, inputs: None):
+        super().__init__(fault)
+        shapes = {
+            "text": (VOCAB, DIM),
+            "codes": (BOOKS, 2003, DIM),
+            "hidden": (DIM, DIM),
+            "logits": (DIM, 20),
+            "condition": (DIM, ACOUSTIC),
+            "x": (BOOKS - 1, BOOKS - 1),
+            "guide": (ACOUSTIC, BOOKS - 1),
+            "audio": (BOOKS, FRAME),
+        }
+        self.weights = {name: array / np.float32(4) for name, array in random_weights(shapes).items()}

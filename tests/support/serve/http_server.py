@@ -1,0 +1,75 @@
+"""The server of `voxport serve` on a free port of this machine, in a thread."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import uvicorn
+
+from runtime.serve.http.app import build_app
+from runtime.serve.http.keys import Keys
+from runtime.serve.http.server import Address, configuration
+from runtime.serve.limits import Limits
+from runtime.serve.metrics import Metrics
+from runtime.serve.models import Models
+from runtime.serve.voices.store import VoiceStore
+from runtime.speech_to_text import SpeechToText
+from runtime.text_to_speech import TextToSpeech
+
+DEFAULT = Limits()
+
+
+@dataclass
+class Running:
+    port: int
+    models: Models
+    metrics: Metrics
+    connections: set[asyncio.Protocol]  # that are open
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def value(self, name: str, **labels: str) -> float:
+        """A metric."""
+        return self.metrics.registry.get_sample_value(f"voxport_{name}", labels) or 0.0
+
+
+@contextmanager
+def running(
+    tasks: Mapping[str, TextToSpeech | SpeechToText],
+    limits: Limits = DEFAULT,
+    keys: Keys | None = None,
+    slots: int = 2,
+    origins: tuple[str, ...] = (),
+    voices: VoiceStore | None = None,
+) -> Iterator[Running]:
+    metrics = Metrics()
+    models = Models(tasks, limits, metrics, slots, voices)
+    models.start()
+    app = build_app(models, metrics, limits, keys or Keys(), origins)
+    config = configuration(app, limits, Address("127.0.0.1", 0))
+    config.timeout_graceful_shutdown = 1
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    wait_until(lambda: server.started)
+    try:
+        yield Running(
+            server.servers[0].sockets[0].getsockname()[1], models, metrics, server.server_state.connections
+        )
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        models.drain(0)
+
+
+def wait_until(condition, seconds: float = 10.0) -> None:
+    """Raises AssertionError where `condition()` does not become true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition did not become true"
+        time.sleep(0.005)

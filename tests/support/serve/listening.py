@@ -1,0 +1,76 @@
+"""A speech-to-text task that gives a word for each loud 80 ms, or for each loud sound."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bundle.errors import UsageError
+from runtime.audio.captions import Word
+from runtime.speech_to_text import SpeechToText
+from runtime.transcription import TranscriptDelta
+
+RATE, BLOCK, LOUD = 16000, 1280, 0.1
+NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+class LoudWords:
+    """Implements `runtime.transcription.Transcription`."""
+
+    def __init__(self, task: "LoudToText") -> None:
+        self._task, self._rest = task, np.zeros(0, np.float32)
+        self._blocks = self._words = 0
+        self._since: int | None = None  # the block in which the current word began
+
+    def feed(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
+        self._task.before_feed()
+        self._rest = np.concatenate((self._rest, samples))
+        while len(self._rest) >= BLOCK:
+            block, self._rest = self._rest[:BLOCK], self._rest[BLOCK:]
+            yield from self._hear(bool(np.abs(block).max() > LOUD))
+
+    def finish(self) -> Iterator[TranscriptDelta]:
+        yield from self.feed(np.zeros(-len(self._rest) % BLOCK, np.float32))
+        yield from self._hear(False)
+
+    def _hear(self, is_loud: bool) -> Iterator[TranscriptDelta]:
+        if is_loud and self._since is None:
+            self._since = self._blocks
+        end = self._blocks + is_loud
+        self._blocks += 1
+        if self._since is not None and not (is_loud and self._task.whole_sounds):
+            word, start = NUMBERS[self._words % len(NUMBERS)], 0.08 * self._since
+            yield TranscriptDelta(f" {word}", [Word(word, start, start + 0.08 * (end - self._since))])
+            self._since, self._words = None, self._words + 1
+
+
+class LoudToText(SpeechToText):
+    """`before_feed` is called before audio is transcribed. With `whole_sounds`, a loud sound is one word."""
+
+    def __init__(self, is_live: bool = True, whole_sounds: bool = False) -> None:
+        self._is_live, self.whole_sounds = is_live, whole_sounds
+        self.before_feed = lambda: None
+
+    @property
+    def sample_rate(self) -> int:
+        return RATE
+
+    @property
+    def delays_ms(self) -> tuple[int, ...]:
+        return (80, 480)
+
+    @property
+    def max_chunk_tokens(self) -> int:
+        return 100
+
+    def check_live(self) -> None:
+        if not self._is_live:
+            raise UsageError("live: this bundle is for recordings", field="live")
+
+    def begin(
+        self,
+        delay_ms: int | None = None,
+        live: bool = False,
+        chunk_tokens: int | None = None,
+        blank_penalty: bool = False,
+    ) -> LoudWords:
+        return LoudWords(self)

@@ -1,0 +1,39 @@
+"""The page in a browser: what tests do with it, and the recording that its microphone hears."""
+
+from typing import Any
+from urllib.parse import urlsplit
+
+KEY = "0123456789-abcdef"
+SECOND = 48000  # samples of the recording
+SOUNDS = ((1.0, 1.3), (1.8, 2.2), (2.8, 3.1))  # seconds of the loud parts of the recording
+FOREIGN = "http://voxport.test:%d"  # is not localhost, so the page has no microphone there
+PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+
+
+class Watched:
+    """A page, what it wrote to the console, and where its requests went."""
+
+    def __init__(self, page: Any):
+        self.page, self.messages, self.hosts = page, [], set()
+        page.on("console", lambda message: self.messages.append(message.text))
+        page.on("pageerror", lambda error: self.messages.append(str(error)))
+        page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
+        page.on("websocket", lambda socket: self.hosts.add(urlsplit(socket.url).netloc))
+
+
+def opened(page: Any, url: str) -> Any:
+    page.goto(url)
+    page.wait_for_selector("#server-rows tr")
+    return page
+
+
+def wait_for_text(page: Any, selector: str, pattern: str) -> str:
+    """The text of an element, once it matches."""
+    argument = [selector, pattern]
+    page.wait_for_function("([s, p]) => document.querySelector(s).innerText.match(p)", arg=argument)
+    return page.inner_text(selector)
+
+
+def speak(page: Any, text: str) -> None:
+    page.fill("#text", text)
+    page.click("#speak")

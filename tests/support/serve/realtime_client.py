@@ -1,0 +1,56 @@
+"""Sockets of live transcription, and messages for them."""
+
+import asyncio
+import base64
+import json
+
+import numpy as np
+import websockets
+from support.serve.http_server import Running
+from support.serve.listening import BLOCK, RATE
+
+BLOCKS = [0.5, 0.0, 0.5, 0.0, 0.5, 0.0, 0.0, 0.0]  # three words
+
+
+def pcm(rate: int = RATE, blocks=BLOCKS) -> list[bytes]:
+    """16-bit samples of 80 ms each."""
+    return [np.full(BLOCK * rate // RATE, 32767 * value, "<i2").tobytes() for value in blocks]
+
+
+def text_of(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+class Socket:
+    """JSON messages over a socket."""
+
+    def __init__(self, socket):
+        self.socket = socket
+
+    async def send(self, kind: str, **fields) -> None:
+        await self.socket.send(json.dumps({"type": kind, **fields}))
+
+    async def receive(self) -> dict:
+        return json.loads(await asyncio.wait_for(self.socket.recv(), 5))
+
+    async def until(self, kind: str) -> list[dict]:
+        messages = [await self.receive()]
+        while messages[-1]["type"] != kind:
+            messages.append(await self.receive())
+        return messages
+
+
+def talk(server: Running, conversation, path: str = "/v1/realtime", **options):
+    """Runs a coroutine function with a connected socket."""
+
+    async def run():
+        url = f"ws://127.0.0.1:{server.port}{path}"
+        async with websockets.connect(url, **options) as socket:
+            return await conversation(Socket(socket))
+
+    return asyncio.run(run())
+
+
+OPENAI, VLLM = "/v1/realtime?intent=transcription&model=loud", "/v1/realtime"
+MISTRAL = "/v1/audio/transcriptions/realtime?model=loud"
+SOUND = text_of(b"\0\0" * 1280)

@@ -1,0 +1,84 @@
+"""A text-to-speech task without a model: a tone whose pitch is that of the voice, one frame per character."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from bundle.errors import UsageError
+from runtime.batching import BatchedDecoder, Fill, RowLimit, SlotOutput, Status
+from runtime.text_to_speech import SpeechRequest, TextToSpeech
+
+RATE, FRAME, LEVEL = 24000, 1920, 0.5
+VOICES = {"anna": 440.0, "bob": 220.0}  # Hz
+
+
+def no_fault(text: str, frame: int) -> None: ...
+
+
+class ToneSpeech(TextToSpeech):
+    """`fault(text, frame)` may raise in a pass. `gate` lets passes run; `pass_s` is the time of one."""
+
+    sample_rate, samples_per_frame, max_slots = RATE, FRAME, 4
+
+    def __init__(self, pass_s: float = 0.0, fault: Callable[[str, int], None] = no_fault):
+        self.pass_s, self.fault, self.gate = pass_s, fault, threading.Event()
+        self.gate.set()
+        self.running: dict[int, str] = {}  # by slot
+
+    def voices(self) -> dict[str, int]:
+        return dict.fromkeys(VOICES, 1)
+
+    def usual_frames(self, text: str) -> float:
+        return len(text)
+
+    def batched(self, slots: int) -> BatchedDecoder[SpeechRequest]:
+        return BatchedDecoder(ToneSlots(self, slots))
+
+
+def tone(text: str, voice: str = "anna") -> np.ndarray:
+    """The samples of a text, float32."""
+    count = len(text) * FRAME
+    return (LEVEL * np.sin(2 * np.pi * VOICES[voice] * np.arange(count) / RATE)).astype(np.float32)
+
+
+class ToneSlots:
+    def __init__(self, task: ToneSpeech, slots: int):
+        self.task, self.slots = task, slots
+        self._speech: dict[int, tuple[SpeechRequest, np.ndarray, int]] = {}
+
+    def prepare(self, request: SpeechRequest) -> Fill:
+        if request.instruct is not None:
+            raise UsageError("instruct: this model takes no instruction; leave it out", field="instruct")
+        samples = tone(request.text, request.voice or "anna")
+
+        def fill(slot: int, limit: RowLimit) -> Iterator[None]:
+            self._speech[slot] = (request, samples, 0)
+            self.task.running[slot] = request.text
+            return iter(())
+
+        return fill
+
+    def feed(self, count: int) -> None: ...
+
+    def decode(self, count: int) -> None:
+        self.task.gate.wait(30)
+        time.sleep(self.task.pass_s)
+
+    def take(self, slot: int) -> SlotOutput:
+        request, samples, frame = self._speech[slot]
+        self.task.fault(request.text, frame)
+        self._speech[slot] = (request, samples, frame + 1)
+        piece = samples[frame * FRAME : (frame + 1) * FRAME]
+        is_last = (frame + 1) * FRAME == len(samples)
+        if not is_last and frame + 1 == request.max_frames:
+            return SlotOutput(piece, Status.LIMIT)
+        return SlotOutput(piece, Status.END if is_last else None)
+
+    def free(self, slot: int) -> None:
+        del self._speech[slot], self.task.running[slot]
+
+    def move(self, source: int, target: int) -> None:
+        for each in (self._speech, self.task.running):
+            each[target] = each.pop(source)

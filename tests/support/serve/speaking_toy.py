@@ -1,0 +1,47 @@
+"""A text-to-speech task that speaks on the toy engine, with two voices."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+from support.runtime import toy_speech
+from support.runtime.speech_tasks import ToyVoxtral
+
+from bundle.errors import UsageError
+from runtime.families.voxtral_tts.decoder import Prompt
+from runtime.text_to_speech import SpeechRequest
+
+VOICES = {"anna": "en", "fr_bert": "fr"}
+TEXT_IDS = 4  # of every prompt, because the cache has few rows
+SLOTS = 2
+
+
+class SpeakingToy(ToyVoxtral):
+    """Every part of a text is spoken until the cache is full. Another text or voice gives other samples."""
+
+    def __init__(self, fault: toy_speech.Fault = lambda component, inputs: None) -> None:
+        super().__init__()
+        self.engine = toy_speech.ToyEngine(fault)
+        self._prompts = SimpleNamespace(build=_prompt, room=self.room)
+        self._prefixes = SimpleNamespace(load=lambda *_: None, save=lambda *_: None)
+
+    @property
+    def max_slots(self) -> int:
+        return SLOTS
+
+    def voices(self) -> dict[str, int]:
+        return dict.fromkeys(VOICES, 1)
+
+    def language(self, voice: str | None) -> str:
+        return VOICES.get(voice or "anna", "en")
+
+    def room(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
+        if voice is not None and voice not in VOICES:
+            raise UsageError(f"voice {voice!r}: unknown", field="voice")
+        return lambda text: True
+
+
+def _prompt(request: SpeechRequest) -> Prompt:
+    voice = np.full((1, toy_speech.DIM), list(VOICES).index(request.voice or "anna"), np.float32)
+    text = np.resize(np.frombuffer(request.text.encode(), np.uint8).astype(np.int64) % 20, TEXT_IDS)
+    return Prompt(np.array([1, 25, 24, 2], np.int64), voice, text)

@@ -1,0 +1,123 @@
+"""A Wyoming server on the toy tasks, and what its tests ask of it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from threading import Event as Flag
+
+import numpy as np
+from support.serve.listening import LoudToText
+from support.serve.speaking_toy import SpeakingToy
+from wyoming.audio import AudioChunk, AudioStart, AudioStop
+from wyoming.client import AsyncClient
+from wyoming.event import Event, Eventable
+
+from runtime.audio.files import pcm16
+from runtime.serve.limits import Limits
+from runtime.serve.metrics import Metrics
+from runtime.serve.models import Models
+from runtime.serve.wyoming.server import WyomingServer
+
+TEXT = (
+    "The first sentence of this text is long enough to be spoken without the next one. "
+    "The second sentence follows the first one, and it is long enough to be spoken alone too. End."
+)
+END_OF_SPEECH, END_OF_TEXT = ("audio-stop",), ("synthesize-stopped",)
+END_OF_TRANSCRIPT = ("transcript-stop",)
+WAIT_S = 10
+
+
+class Bench:
+    """Models with their tasks, and a Wyoming server."""
+
+    def __init__(self, limits: Limits, is_live: bool):
+        self.limits, self.metrics = limits, Metrics()
+        self.go = Flag()  # the engines wait for it
+        self.go.set()
+        self.toy = SpeakingToy(lambda component, inputs: self._pause())
+        self.loud = LoudToText(is_live)
+        self.loud.before_feed = self._pause
+        self.models = Models({"speaking": self.toy, "listening": self.loud}, limits, self.metrics, slots=2)
+        self.models.start()
+
+    def _pause(self) -> None:
+        assert self.go.wait(WAIT_S)
+
+    @property
+    def speaker(self):
+        return self.models.speaker("speaking")
+
+    @property
+    def listener(self):
+        return self.models.listener("listening")
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[AsyncClient]:
+        async with WyomingServer(self.models, self.limits, self.metrics, "127.0.0.1", 0) as server:
+            self.port = server.port
+            async with AsyncClient.from_uri(f"tcp://127.0.0.1:{server.port}") as client:
+                yield client
+
+
+@contextmanager
+def bench(is_live: bool = True, **limits: float) -> Iterator[Bench]:
+    made = Bench(Limits(**limits), is_live)
+    try:
+        yield made
+    finally:
+        made.go.set()
+        made.models.drain(0)
+
+
+async def ask(client: AsyncClient, *requests: Eventable, until: tuple[str, ...]) -> list[Event]:
+    """Sends events and returns what arrives until an event of one of the types, an error or the end."""
+    for request in requests:
+        await client.write_event(request.event())
+    return await answers(client.read_event, until)
+
+
+async def answers(read: Callable[[], Awaitable[Event | None]], until: tuple[str, ...]) -> list[Event]:
+    found: list[Event] = []
+    while not found or found[-1].type not in (*until, "error"):
+        event = await asyncio.wait_for(read(), WAIT_S)
+        if event is None:
+            break
+        found.append(event)
+    return found
+
+
+def types(events: list[Event]) -> list[str]:
+    """Types of the events; several of one type in a row count once."""
+    found = [event.type for event in events]
+    return [kind for index, kind in enumerate(found) if index == 0 or kind != found[index - 1]]
+
+
+def sound(events: list[Event]) -> bytes:
+    return b"".join(event.payload for event in events if event.type == "audio-chunk" and event.payload)
+
+
+def spoken(text: str, voice: str | None = None) -> bytes:
+    """What the task itself speaks."""
+    return pcm16(np.concatenate(list(SpeakingToy().speak(text, voice=voice))))
+
+
+def tone(pattern: str) -> bytes:
+    """80 ms per letter: loud where it is an x."""
+    blocks = [np.full(1280, 16000 * (letter == "x"), "<i2") for letter in pattern]
+    return np.concatenate(blocks).tobytes()
+
+
+def chunks(content: bytes, rate: int = 16000, channels: int = 1, size: int = 2000) -> list[Eventable]:
+    pieces = [content[start : start + size] for start in range(0, len(content), size)]
+    sent = [AudioChunk(rate, 2, channels, piece) for piece in pieces]
+    return [AudioStart(rate, 2, channels), *sent, AudioStop()]
+
+
+async def until_true(condition: Callable[[], bool]) -> float:
+    """Seconds until the condition holds."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < WAIT_S
+        await asyncio.sleep(0.005)
+    return time.monotonic() - started

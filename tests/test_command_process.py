@@ -1,0 +1,99 @@
+"""Commands as processes: interruptions, and an output that is closed or full."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from support.paths import ROOT
+
+CLEANS_UP = """
+import sys, time, types
+from bundle.command import Command, run_command_line
+def run(arguments):
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    finally:
+        print("cleaning", flush=True)
+        time.sleep(1)
+        print("clean", flush=True)
+sys.modules["toy_work"] = types.SimpleNamespace(__doc__="", add_arguments=lambda parser: None, run=run)
+code = run_command_line("toy", "A toy.", (Command("work", "", "toy_work"),), ["work"])
+time.sleep(0.5)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_interruption_does_not_stop_the_clean_up(second):
+    command = [sys.executable, "-c", CLEANS_UP]
+    process = subprocess.Popen(
+        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout and process.stderr
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "cleaning\n"
+    process.send_signal(second)
+    assert process.stdout.readline() == "clean\n"
+    assert process.stderr.readline() == "voxport: interrupted\n"
+    process.send_signal(second)  # while the interpreter ends
+    assert process.wait(60) in (130, -second)
+    assert not process.stderr.read()
+
+
+SLOW_IMPORT = """
+import time
+print("importing", flush=True)
+time.sleep(60)
+"""
+SCRIPT = "import sys\nfrom voxport.__main__ import main\nsys.exit(main())"  # as pip installs it
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("-m", "voxport"), ("-c", SCRIPT), ("-m", "runtime"), ("-m", "export"), ("-m", "model")],
+    ids=["voxport", "script", "runtime", "export", "model"],
+)
+def test_an_interruption_while_modules_are_imported_prints_no_traceback(tmp_path, command):
+    (tmp_path / "argparse.py").write_text(SLOW_IMPORT)
+    path = os.pathsep.join((str(tmp_path), str(ROOT)))
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout and process.stderr
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == -signal.SIGINT
+    assert not process.stderr.read()
+
+
+PRINTS = """
+import sys, types
+from bundle.command import Command, run_command_line
+run = lambda arguments: print("line\\n" * 100_000) or 0
+sys.modules["toy_work"] = types.SimpleNamespace(__doc__="", add_arguments=lambda parser: None, run=run)
+sys.exit(run_command_line("toy", "A toy.", (Command("work", "", "toy_work"),), ["work"]))
+"""
+
+
+def test_a_closed_stdout_is_not_an_error():
+    command = [sys.executable, "-c", PRINTS]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout and process.stderr
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait(30) == 0
+
+
+def test_a_full_disk_is_an_error():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-c", PRINTS]
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 3 and done.stderr == "voxport: error: No space left on device\n"
