@@ -174,8 +174,8 @@ def test_an_export_whose_artifacts_do_not_match_keeps_the_report_and_the_graphs(
     command = ["--target", "onnx", "--cache-length", "64", "--out", str(tmp_path / "out")]
     lower = build._lower_graph
 
-    def lower_wrongly(target, model, name, folder):
-        result = lower(target, model, name, folder)
+    def lower_wrongly(job, name, folder):
+        result = lower(job, name, folder)
         if name in ("embed_text", "acoustic_step"):
             weights = folder / f"{name}.onnx.data"
             content = np.fromfile(weights, np.float32)

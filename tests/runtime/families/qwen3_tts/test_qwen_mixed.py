@@ -73,7 +73,7 @@ def test_speech_of_each_text_is_that_of_the_text_alone(custom, base, cloned):
     ("each", "says"),
     [
         ([{}], "speak_all: 2 texts, but options_of_each has 1"),
-        ([{}, {"speed": 2}], "text 1: options speed: expected a dict with some of voice, language"),
+        ([{}, {"speed": 2}], "text 1: options speed: expected a dict with some of voice, instruct"),
         ([{}, "voice"], "text 1: options 'voice': expected a dict"),
         ([{}, {"voice": "nobody"}], "text 1: voice nobody: unknown voice"),
         ([{"language": "klingon"}, {}], "text 0: language 'klingon': this model does not speak it"),
