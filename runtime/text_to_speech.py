@@ -209,6 +209,11 @@ class TextToSpeech(ABC):
     def usual_frames(self, text: str) -> float:
         """Frames that the speech of a text usually takes."""
 
+    @property
+    def follows_instructions(self) -> bool:
+        """Whether `instruct` of a request changes its speech."""
+        return False
+
     def usual_seconds(self, text: str) -> float:
         """About as long as the speech of `text` is."""
         return self.usual_frames(text) * self.samples_per_frame / self.sample_rate

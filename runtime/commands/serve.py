@@ -114,6 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
     from runtime.serve.voices.store import VoiceStore
 
     check(arguments)
+    logging.getLogger("runtime.text").setLevel(logging.INFO)  # its debug lines quote the text of a client
     wyoming = _wyoming(arguments.wyoming) if arguments.wyoming else None
     keys = read_keys(arguments.keys) if arguments.keys else Keys()
     limits = Limits(**{name: getattr(arguments, name) for name in LIMITS})

@@ -36,11 +36,19 @@ class FairQueue(Generic[Item]):
     def put(self, item: Item) -> None:
         self._queues.setdefault(item.key, deque()).append(item)
 
-    def take(self) -> Item:
-        """The next item. Its key moves behind the others. Raises IndexError where the queue is empty."""
+    @property
+    def first_of_keys(self) -> list[Item]:
+        """The item of each key that came first, in the order of the keys' turns."""
+        return [queue[0] for queue in self._queues.values()]
+
+    def take(self, key: str | None = None) -> Item:
+        """The next item, or that of `key`. Its key moves behind the others.
+
+        Raises IndexError where the queue is empty.
+        """
         if not self._queues:
             raise IndexError("the queue is empty")
-        key = next(iter(self._queues))
+        key = next(iter(self._queues)) if key is None else key
         queue = self._queues.pop(key)
         item = queue.popleft()
         if queue:

@@ -35,15 +35,22 @@ class Worker(ABC, Generic[Job]):
         self.name, self._limits, self._metrics = name, limits, metrics
         self._waiting: FairQueue[Job] = FairQueue()
         self._changed = Condition()
-        self._stops = self._is_draining = False
+        self._stops = self._is_draining = self._is_warm = False
+        for metric in (metrics.waiting, metrics.slots_busy):  # rows of /metrics in the order of the bundles
+            metric.labels(name).set(0)
         self._thread = Thread(target=self._run, name=f"engine of {name}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     @property
-    def is_ready(self) -> bool:
+    def is_open(self) -> bool:
+        """Whether new work is taken; it waits until the worker is ready."""
         return self._thread.is_alive() and not self._is_draining
+
+    @property
+    def is_ready(self) -> bool:
+        return self.is_open and self._is_warm
 
     @property
     def is_idle(self) -> bool:
@@ -66,9 +73,9 @@ class Worker(ABC, Generic[Job]):
         if self._thread.ident:
             self._thread.join(timeout=10)
 
-    def _check_ready(self) -> None:
+    def _check_open(self) -> None:
         """Called with `_changed`. Raises ApiError."""
-        if not self._thread.is_alive() or self._is_draining:
+        if not self.is_open:
             raise draining()
 
     def _wake(self) -> None:
@@ -84,12 +91,18 @@ class Worker(ABC, Generic[Job]):
         """Forgets the active jobs, when the thread has ended. Called with `_changed`."""
 
     @abstractmethod
+    def _warm(self) -> None:
+        """Calls the engine once, so that the first request does not wait for its memory and files."""
+
+    @abstractmethod
     def _turn(self) -> None:
         """Does a piece of work, or waits for some. An exception ends the thread."""
 
     def _run(self) -> None:
         error = draining()
         try:
+            self._warm()
+            self._is_warm = True
             while not self._stops:
                 self._turn()
         except Exception:  # nothing is known about the engine now: the bundle is no longer served

@@ -92,6 +92,12 @@ class PromptBuilder:
             )
         return np.array(ids, np.int64)
 
+    @property
+    def follows_instructions(self) -> bool:
+        constants = self._constants
+        ignores = constants.kind == "custom_voice" and constants.size == IGNORES_INSTRUCTIONS
+        return constants.kind != "base" and not ignores
+
     def instruction(self, instruct: str | None) -> np.ndarray | None:
         """Ids int64 [n] of the template of an instruction, None where the model leaves it out.
 
@@ -107,7 +113,7 @@ class PromptBuilder:
                 field="instruct",
             )
         ids = [*self._tokenizer.encode("user\n"), *self.ids(instruct, "instruct")]
-        if constants.kind == "custom_voice" and constants.size == IGNORES_INSTRUCTIONS:
+        if not self.follows_instructions:
             return None
         ends = constants.im_start_id, constants.im_end_id
         return np.array([ends[0], *ids, ends[1], self._tokenizer.newline], np.int64)

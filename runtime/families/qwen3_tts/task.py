@@ -75,6 +75,10 @@ class QwenTextToSpeech(TextToSpeech):
     def usual_frames(self, text: str) -> float:
         return usual_frames(text)
 
+    @property
+    def follows_instructions(self) -> bool:
+        return self._builder.follows_instructions
+
     def voices(self) -> dict[str, int]:
         return count_rows(self.bundle, self._constants)
 

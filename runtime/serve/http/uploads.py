@@ -55,7 +55,14 @@ class StoredUpload:
         self._upload, self._field = upload, field
 
     async def __aenter__(self) -> Path:
-        return await asyncio.to_thread(self._store)
+        storing = asyncio.create_task(asyncio.to_thread(self._store))
+        try:
+            return await asyncio.shield(storing)
+        except asyncio.CancelledError:  # a thread cannot be stopped: what it stores is deleted
+            await asyncio.wait((storing,))
+            if not storing.exception():
+                storing.result().unlink()
+            raise
 
     def _store(self) -> Path:
         try:

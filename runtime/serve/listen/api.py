@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,15 +87,17 @@ def transcription_router(models: Models, limits: Limits) -> APIRouter:
     async def transcribe(request: Request) -> Response:
         body = bounded(request, limits.upload_mib * MIB, "upload", limits.header_s)
         form, upload = await read_form(body, "file")
+        options = _parse(form)
+        worker = models.listener(options.model)
+        worker.check_language(options.language)
+        _check_room(worker, options)
         async with StoredUpload(upload, "file") as path:
-            options = _parse(form)
-            worker = models.listener(options.model)
-            _check_language(options.language, worker.task.languages)
             with hidden(path, "file"):
                 recording = await asyncio.to_thread(Recording, path, worker.task.sample_rate)
                 _check_length(recording, limits)
                 blocks = await asyncio.to_thread(_amplified, recording)
-            job = _submit(worker, request.scope["voxport"]["key"], options)
+            key, length_s = request.scope["voxport"]["key"], recording.length_s
+            job = worker.submit(key, False, options.delay_ms, length_s)
             feeding = asyncio.create_task(_feed(job, blocks, path, limits))
         if options.stream:
             return StreamedResponse(
@@ -161,11 +163,12 @@ def _is_zero(text: str) -> bool:
     return False
 
 
-def _check_language(language: str | None, known: Sequence[str]) -> None:
-    """The model hears which of its languages is spoken. Raises ApiError on another one."""
-    if language is not None and language.replace("_", "-").partition("-")[0].lower() not in known:
-        reason = f"language: expected one of {', '.join(known)}; the model hears which one it is"
-        raise ApiError(400, reason, "invalid_value", "language")
+def _check_room(worker: ListenWorker, options: Options) -> None:
+    """Before the recording is stored and read. Raises ApiError."""
+    try:
+        worker.check_room(delay_ms=options.delay_ms)
+    except UsageError as error:
+        raise from_exception(error) from None
 
 
 def _check_length(recording: Recording, limits: Limits) -> None:
@@ -185,13 +188,6 @@ def _amplified(recording: Recording) -> Iterator[np.ndarray]:
     if recording.damage:  # a part of the text would look like all of it
         raise UsageError(f"file: {recording.damage}; repair it")
     return amplified(recording.blocks(), gain) if gain else recording.blocks()
-
-
-def _submit(worker: ListenWorker, key: str, options: Options) -> ListenJob:
-    try:
-        return worker.submit(key, False, options.delay_ms)
-    except UsageError as error:
-        raise from_exception(error) from None
 
 
 async def _feed(job: ListenJob, blocks: Iterator[np.ndarray], path: Path, limits: Limits) -> None:

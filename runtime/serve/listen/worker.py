@@ -4,6 +4,8 @@ import logging
 import time
 from contextlib import suppress
 
+import numpy as np
+
 from bundle.errors import UsageError
 from runtime.serve.errors import ApiError, from_exception, overloaded
 from runtime.serve.limits import Limits
@@ -15,6 +17,8 @@ from runtime.speech_to_text import SpeechToText
 
 RECORDING_TOKENS = 10  # of 80 ms of a recording in one turn, for which live audio waits
 RECORDINGS = 4  # that are transcribed in turn; the others wait
+UNKNOWN_S = 60.0  # seconds of a recording whose header does not tell its length
+LIVE_RETRY_S = 10.0  # when all live streams are taken: nobody knows when one ends
 log = logging.getLogger(__name__)
 
 
@@ -34,6 +38,7 @@ class ListenWorker(Worker[ListenJob]):
         capacity = measure(task) if self.is_live else Capacity(1, 0)
         self.live_slots = capacity.streams
         self._streams = LiveStreams(task, capacity.batch)
+        self._speed = 1.0  # seconds of recordings per second, until some are transcribed
         if self.is_live:
             log.info("%s: at most %d live streams", name, self.live_slots)
         metrics.slots.labels(name).set(self.live_slots)
@@ -53,25 +58,48 @@ class ListenWorker(Worker[ListenJob]):
         if not self.live_slots:
             raise ApiError(400, f"{self.name}: is for recordings only", "model_not_live", "model")
 
-    def submit(self, key: str, is_live: bool, delay_ms: int | None) -> ListenJob:
-        """A job for one recording or one utterance. Called on the event loop. Raises ApiError, UsageError."""
+    def check_language(self, language: str | None, param: str = "language") -> None:
+        """The model hears which of its languages is spoken. Raises ApiError of `param` on another one."""
+        known = self.task.languages
+        if language is not None and language.replace("_", "-").partition("-")[0].lower() not in known:
+            reason = f"{param}: expected one of {', '.join(known)}; the model hears which one it is"
+            raise ApiError(400, reason, "invalid_value", param)
+
+    def check_room(self, is_live: bool = False, delay_ms: int | None = None) -> None:
+        """Raises ApiError or UsageError where `submit` would refuse a job."""
         if delay_ms is not None and delay_ms not in self.task.delays_ms:
             delays = ", ".join(map(str, self.task.delays_ms))
             raise UsageError(f"delay_ms {delay_ms}: expected one of {delays}", field="delay_ms")
         if is_live:
             self.task.check_live()
-        job = ListenJob(key, is_live, delay_ms, self.task.sample_rate, self._limits.ahead_s, self._wake)
         with self._changed:
-            self._check_ready()
+            self._check_open()
             if not is_live and len(self._waiting) >= self._limits.waiting:
-                raise overloaded(f"{len(self._waiting)} recordings wait for {self.name}; try again later", 10)
+                message = f"{len(self._waiting)} recordings wait for {self.name}; try again later"
+                raise overloaded(message, self._queued_s())
             if is_live and len(self._live) >= self.live_slots:
-                raise overloaded(
-                    f"{self.name} follows {len(self._live)} live streams, its limit; try again later", 10
-                )
+                message = f"{self.name} follows {len(self._live)} live streams, its limit; try again later"
+                raise overloaded(message, LIVE_RETRY_S)
+
+    def submit(
+        self, key: str, is_live: bool, delay_ms: int | None, length_s: float | None = None
+    ) -> ListenJob:
+        """A job for one recording of `length_s`, or one utterance. Called on the event loop.
+
+        Raises ApiError, UsageError.
+        """
+        job = ListenJob(key, is_live, delay_ms, self.task.sample_rate, self._limits.ahead_s, self._wake)
+        job.length_s = UNKNOWN_S if length_s is None else length_s
+        with self._changed:
+            self.check_room(is_live, delay_ms)
             self._live.append(job) if is_live else self._waiting.put(job)
             self._changed.notify_all()
         return job
+
+    def _queued_s(self) -> float:
+        """About how long the recordings take that wait or are transcribed. Called with `_changed`."""
+        left: float = sum(max(0.0, job.length_s - job.heard_s) for job in (*self._waiting, *self._recordings))
+        return left / self._speed
 
     # The engine thread
 
@@ -80,6 +108,13 @@ class ListenWorker(Worker[ListenJob]):
 
     def _forget(self) -> None:
         self._live, self._recordings = [], []
+
+    def _warm(self) -> None:
+        if self.live_slots:  # its steps were measured
+            return
+        transcription = self.task.begin()
+        for deltas in (transcription.feed(np.zeros(self._step, np.float32)), transcription.finish()):
+            list(deltas)
 
     def _turn(self) -> None:
         with self._changed:
@@ -105,7 +140,7 @@ class ListenWorker(Worker[ListenJob]):
             self._end(
                 job,
                 "queue_timeout",
-                overloaded(f"no turn in {self._limits.queue_s:g} s; try again later", 10),
+                overloaded(f"no turn in {self._limits.queue_s:g} s; try again later", self._queued_s()),
             )
         for job in [job for job in (*self._live, *self._recordings) if job.is_cancelled]:
             self._remove(job)
@@ -166,8 +201,11 @@ class ListenWorker(Worker[ListenJob]):
                 log.exception("%s: a transcription failed", self.name)
             self._finish(job, from_exception(error, "file"))
             return
-        self._metrics.pass_seconds.labels(self.name).observe(time.perf_counter() - started)
-        self._metrics.frames.labels(self.name).inc(len(samples) / self._step)
+        elapsed, frames = time.perf_counter() - started, len(samples) / self._step
+        job.heard_s += frames * STEP_S
+        self._speed += 0.05 * (frames * STEP_S / max(elapsed, 1e-6) - self._speed)
+        self._metrics.pass_seconds.labels(self.name).observe(elapsed)
+        self._metrics.frames.labels(self.name).inc(frames)
         if is_last:
             self._finish(job)
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from runtime.serve.errors import ApiError
+from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.realtime.connection import Message
 from runtime.serve.realtime.session import Session
 from runtime.serve.realtime.utterances import Utterance, Utterances, decode_pcm
@@ -11,7 +12,7 @@ from runtime.serve.realtime.utterances import Utterance, Utterances, decode_pcm
 RATES = (24000, 16000)
 LEAST_S = 0.1  # of audio that can be committed
 TEXT = "conversation.item.input_audio_transcription"
-UNSUPPORTED = ("turn_detection", "noise_reduction")
+INPUT = "session.audio.input"
 DELAYS = ("minimal", "low", "medium", "high", "xhigh")
 
 
@@ -69,20 +70,21 @@ class OpenAiSession(Session):
         if session.get("type", "transcription") != "transcription":
             raise ApiError(400, "session.type: expected transcription", "invalid_value", "session.type")
         audio = _object(_object(session, "audio", "session"), "input", "session.audio")
-        for name in UNSUPPORTED:
-            if audio.get(name) is not None:
-                where = f"session.audio.input.{name}"
-                raise ApiError(400, f"{where}: is not supported; leave it null", "unsupported_value", where)
-        rate = self._rate(_object(audio, "format", "session.audio.input"))
-        transcription = _object(audio, "transcription", "session.audio.input")
+        transcription = _object(audio, "transcription", INPUT)
+        _refuse_unsupported(session, ("include",), "session")
+        _refuse_unsupported(audio, ("turn_detection", "noise_reduction"), INPUT)
+        _refuse_unsupported(transcription, ("prompt",), f"{INPUT}.transcription")
+        rate = self._rate(_object(audio, "format", INPUT))
         delay = transcription.get("delay")
         if delay not in (None, *DELAYS):
-            where = "session.audio.input.transcription.delay"
+            where = f"{INPUT}.transcription.delay"
             raise ApiError(400, f"{where}: expected one of {', '.join(DELAYS)}", "invalid_value", where)
-        model = transcription.get("model", self._model)
+        model, language = transcription.get("model", self._model), transcription.get("language")
+        if language is not None:
+            worker = self._worker_of(model)
+            worker.check_language(str(language), f"{INPUT}.transcription.language")
         if model is not None:
             self.choose(str(model))
-        language = transcription.get("language")
         self._language = str(language) if language is not None else None
         self._delay = delay
         self.rate = rate
@@ -93,9 +95,9 @@ class OpenAiSession(Session):
         if kind != "audio/pcm" or rate not in RATES:
             raise ApiError(
                 400,
-                f"session.audio.input.format: expected audio/pcm at {' or '.join(map(str, RATES))} Hz",
+                f"{INPUT}.format: expected audio/pcm at {' or '.join(map(str, RATES))} Hz",
                 "invalid_value",
-                "session.audio.input.format",
+                f"{INPUT}.format",
             )
         return int(rate)
 
@@ -106,17 +108,17 @@ class OpenAiSession(Session):
 
     def _ready(self) -> Utterances:
         """A session that names no model has the only one there is."""
-        if self.utterances:
-            return self.utterances
-        live = [worker.name for worker in self.models.listening.values() if worker.live_slots]
+        return self.utterances or self.choose(self._worker_of(None).name)
+
+    def _worker_of(self, model: object) -> ListenWorker:
+        """Raises ApiError where `model` is no name of one, or None and there are several."""
+        if model is not None:
+            return self.models.listener(str(model))
+        live = [worker for worker in self.models.listening.values() if worker.live_slots]
         if len(live) != 1:
-            raise ApiError(
-                400,
-                f"session.audio.input.transcription.model: expected one of {', '.join(live) or 'none'}",
-                "model_not_found",
-                "session.audio.input.transcription.model",
-            )
-        return self.choose(live[0])
+            names, where = ", ".join(worker.name for worker in live), f"{INPUT}.transcription.model"
+            raise ApiError(400, f"{where}: expected one of {names or 'none'}", "model_not_found", where)
+        return live[0]
 
     async def _append(self, samples: Any) -> None:
         utterances = self._ready()
@@ -170,6 +172,14 @@ def delay_of(name: str | None, delays_ms: Sequence[int]) -> int | None:
         return None
     ordered = sorted(delays_ms)
     return ordered[round(DELAYS.index(name) * (len(ordered) - 1) / (len(DELAYS) - 1))]
+
+
+def _refuse_unsupported(parent: dict[str, Any], names: Sequence[str], where: str) -> None:
+    """Raises ApiError on a field that would have no effect."""
+    for name in names:
+        if parent.get(name) not in (None, "", []):
+            field = f"{where}.{name}"
+            raise ApiError(400, f"{field}: is not supported; leave it out", "unsupported_value", field)
 
 
 def _object(parent: dict[str, Any], name: str, where: str) -> dict[str, Any]:

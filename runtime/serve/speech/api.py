@@ -19,7 +19,7 @@ from runtime.serve.speech.encoders import ENCODERS, Encoder
 from runtime.serve.speech.job import SpeechJob
 from runtime.serve.speech.worker import SpeechWorker
 from runtime.serve.voices.store import VoiceStore
-from runtime.text_to_speech import SpeechOptions
+from runtime.text_to_speech import SpeechOptions, TextToSpeech
 
 EVENT_FORMATS = ("pcm", "wav")  # whose pieces can be joined by a client
 PARAMS = {"text": "input", "instruct": "instructions"}  # our names of fields that the API names otherwise
@@ -62,8 +62,8 @@ def parse_body(content: bytes) -> SpeechBody:
         raise ApiError(400, f"{param or 'body'}: {first['msg']}", "invalid_value", param) from None
 
 
-def check_body(body: SpeechBody, limits: Limits) -> None:
-    """Refuses what this server does not do. Raises ApiError."""
+def check_body(body: SpeechBody, limits: Limits, task: TextToSpeech) -> None:
+    """Refuses what this server or the model does not do. Raises ApiError."""
     if len(body.input) > limits.text_characters:
         raise ApiError(
             400,
@@ -89,6 +89,9 @@ def check_body(body: SpeechBody, limits: Limits) -> None:
         raise ApiError(
             400, "speed: this server speaks at speed 1 only; leave it out", "invalid_value", "speed"
         )
+    if body.instructions is not None and not task.follows_instructions:
+        reason = f"instructions: {body.model} follows none; leave them out"
+        raise ApiError(400, reason, "invalid_value", "instructions")
 
 
 def choose_voice(name: str | None, worker: SpeechWorker, store: VoiceStore | None) -> str | None:
@@ -114,10 +117,12 @@ def speech_router(models: Models, limits: Limits) -> APIRouter:
     async def speech(request: Request) -> Response:
         body = parse_body(await bounded(request, limits.body_kib * 1024, "body", limits.header_s).body())
         worker = models.speaker(body.model)
-        check_body(body, limits)
+        check_body(body, limits, worker.task)
         voice = await asyncio.to_thread(choose_voice, body.voice_name, worker, models.voices)
+        encoder = ENCODERS[body.response_format](
+            worker.task.sample_rate
+        )  # may fail, so before there is a job
         job = await submit(worker, body, voice, request.scope["voxport"]["key"])
-        encoder = ENCODERS[body.response_format](worker.task.sample_rate)
         if body.stream_format == "sse":
             pieces = _events(job, encoder, len(body.input))
             return StreamedResponse(pieces, "text/event-stream", job.cancel, limits.send_s, _error_event)
@@ -138,8 +143,7 @@ async def submit(worker: SpeechWorker, body: SpeechBody, voice: str | None, key:
     }
     worker.check_room(key)  # first: a refusal takes no time
     try:
-        speech, ticket = await asyncio.to_thread(worker.prepare, body.input, options)
-        return worker.submit(speech, ticket, key)
+        return worker.submit(await asyncio.to_thread(worker.prepare, body.input, options), key)
     except UsageError as raised:
         message = str(raised).replace(voice or "\0", body.voice_name or "")  # no path of a stored voice
         raise _renamed(from_exception(UsageError(message, field=raised.field), "input")) from None

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,15 +34,24 @@ class BufferPool:
         return self._used + count <= self._size
 
 
+class PreparedSpeech(NamedTuple):
+    """A text that was checked, the ticket of its first part, and about how many frames it will have."""
+
+    speech: Speech
+    ticket: Ticket
+    usual_frames: float
+
+
 class SpeechJob:
     """The engine thread calls `put` and `end`; a coroutine calls `read`. `cancel` may be called by both.
 
     `ticket` is that of the part of the text that is next or runs.
     """
 
-    def __init__(self, speech: Speech, ticket: Ticket, key: str, pool: BufferPool, wake: Callable[[], None]):
+    def __init__(self, prepared: PreparedSpeech, key: str, pool: BufferPool, wake: Callable[[], None]):
         """`wake` is called after `cancel`, and after `read` has made room."""
-        self.speech, self.ticket, self.key = speech, ticket, key
+        self.speech, self.ticket, self._usual_frames = prepared
+        self.key = key
         self.submitted_at, self.started_at = time.monotonic(), 0.0
         self.is_cancelled = False
         self.frames = 0
@@ -56,6 +66,11 @@ class SpeechJob:
     @property
     def is_done(self) -> bool:
         return self._is_done
+
+    @property
+    def frames_left(self) -> float:
+        """About how many frames are to come."""
+        return max(0.0, self._usual_frames - self.frames)
 
     @property
     def status(self) -> Status:

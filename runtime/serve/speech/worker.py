@@ -3,17 +3,20 @@
 import logging
 import math
 import time
+from itertools import count
 
+from bundle.errors import UsageError
 from runtime.batching import Status, StepEvent, Ticket
 from runtime.serve.errors import from_exception, overloaded
 from runtime.serve.limits import MIB, Limits
 from runtime.serve.metrics import Metrics
-from runtime.serve.speech.job import BufferPool, SpeechJob
+from runtime.serve.speech.job import BufferPool, PreparedSpeech, SpeechJob
 from runtime.serve.worker import TICK_S, Worker
-from runtime.text_to_speech import Speech, SpeechOptions, TextToSpeech
+from runtime.text_to_speech import Speech, SpeechOptions, SpeechRequest, TextToSpeech
 
 FIRST_RATE = 12.5  # frames per second until some are measured
 SAMPLE_BYTES = 2
+WARM_TEXT = "Hello."
 log = logging.getLogger(__name__)
 
 
@@ -34,17 +37,20 @@ class SpeechWorker(Worker[SpeechJob]):
         self._pool, self._decoder = pool, task.batched(self.slots)
         self._between: list[SpeechJob] = []  # parts: they need a slot, and room in their buffers
         self._running: dict[Ticket, SpeechJob] = {}
+        self._turns: dict[str, int] = {}  # of keys: the number of the last part that was started
+        self._parts = count(1)
         self._rate = FIRST_RATE
         metrics.slots.labels(name).set(self.slots)
 
     # Handlers
 
-    def prepare(self, text: str, options: SpeechOptions) -> tuple[Speech, Ticket]:
+    def prepare(self, text: str, options: SpeechOptions) -> PreparedSpeech:
         """Checks a text and its options, and prepares its first part. Any thread. Raises UsageError."""
         speech = Speech(self.task, text, **options)
         part = speech.next_part()
         assert part is not None  # a text without a part raises
-        return speech, self._decoder.prepare(part)
+        frames = min(self.task.usual_frames(text), options.get("max_frames") or math.inf)
+        return PreparedSpeech(speech, self._decoder.prepare(part), frames)
 
     def check_room(self, key: str) -> None:
         """Raises ApiError where a request of the key has no place in the queue.
@@ -52,7 +58,7 @@ class SpeechWorker(Worker[SpeechJob]):
         Keys with requests have equal numbers of places: one key that sends many would take all of them.
         """
         with self._changed:
-            self._check_ready()
+            self._check_open()
             begun = {job.key for job in self._active()}
             places = math.ceil(self._limits.waiting / len(begun | self._waiting.keys | {key}))
             waiting = len(self._waiting)
@@ -61,9 +67,9 @@ class SpeechWorker(Worker[SpeechJob]):
                     f"{waiting} requests wait for {self.name}; try again later", self._queued_s()
                 )
 
-    def submit(self, speech: Speech, ticket: Ticket, key: str) -> SpeechJob:
+    def submit(self, prepared: PreparedSpeech, key: str) -> SpeechJob:
         """Queues a prepared text. Called on the event loop. Raises ApiError where there is no room."""
-        job = SpeechJob(speech, ticket, key, self._pool, self._wake)
+        job = SpeechJob(prepared, key, self._pool, self._wake)
         with self._changed:
             self.check_room(key)
             self._waiting.put(job)
@@ -71,8 +77,9 @@ class SpeechWorker(Worker[SpeechJob]):
         return job
 
     def _queued_s(self) -> float:
-        """About how long the queued requests take. A request is counted as 5 s of speech."""
-        return (len(self._waiting) + len(self._running)) * 5 * FIRST_RATE / self._rate
+        """About how long the frames take that are to come. Called with `_changed`."""
+        frames: float = sum(job.frames_left for job in (*self._waiting, *self._active()))
+        return frames / self._rate
 
     # The engine thread
 
@@ -81,6 +88,16 @@ class SpeechWorker(Worker[SpeechJob]):
 
     def _forget(self) -> None:
         self._between, self._running = [], {}
+
+    def _warm(self) -> None:
+        try:
+            ticket = self._decoder.submit(SpeechRequest(WARM_TEXT, max_frames=1))
+        except UsageError:  # this model speaks with a voice or a description of the client only
+            return
+        while not ticket.is_done:
+            self._decoder.step()
+        if ticket.error:
+            raise ticket.error
 
     def _turn(self) -> None:
         with self._changed:
@@ -115,16 +132,27 @@ class SpeechWorker(Worker[SpeechJob]):
             job.end()
 
     def _admit(self) -> None:
-        """Fills free slots: first with the next parts of texts that have begun."""
-        for job in list(self._between):
-            if len(self._running) < self.slots and self._has_room(job):
+        """Fills free slots."""
+        while len(self._running) < self.slots and (job := self._next_job()):
+            if job in self._between:
                 self._between.remove(job)
-                self._start(job)
-        while self._waiting and len(self._running) < self.slots and self._pool.has_room(self._part_bytes):
-            job = self._waiting.take()
-            job.started_at = time.monotonic()
-            self._metrics.queue_seconds.labels(self.name).observe(job.started_at - job.submitted_at)
-            self._start(job)
+            else:
+                self._waiting.take(job.key)
+                job.started_at = time.monotonic()
+                self._metrics.queue_seconds.labels(self.name).observe(job.started_at - job.submitted_at)
+            self._turns[job.key] = next(self._parts)
+            self._running[job.ticket] = job
+            self._decoder.enqueue(job.ticket)
+
+    def _next_job(self) -> SpeechJob | None:
+        """Keys take turns, part by part. Of one key, a text that has begun precedes a new one."""
+        jobs: dict[str, SpeechJob] = {}
+        for job in filter(self._has_room, self._between):
+            jobs.setdefault(job.key, job)
+        if self._pool.has_room(self._part_bytes):
+            for job in self._waiting.first_of_keys:
+                jobs.setdefault(job.key, job)
+        return min(jobs.values(), key=lambda job: self._turns.get(job.key, 0), default=None)
 
     def _has_room(self, job: SpeechJob) -> bool:
         size = self._limits.job_buffer_mib * MIB
@@ -134,10 +162,6 @@ class SpeechWorker(Worker[SpeechJob]):
     def _part_bytes(self) -> int:
         """About as many bytes as the speech of a part has: 60 s. A part of usual length has 16 s."""
         return min(60 * self.task.sample_rate * SAMPLE_BYTES, self._limits.job_buffer_mib * MIB)
-
-    def _start(self, job: SpeechJob) -> None:
-        self._running[job.ticket] = job
-        self._decoder.enqueue(job.ticket)
 
     def _publish(self) -> None:
         self._metrics.waiting.labels(self.name).set(len(self._waiting))

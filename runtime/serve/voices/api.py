@@ -64,7 +64,7 @@ class VoiceMaker:
             raise
 
     def _make(self, asked: VoiceRequest, recording: Path) -> StoredVoice:
-        if not asked.worker.is_ready:
+        if not asked.worker.is_open:
             raise draining()
         with hidden(recording, FILE):
             try:

@@ -50,8 +50,8 @@ class SpeechReply(Reply):
 
     async def _job(self, text: str, **options: Unpack[SpeechOptions]) -> SpeechJob:
         """Sends the speech of a text. Raises ApiError or UsageError."""
-        speech, ticket = await asyncio.to_thread(self._worker.prepare, text, self._options | options)
-        job = self._worker.submit(speech, ticket, KEY)
+        prepared = await asyncio.to_thread(self._worker.prepare, text, self._options | options)
+        job = self._worker.submit(prepared, KEY)
         try:
             while (block := await job.read()) is not None:
                 await self._send(block)

@@ -56,7 +56,7 @@ def running(
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    wait_until(lambda: server.started)
+    wait_until(lambda: server.started and models.is_ready)
     try:
         yield Running(
             server.servers[0].sockets[0].getsockname()[1], models, metrics, server.server_state.connections

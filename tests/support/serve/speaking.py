@@ -8,6 +8,7 @@ import numpy as np
 
 from bundle.errors import UsageError
 from runtime.batching import BatchedDecoder, Fill, RowLimit, SlotOutput, Status
+from runtime.serve.speech.worker import WARM_TEXT
 from runtime.text_to_speech import SpeechRequest, TextToSpeech
 
 RATE, FRAME, LEVEL = 24000, 1920, 0.5
@@ -18,7 +19,9 @@ def no_fault(text: str, frame: int) -> None: ...
 
 
 class ToneSpeech(TextToSpeech):
-    """`fault(text, frame)` may raise in a pass. `gate` lets passes run; `pass_s` is the time of one."""
+    """`fault(text, frame)` may raise in a pass. `gate` lets passes run, but for the text at the start of a
+    server; `pass_s` is the time of one.
+    """
 
     sample_rate, samples_per_frame, max_slots = RATE, FRAME, 4
 
@@ -60,10 +63,16 @@ class ToneSlots:
 
         return fill
 
+    @property
+    def is_warming(self) -> bool:
+        """Whether only the text at the start of a server is spoken."""
+        return set(self.task.running.values()) == {WARM_TEXT}
+
     def feed(self, count: int) -> None: ...
 
     def decode(self, count: int) -> None:
-        self.task.gate.wait(30)
+        if not self.is_warming:
+            self.task.gate.wait(30)
         time.sleep(self.task.pass_s)
 
     def take(self, slot: int) -> SlotOutput:

@@ -199,3 +199,16 @@ def test_sampling_follows_the_checkpoint():
     found = BASE.model_copy(update={"sampling_defaults": greedy}).sampling
     assert (found.first.temperature, found.others.temperature) == (0, 0.9)
     assert replace(found.first, temperature=0.9) == BASE.sampling.first
+
+
+@pytest.mark.parametrize(
+    ("constants", "follows"),
+    [
+        (BASE, False),
+        (CUSTOM, False),  # of the size that drops them
+        (CUSTOM.model_copy(update={"size": "1b7"}), True),
+        (DESIGN, True),
+    ],
+)
+def test_which_models_follow_instructions(constants, follows):
+    assert PromptBuilder(TOKENIZER, constants).follows_instructions is follows

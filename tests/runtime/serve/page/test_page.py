@@ -28,7 +28,7 @@ def test_errors_are_shown_as_the_api_tells_them(browser, server):
     page.click("summary")
     page.fill("#instructions", "Whisper.")
     speak(page, "Short.")
-    wait_for_text(page, "#speech-error", "Instructions: this model takes no instruction")
+    wait_for_text(page, "#speech-error", "Instructions: tone follows none")
     page.fill("#instructions", "")
     speak(page, "Short.")
     wait_for_text(page, "#speech-status", "First sound")

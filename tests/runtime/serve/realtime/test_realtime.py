@@ -90,6 +90,11 @@ def test_mistral_client(server):
     assert events[0].session.model == "loud" and events[-1].text == "one two three"
 
 
+def update(**transcription: object) -> dict:
+    """A message of OpenAI's dialect."""
+    return {"type": "session.update", "session": {"audio": {"input": {"transcription": transcription}}}}
+
+
 WRONG = [
     (OPENAI, b"binary", "invalid_event"),
     (OPENAI, "{", "invalid_json"),
@@ -112,6 +117,9 @@ WRONG = [
         "invalid_value",
     ),
     (OPENAI, {"type": "session.update", "session": {"audio": []}}, "invalid_value"),
+    (OPENAI, {"type": "session.update", "session": {"include": ["logprobs"]}}, "unsupported_value"),
+    (OPENAI, update(prompt="Names: Ada."), "unsupported_value"),
+    (OPENAI, update(language="xx"), "invalid_value"),
     (
         OPENAI,
         {"type": "session.update", "session": {"audio": {"input": {"transcription": {"model": "x"}}}}},
@@ -127,6 +135,16 @@ WRONG = [
     (MISTRAL, {"type": "session.update", "session": {"audio_format": {"encoding": "mulaw"}}}, 3001),
     (MISTRAL, "{", 3001),
 ]
+
+
+def test_a_language_of_the_model_is_taken_and_shown(server):
+    async def conversation(socket: Socket):
+        await socket.receive()
+        await socket.socket.send(json.dumps(update(language="en-US")))
+        answer = await socket.receive()
+        assert answer["session"]["audio"]["input"]["transcription"]["language"] == "en-US"
+
+    talk(server, conversation, OPENAI)
 
 
 @pytest.mark.parametrize("path, message, code", WRONG)

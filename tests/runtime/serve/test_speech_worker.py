@@ -1,0 +1,159 @@
+"""The engine thread of a bundle that speaks: readiness, turns of keys, and time to a retry."""
+
+import asyncio
+import tempfile
+import threading
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+
+import httpx2
+import pytest
+from support.serve.http_server import Running, running, wait_until
+from support.serve.listening import LoudToText
+from support.serve.speaking import FRAME, ToneSpeech
+
+from runtime.serve.http import uploads
+from runtime.serve.http.keys import Keys
+from runtime.serve.limits import Limits
+from runtime.serve.metrics import Metrics
+from runtime.serve.models import Models
+from runtime.serve.speech import api
+from runtime.serve.speech.worker import WARM_TEXT
+
+NAMES = ("anna", "bob")
+KEYS = {name: name * 8 for name in NAMES}
+SENTENCE = "a" * 200 + "."  # is a part of a text
+
+
+def post(server: Running, key: str = "anna", **fields) -> httpx2.Response:
+    body = {"model": "tone", "input": "Hello there.", "response_format": "pcm", **fields}
+    headers = {"authorization": f"Bearer {KEYS[key]}"}
+    return httpx2.post(f"{server.url}/v1/audio/speech", json=body, headers=headers)
+
+
+@contextmanager
+def one_slot(task: ToneSpeech, limits: Limits):
+    keys = Keys({name: sha256(key.encode()).digest() for name, key in KEYS.items()})
+    with running({"tone": task}, limits, keys, slots=1) as server:
+        yield server, server.models.speaking["tone"]
+
+
+def test_a_bundle_is_ready_after_its_first_pass():
+    gate, task = threading.Event(), ToneSpeech(fault=lambda text, frame: None)
+    task.fault = lambda text, frame: gate.wait(30) and None
+    models = Models({"tone": task}, Limits(), Metrics())
+    models.start()
+    wait_until(lambda: list(task.running.values()) == [WARM_TEXT])
+    assert not models.is_ready and models.speaking["tone"].is_open
+    gate.set()
+    wait_until(lambda: models.is_ready)
+    assert not task.running
+    models.drain(0)
+
+
+def test_a_bundle_that_fails_its_first_pass_is_never_ready(caplog):
+    def fail(*_: object) -> None:
+        raise RuntimeError("planted")
+
+    listener = LoudToText(is_live=False)
+    listener.before_feed = fail
+    for task in (ToneSpeech(fault=fail), listener):
+        models = Models({"a": task}, Limits(), Metrics())
+        models.start()
+        (worker,) = models._workers
+        worker._thread.join(10)
+        assert not models.is_ready and not worker.is_open
+        assert "planted" in caplog.text
+        caplog.clear()
+
+
+def test_keys_take_turns_between_the_parts_of_a_long_text():
+    """The second text of one key waits for the first; that of the other key is spoken after one part."""
+    order: list[str] = []
+    task = ToneSpeech(fault=lambda text, frame: order.append(text) if not frame else None)
+    task.gate.clear()
+    with one_slot(task, Limits()) as (server, worker):
+        order.clear()
+        long = " ".join([SENTENCE] * 3)
+        asked = [("anna", long), ("anna", "The second."), ("bob", "The other.")]
+        threads = []
+        for count, (key, text) in enumerate(asked):
+            threads.append(threading.Thread(target=post, args=(server, key), kwargs={"input": text}))
+            threads[-1].start()
+            wait_until(lambda count=count: len(worker._waiting) + len(worker._running) == count + 1)
+        task.gate.set()
+        for thread in threads:
+            thread.join(20)
+    assert order == [SENTENCE, "The other.", SENTENCE, SENTENCE, "The second."]
+
+
+def test_the_time_to_a_retry_follows_from_the_frames_that_wait():
+    """Before frames are measured the rate is 12.5 per second. The text has a frame per character."""
+    found = []
+    for fields in ({"input": SENTENCE}, {"input": SENTENCE, "max_frames": 25}):
+        task = ToneSpeech()
+        task.gate.clear()
+        with one_slot(task, Limits(waiting=1)) as (server, worker):
+            threads = [threading.Thread(target=post, args=(server, key), kwargs=fields) for key in NAMES]
+            for count, thread in enumerate(threads):
+                thread.start()
+                wait_until(lambda count=count: len(worker._waiting) + len(worker._running) == count + 1)
+            refused = post(server)
+            assert refused.status_code == 503
+            found.append(int(refused.headers["retry-after"]))
+            task.gate.set()
+            for thread in threads:
+                thread.join(20)
+    assert found == [round(2 * len(SENTENCE) / 12.5), round(2 * 25 / 12.5)]
+
+
+def test_an_encoder_that_fails_leaves_no_job(monkeypatch):
+    def fail(rate: int) -> None:
+        raise RuntimeError("planted")
+
+    task = ToneSpeech()
+    with one_slot(task, Limits()) as (server, worker):
+        monkeypatch.setitem(api.ENCODERS, "mp3", fail)
+        assert post(server, response_format="mp3").status_code == 500
+        assert worker.is_idle and server.value("frames_total", bundle="tone") == 0
+        assert len(post(server).content) == 2 * FRAME * len("Hello there.")
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [({"model": "other"}, 404), ({"language": "fr"}, 400), ({"delay_ms": "81"}, 400), ({"stream": "x"}, 400)],
+)
+def test_a_recording_that_is_refused_is_not_stored(fields, status, monkeypatch):
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", None)  # a call would be a TypeError, and status 500
+    with running({"loud": LoudToText()}) as server:
+        answer = httpx2.post(
+            f"{server.url}/v1/audio/transcriptions",
+            data={"model": "loud", **fields},
+            files={"file": ("a.wav", b"RIFF")},
+        )
+    assert answer.status_code == status
+
+
+def test_an_upload_whose_request_is_cancelled_is_deleted(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    gate, begun = threading.Event(), threading.Event()
+
+    def copy(source: object, target: object) -> None:
+        begun.set()
+        gate.wait(10)
+
+    monkeypatch.setattr(uploads.shutil, "copyfileobj", copy)
+
+    async def cancelled() -> None:
+        upload = type("Upload", (), {"file": None})()
+        storing = asyncio.ensure_future(uploads.StoredUpload(upload, "file").__aenter__())
+        await asyncio.to_thread(begun.wait, 10)
+        storing.cancel()
+        await asyncio.sleep(0)
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await storing
+
+    asyncio.run(cancelled())
+    assert list(Path(tmp_path).iterdir()) == []
