@@ -41,13 +41,15 @@ class UsageError(VoxportError):
 class IntegrityError(VoxportError):
     """A file is damaged, incomplete, or newer than this code. Exit code 5.
 
-    `faults` has the messages of all faults that were found. The error's own text is the first one.
+    `faults` has the messages of all faults that were found. The error's own text is the first one, and how
+    many more there are.
     """
 
     exit_code = 5
 
     def __init__(self, *faults: str, field: str | None = None):
-        super().__init__(*faults[:1], field=field)
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        super().__init__(*(f"{fault}{more}" for fault in faults[:1]), field=field)
         self.faults = tuple(map(one_line, faults))
 
 

@@ -112,11 +112,22 @@ def not_json(path: Path) -> str | None:
 
 
 def weight_paths(path: Path) -> list[Path]:
-    """A weight file, or the shards that an index beside it names. Raises CheckpointError."""
+    """A weight file, or the shards that an index beside it names.
+
+    Raises CheckpointError, also where both are there.
+    """
     index = path.with_name(path.name + INDEX_SUFFIX)
-    if path.exists() or not index.is_file():
+    if not index.is_file():
         return [path]
-    return [path.with_name(name) for name in _shards(index)]
+    shards = [path.with_name(name) for name in _shards(index)]
+    if not path.exists():
+        return shards
+    for shard in shards:
+        if shard != path and shard.exists():
+            raise CheckpointError(
+                f"{path}: has the weights, and so has {shard.name} of {index.name}; remove one of the two"
+            )
+    return [path]
 
 
 def _shards(index: Path) -> list[str]:

@@ -14,7 +14,8 @@ from model.families import family_of, open_family
 from model.family import Config, Family
 from model.layout_tags import check_layout_tags
 from model.mlx import QUANTIZATION, read_mlx_config
-from model.stored_weights import BIASES, BYTES, SCALES, WEIGHT, StoredWeights, is_mlx_folder
+from model.mlx_files import check_one_place, is_mlx_folder
+from model.stored_weights import BIASES, BYTES, SCALES, WEIGHT, StoredWeights
 
 PUBLISHED = "published"
 MAX_NAMED = 3  # tensors of a kind that a note names
@@ -35,6 +36,7 @@ def inspect_checkpoint(folder: Path) -> dict[str, Any]:
         family = open_family(family_of(folder))
         found = {"family": family.name, "languages": list(family.languages)}
         found |= _contents(family, folder, problems, notes)
+    problems[:] = dict.fromkeys(problems)  # a damaged index is found wherever it is read
     if problems:
         notes += [f"{path}: a download that has not ended" for path in partial_downloads(folder)]
     is_loadable = not problems and found.get("layout", PUBLISHED) == PUBLISHED
@@ -43,6 +45,8 @@ def inspect_checkpoint(folder: Path) -> dict[str, Any]:
 
 def _contents(family: Family, folder: Path, problems: list[str], notes: list[str]) -> dict[str, Any]:
     config = checkpoint = None
+    with _collected(problems):
+        check_one_place(folder, family)
     found: dict[str, Any] = {"tokenizer": False}
     with _collected(problems):
         family.format.check_tokenizer(folder)

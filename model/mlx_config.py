@@ -19,7 +19,7 @@ def config_faults(folder: Path, family: Family, packed: Packed) -> list[str]:
     has is no fault: mlx-audio has defaults.
     """
     path, content = folder / CONFIG, read_mlx_config(folder)
-    if not content or not family.mlx.model_type:
+    if not path.is_file() or not family.mlx.model_type:
         return []
     faults = []
     kind = content.get(MODEL_TYPE)

@@ -12,7 +12,6 @@ import torch
 
 from bundle.errors import CheckpointError
 from model.checkpoint import DTYPES, Checkpoint, Shapes
-from model.checkpoint_format import WeightFile, weight_paths
 from model.family import Config, Family
 from model.layout_tags import tagged_layout
 from model.layouts import (
@@ -25,6 +24,7 @@ from model.layouts import (
     stored_tensors,
 )
 from model.mlx_config import config_faults
+from model.mlx_files import check_one_place, is_mlx_folder, weight_files
 from model.mlx_integers import BITS, GROUPS, WORD, dequantized
 from model.weight_norms import Pair, folded_names
 
@@ -59,6 +59,7 @@ class StoredWeights:
     """
 
     def __init__(self, folder: Path, family: Family, config: Config):
+        check_one_place(folder, family)
         mlx = family.mlx
         self.folder, self.files = folder, weight_files(folder, family)
         self.is_mlx = is_mlx_folder(folder, family)
@@ -204,6 +205,12 @@ class StoredWeights:
         is_matrix = (
             columns > 0 and len(shape) == len(scales) == 2 and scales == checkpoint.shape(path + BIASES)
         )
+        dtypes = [checkpoint.dtype(path + end) for end in (SCALES, BIASES)]
+        if dtypes[0] != dtypes[1]:  # one of them would be rounded when they are written again
+            raise CheckpointError(
+                f"{where}: scales are {dtypes[0]} and biases {dtypes[1]}, expected one dtype; convert the "
+                "model again"
+            )
         bits = shape[1] * WORD / columns if is_matrix else 0
         group = columns / scales[1] if is_matrix and scales[1] else 0
         if bits not in BITS or group not in GROUPS or shape[0] != rows or scales[0] != rows:
@@ -300,14 +307,6 @@ def _expected(family: Family, config: Config, names: Collection[str]) -> dict[st
     return needed | added
 
 
-def is_mlx_folder(folder: Path, family: Family) -> bool:
-    """Whether the weights of `folder` are in mlx-audio's files. Qwen3-TTS has one set of files for both."""
-    files = [file.path for file in family.format.weight_files(folder)]
-    if not any(path.exists() for path in files):
-        return any(path.exists() for _, name in family.mlx.weights for path in weight_paths(folder / name))
-    return False
-
-
 def is_for_mlx(folder: Path, family: Family, config: Config) -> bool:
     """Whether the weights are complete, and those of mlx-audio."""
     try:
@@ -315,14 +314,3 @@ def is_for_mlx(folder: Path, family: Family, config: Config) -> bool:
     except CheckpointError:
         return False
     return stored.is_for_mlx
-
-
-def weight_files(folder: Path, family: Family) -> list[WeightFile]:
-    """The files of the weights of `folder`, in mlx-audio's or the published place."""
-    if not is_mlx_folder(folder, family):
-        return family.format.weight_files(folder)
-    return [
-        WeightFile(path, prefix)
-        for prefix, name in family.mlx.weights
-        for path in weight_paths(folder / name)
-    ]

@@ -182,6 +182,8 @@ class TextToSpeech(ABC):
     Calls from several threads are safe; each request has a stream or a slot of its own.
     """
 
+    follows_instructions = False  # whether `instruct` of a request changes its speech
+
     @property
     @abstractmethod
     def sample_rate(self) -> int:
@@ -208,11 +210,6 @@ class TextToSpeech(ABC):
     @abstractmethod
     def usual_frames(self, text: str) -> float:
         """Frames that the speech of a text usually takes."""
-
-    @property
-    def follows_instructions(self) -> bool:
-        """Whether `instruct` of a request changes its speech."""
-        return False
 
     def usual_seconds(self, text: str) -> float:
         """About as long as the speech of `text` is."""
@@ -276,8 +273,7 @@ class TextToSpeech(ABC):
         return UsageError("voice: this model makes no voices from recordings; use one of `voxport voices`")
 
     def room(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
-        """A function that tells whether a text and its speech fit the cache, with the given voice and
-        instruction.
+        """Whether a text and its speech fit the cache beside a voice and an instruction, as a function.
 
         Raises UsageError on an unknown voice, or where the two leave no room.
         """
@@ -307,7 +303,6 @@ class TextToSpeech(ABC):
         each speech ended.
 
         `options` are those of all texts. `options_of_each`, one dict per text, replace some of them.
-
         Up to `slots` texts share each pass over the weights where the engine batches (ONNX); else texts are
         spoken one after another. The samples equal those of `speak` up to the order of float additions.
         Raises UsageError before the first samples.

@@ -22,7 +22,8 @@ from model.checkpoint_format import RANDOM_WEIGHTS
 from model.families import family_of, open_family
 from model.family import Family
 from model.layouts import LAYOUT_KEY, MLX_AUDIO
-from model.stored_weights import PACKED, RECIPE_KEY, StoredWeights, weight_files
+from model.mlx_files import weight_files
+from model.stored_weights import PACKED, RECIPE_KEY, StoredWeights
 from quantize.recipe import Recipe, Rule, at_least_8_bits, find_recipe
 
 SUMS = "SHA256SUMS"
@@ -73,10 +74,10 @@ def convert(folder: Path, out: Path, conversion: Conversion) -> Converted:
         write_files(job, partial)
         card = conversion_card(family, config, source, conversion, plan)
         (partial / README).write_text(card, encoding="utf-8")
-        (partial / RECORD).unlink()
-        names = sorted(files_below(partial))
+        names = sorted(set(files_below(partial)) - {RECORD})
         sums = "".join(f"{file_entry(partial / name).sha256}  {name}\n" for name in names)
         (partial / SUMS).write_text(sums, encoding="utf-8")
+        (partial / RECORD).unlink()  # last: after an interruption its files are used again
     tensors = sum(len(output.entries) for outputs in plan.files.values() for output in outputs)
     return Converted(out, tensors, size, plan.floats, source.computed)
 

@@ -32,8 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join(_lines(found) + (_table(layouts) if arguments.verbosity == logging.DEBUG else [])))
     if found["problems"]:
-        first, more = found["problems"][0], len(found["problems"]) - 1
-        raise IntegrityError(f"{first}{f' (and {more} more)' if more else ''}")
+        raise IntegrityError(*found["problems"])
     return 0
 
 

@@ -47,6 +47,7 @@ def made(request, tmp_path_factory) -> Path:
     options = {"quantize": True, "q_bits": 4, "q_group_size": 32} if request.param == "integers" else {}
     out = folder / request.param
     convert_by_mlx_audio(str(source), str(out), model_domain="tts", **options)
+    assert convert(out, folder / "twice", "--to", "published") == 5  # which of the two is not said
     (out / WEIGHTS).unlink()
     return out
 

@@ -57,6 +57,7 @@ class QwenTextToSpeech(TextToSpeech):
         """Raises UsageError without a tokenizer, IntegrityError on a broken one."""
         self.bundle, self.engine, self._constants = bundle, engine, constants
         self._builder = PromptBuilder(QwenTokenizer(tokenizer_paths(bundle)), constants)
+        self.follows_instructions = self._builder.follows_instructions
         self._prefixes = PrefixCache(bundle, engine.identity)
         self._capacity = bundle.job.cache_length
 
@@ -74,10 +75,6 @@ class QwenTextToSpeech(TextToSpeech):
 
     def usual_frames(self, text: str) -> float:
         return usual_frames(text)
-
-    @property
-    def follows_instructions(self) -> bool:
-        return self._builder.follows_instructions
 
     def voices(self) -> dict[str, int]:
         return count_rows(self.bundle, self._constants)

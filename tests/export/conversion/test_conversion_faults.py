@@ -15,7 +15,7 @@ from support.export.conversions import FOLDERS, WEIGHTS, convert, rewrite
 from bundle.errors import IntegrityError
 from model.__main__ import main as model
 from model.families import family_of, open_family
-from model.stored_weights import weight_files
+from model.mlx_files import weight_files
 
 PACKED, FLOAT = "decoder.layers.0.attention.wq", "decoder.norm"
 
@@ -82,6 +82,33 @@ def pointer_in_place_of_the_configuration(folder: Path) -> None:
     (folder / "config.json").write_text(text)
 
 
+def biases_of_another_dtype(folder: Path) -> None:
+    name = "decoder.layers.0.attention.wq"
+    integers_without_scales(folder)
+    parts = {"scales": torch.ones(96, 3, dtype=torch.bfloat16), "biases": torch.ones(96, 3)}
+    rewrite(
+        folder / WEIGHTS,
+        lambda content: content.update({f"{name}.{end}": part for end, part in parts.items()}),
+    )
+
+
+def shards_beside_a_whole_file(folder: Path) -> None:
+    content = load_file(folder / WEIGHTS)
+    shard = "model-00001-of-00001.safetensors"
+    save_file(content, folder / shard)
+    index = {"weight_map": dict.fromkeys(content, shard)}
+    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
+
+
+def published_beside_mlx(folder: Path) -> None:
+    """As mlx-audio's own conversion leaves them."""
+    shutil.copy(FOLDERS["voxtral_realtime"] / "consolidated.safetensors", folder)
+
+
+def empty_config(folder: Path) -> None:
+    (folder / "config.json").write_text("{}")
+
+
 def no_sections(folder: Path) -> None:
     (folder / "params.json").unlink()
     (folder / "config.json").write_text('{"model_type": "voxtral_realtime"}')
@@ -96,6 +123,13 @@ def no_sections(folder: Path) -> None:
         (scales_without_integers, "belongs to no packed weight"),
         (integers_without_scales, "packed integers without decoder.layers.0.attention.wq.scales"),
         (scales_of_integers, "decoder.layers.0.attention.wq.scales has dtype I32, expected one of BF16"),
+        (biases_of_another_dtype, "scales are BF16 and biases F32, expected one dtype"),
+        (
+            shards_beside_a_whole_file,
+            "has the weights, and so has model-00001-of-00001.safetensors of model.",
+        ),
+        (published_beside_mlx, "has weights twice: consolidated.safetensors as published, and model.safete"),
+        (empty_config, "model_type: None, expected 'voxtral_realtime'"),
         (one_name_in_two_shards, "also in"),
         (pointer, "git lfs pull"),
         (pointer_in_place_of_the_configuration, "config.json: a Git LFS pointer instead of the content"),

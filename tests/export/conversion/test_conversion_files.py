@@ -58,18 +58,18 @@ def test_a_missing_tokenizer_is_a_warning(complete, tmp_path, capsys):
     assert warning in capsys.readouterr().err
 
 
-@pytest.fixture
-def partial(tmp_path, monkeypatch) -> Path:
+@pytest.fixture(params=["write_files", "files_below"])  # before the other files, and before the hashes
+def partial(request, tmp_path, monkeypatch) -> Path:
     """The hidden folder of an interrupted conversion of Voxtral-TTS, with finished shards."""
     monkeypatch.setattr(planning, "MAX_SHARD", 200_000)
     source = shutil.copytree(FOLDERS["voxtral_tts"], tmp_path / "source")
     with monkeypatch.context() as patch:
-        patch.setattr(converting, "write_files", interrupt)
+        patch.setattr(converting, request.param, interrupt)
         assert convert(source, tmp_path / "out", "--to", "mlx") == 130
     return tmp_path / ".out.partial"
 
 
-def interrupt(job, out):
+def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 

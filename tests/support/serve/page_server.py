@@ -53,7 +53,7 @@ def running_server(
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
-        while not server.started:
+        while not (server.started and models.is_ready):
             time.sleep(0.01)
         yield PageServer(port, models, metrics)
     finally:

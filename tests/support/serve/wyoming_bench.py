@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from threading import Event as Flag
 
 import numpy as np
+from support.serve.http_server import wait_until
 from support.serve.listening import LoudToText
 from support.serve.speaking_toy import SpeakingToy
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
@@ -40,6 +41,7 @@ class Bench:
         self.loud.before_feed = self._pause
         self.models = Models({"speaking": self.toy, "listening": self.loud}, limits, self.metrics, slots=2)
         self.models.start()
+        wait_until(lambda: self.models.is_ready)
 
     def _pause(self) -> None:
         assert self.go.wait(WAIT_S)
