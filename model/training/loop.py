@@ -158,14 +158,15 @@ def _by_optimiser(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Paramet
 
 
 def plot_losses(log_path: Path, out: Path) -> None:
-    """A plot of every value of a log over the steps."""
+    """A plot of every number of a log over the steps."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     lines = [json.loads(line) for line in log_path.read_text().splitlines()]
-    keys = sorted({key for line in lines for key in line} - {"step", "cpu_s", "wall_s", "norm"})
+    numbers = {key for line in lines for key, value in line.items() if isinstance(value, int | float)}
+    keys = sorted(numbers - {"step", "cpu_s", "wall_s", "norm"})
     figure, axes = pyplot.subplots(len(keys), 1, figsize=(8, 2 * len(keys)), sharex=True, squeeze=False)
     for axis, key in zip(axes[:, 0], keys, strict=True):
         points = [(line["step"], line[key]) for line in lines if key in line]

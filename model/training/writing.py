@@ -1,6 +1,7 @@
 """Writes trained models as checkpoints in the published formats, in bfloat16."""
 
 import json
+import platform
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from model.voxtral_tts.synthetic import SPECIALS as SPEECH_SPECIALS
 from model.voxtral_tts.synthetic import audio_document as speech_audio
 
 CARD = "README.md"
+NOT_SHOWN = ("examples", "wall_s", "cpu_s", "step", "norm")  # of a line of a log, in the model card
 LICENCE = (
     "Apache-2.0, as this project. The texts were written for it. espeak-ng made the sound. Its licence, the "
     "GPL, covers the program and its data, not the sound. No recording and no other model was used."
@@ -95,9 +97,16 @@ def _card(name: str, purpose: str, trainers: Sequence[Trainer]) -> str:
         last: dict[str, Any] = {}
         for line in trainer.log_path.read_text().splitlines():
             last |= json.loads(line)
-        measured = {
-            key: value for key, value in last.items() if key not in ("examples", "wall_s", "cpu_s", "step")
-        }
         hours = trainer.seconds / 3600
-        lines += [f"- {trainer.path.stem}: {trainer.step} steps, {hours:.2f} core-hours, {measured}"]
-    return "\n".join([*lines, f"- Licence: {LICENCE}", ""])
+        lines += [f"- {trainer.path.stem}: {trainer.step} steps, {hours:.2f} core-hours. Last measurements:"]
+        lines += [f"  - `{key}`: {value}" for key, value in last.items() if key not in NOT_SHOWN]
+    return "\n".join([*lines, f"- Written on: {_processor()}", f"- Licence: {LICENCE}", ""])
+
+
+def _processor() -> str:
+    """The processor's name as Linux tells it, and what torch uses of it."""
+    path, name = Path("/proc/cpuinfo"), platform.machine()
+    for line in path.read_text().splitlines() if path.exists() else ():
+        if line.startswith("model name"):
+            name = line.partition(":")[2].strip()
+    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"

@@ -1,0 +1,28 @@
+"""The trained model in `artifacts/checkpoints`: its exported bundle writes down what espeak-ng says."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from export.__main__ import main as export
+from runtime.engines.base import EngineOptions
+from runtime.opening import open_task
+from runtime.speech_to_text import SpeechToText
+
+CHECKPOINT = Path(__file__).parents[4] / "artifacts" / "checkpoints" / "voxtral-realtime-tiny"
+TEXT = "Seven green bottles are standing on the wall."
+SPEECH = Path(__file__).parent / "seven_bottles.npz"  # espeak-ng, en-us+f3, 150 words a minute, 16 kHz
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("options", [(), ("--quant", "w4", "--streaming")], ids=["recordings", "live"])
+def test_an_exported_bundle_hears_the_words(tmp_path, options):
+    """With and without the graphs for live audio: the encoder of the second has calls of one size only."""
+    out = tmp_path / "bundle"
+    command = ["--checkpoint", str(CHECKPOINT), "--target", "onnx", "--out", str(out)]
+    assert export([*command, *options]) == 0
+    task = open_task(SpeechToText, out, EngineOptions(threads=1))
+    samples = np.load(SPEECH)["samples"].astype(np.float32) / 2**15
+    deltas = task.transcribe([samples], live="--streaming" in options)
+    assert "".join(delta.text for delta in deltas).strip() == TEXT
