@@ -20,6 +20,7 @@ from bundle.versions import version_text
 PACKAGES = ("bundle", "model", "quantize", "export", "runtime", "voxport")
 USAGE, FAILED, INTERRUPTED = 2, 3, 130
 QUIET_S = 2.0
+SERVER_MODULES = ("fastapi", "prometheus_client", "python_multipart", "starlette", "uvicorn", "websockets")
 EXAMPLE_BUNDLE = "artifacts/voxtral-tts-tiny-onnx-w8"  # in examples of commands
 log = logging.getLogger(__name__)
 
@@ -172,9 +173,10 @@ def _missing_module(name: str) -> str:
     if head in PACKAGES:
         place = getattr(sys.modules.get(head), "__file__", None) or "a folder on the path"
         return f"{place} hides voxport's package {head!r}; rename it, or run from another folder"
+    extra = "serve" if head in SERVER_MODULES else "export"
     return (
-        f"{name} is not installed; install voxport with its extra [export]: "
-        "pip install '.[export]' in its folder"
+        f"{name} is not installed; install voxport with its extra [{extra}]: "
+        f"pip install '.[{extra}]' in its folder"
     )
 
 

@@ -65,6 +65,11 @@ def raise_error(error: BaseException):
             2,
             "error: torch.nn is not installed; install voxport with its",
         ),
+        (
+            ModuleNotFoundError("no", name="fastapi.routing"),
+            2,
+            "error: fastapi.routing is not installed; install voxport with its extra [serve]: pip install",
+        ),
         (ModuleNotFoundError("no", name="model.families"), 2, "hides voxport's package 'model'"),
     ],
 )
