@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="SOURCE",
         help="add: audio file with 1 to 30 seconds of one speaker, 3 to 15 are best. import: a .pt of the "
-        "official demo, or a vector as .npy or .safetensors. blend: VOICE=WEIGHT of two or more voices, as in "
-        "anna=0.7 ben=0.3; the weights are divided by their sum",
+        "official demo, or a vector as .npy or .safetensors. blend: VOICE=WEIGHT of two or more voices, as "
+        "in anna=0.7 ben=0.3; the weights are divided by their sum",
     )
     parser.add_argument(
         "--transcript",

@@ -152,14 +152,15 @@ def test_a_near_choice_of_the_encoder_may_differ(engines):
 
 
 def test_the_fixed_part_of_a_prompt_does_not_depend_on_its_text(engines):
-    """Every mode; the stored rows give the samples of the first time."""
+    """Every mode. Up to the order of additions, which depends on the number of rows of a matrix product."""
     embedder = PromptEmbedder(engines.eager.stream(), engines.constants)
     for length in (4, 5, 6, 7):
         first = prompt_of(engines, SpeechRequest("a" * length))
         other = replace(first, text=np.array([9, 8, 7]))
         one, two = embedder.rows(first), embedder.rows(other)
         assert one.fixed == two.fixed > 3
-        np.testing.assert_array_equal(one.prefill[: one.fixed], two.prefill[: two.fixed])
+        bar = one.prefill.shape[-1] * np.finfo(np.float32).eps * np.abs(one.prefill).max()
+        np.testing.assert_allclose(one.prefill[: one.fixed], two.prefill[: two.fixed], rtol=0, atol=bar)
         assert not np.array_equal(one.prefill[one.fixed], two.prefill[two.fixed])
 
 
