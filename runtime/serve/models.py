@@ -62,6 +62,11 @@ class Models:
         return all(worker.is_ready for worker in self._workers)
 
     @property
+    def has_failed(self) -> bool:
+        """Whether an engine takes no work. One that runs for the first time has not failed."""
+        return not all(worker.is_open for worker in self._workers)
+
+    @property
     def is_draining(self) -> bool:
         """Whether the server is shutting down."""
         return self._is_draining

@@ -115,7 +115,7 @@ class Replica:
 
     def check_health(self) -> None:
         """Raises RuntimeError where an engine has failed; Ray then replaces the replica."""
-        if not self._models.is_ready:
+        if self._models.has_failed:
             raise RuntimeError("an engine of this replica has failed")
 
     def __del__(self) -> None:

@@ -119,9 +119,8 @@ def speech_router(models: Models, limits: Limits) -> APIRouter:
         worker = models.speaker(body.model)
         check_body(body, limits, worker.task)
         voice = await asyncio.to_thread(choose_voice, body.voice_name, worker, models.voices)
-        encoder = ENCODERS[body.response_format](
-            worker.task.sample_rate
-        )  # may fail, so before there is a job
+        # an encoder may fail, so it is made before there is a job
+        encoder = ENCODERS[body.response_format](worker.task.sample_rate)
         job = await submit(worker, body, voice, request.scope["voxport"]["key"])
         if body.stream_format == "sse":
             pieces = _events(job, encoder, len(body.input))
