@@ -3,7 +3,7 @@
 import json
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from export.naming import differences
 from export.resolve import Resolved, Source
 from export.staging import RECORD, REPORT, FinishedGraph, ResumeCache, staging
 from export.targets.base import Target
-from export.verify.comparison import Result
+from export.verify.comparison import Report, Result
 from export.verify.eager import check_signatures
 from export.verify.modes import DEFAULTS
 from export.verify.report import VerificationResult, failures
@@ -54,7 +54,8 @@ class Output:
     """The output folder of a bundle, and how to write it. `memory` is the estimated peak in bytes.
 
     With `keep_going`, all graphs are checked, even if one does not match eager. `page` is the file for the
-    page of charts, which is also written where the bundle does not match eager.
+    page of charts, which is also written where the bundle does not match eager. `evaluate` measures the
+    quality of a bundle that matches, for the report.
     """
 
     folder: Path
@@ -63,6 +64,7 @@ class Output:
     keep_going: bool = False
     memory: int = 0
     page: Path | None = None
+    evaluate: Callable[[Bundle], Report] | None = None
 
 
 def build(resolved: Resolved, job: ExportJob, target: Target, output: Output) -> bool:
@@ -84,7 +86,7 @@ def build(resolved: Resolved, job: ExportJob, target: Target, output: Output) ->
         finished, checked = _lower(export, folder, output)
         manifest = _write_bundle(export, finished, folder)
         if output.verify:
-            _verify(export, manifest, folder, checked, output.page)
+            _verify(export, manifest, folder, checked, output)
         (folder / RECORD).unlink()
     return True
 
@@ -180,7 +182,7 @@ def _write_texts(export: Export, manifest: Manifest, folder: Path) -> Manifest:
 
 
 def _verify(
-    export: Export, manifest: Manifest, folder: Path, checked: Sequence[Result], page: Path | None
+    export: Export, manifest: Manifest, folder: Path, checked: Sequence[Result], output: Output
 ) -> None:
     """Writes the result into the manifest and the README.
 
@@ -188,10 +190,12 @@ def _verify(
     """
     log.info("%s: verifying", manifest.job.source.name)
     result = verify(Bundle(folder), export, DEFAULTS, checked)
-    if page:
+    if output.evaluate and result.passed:
+        result = result.with_report(output.evaluate(Bundle(folder)))
+    if output.page:
         from export.report.page import write_page  # matplotlib takes a second
 
-        write_page(page, Bundle(folder), result, export.model.layer_errors)
+        write_page(output.page, Bundle(folder), result, export.model.layer_errors)
     _raise_failures(manifest.job, result, folder)
     verified = {"verification": result.stored(), "executed_by": export.target.runners[0]}
     _write_texts(export, manifest.model_copy(update=verified), folder)

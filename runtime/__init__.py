@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from runtime.engines.base import EngineOptions
     from runtime.opening import open_bundle as open
+    from runtime.speech_request import SpeechRequest
     from runtime.speech_to_text import SpeechToText
-    from runtime.text_to_speech import SpeechRequest, TextToSpeech
+    from runtime.text_to_speech import TextToSpeech
 
 __all__ = ["EngineOptions", "SpeechRequest", "SpeechToText", "TextToSpeech", "open"]
 _SOURCES = {  # name: the module that defines it and its name there; imported on first use
     "EngineOptions": ("runtime.engines.base", "EngineOptions"),
-    "SpeechRequest": ("runtime.text_to_speech", "SpeechRequest"),
+    "SpeechRequest": ("runtime.speech_request", "SpeechRequest"),
     "SpeechToText": ("runtime.speech_to_text", "SpeechToText"),
     "TextToSpeech": ("runtime.text_to_speech", "TextToSpeech"),
     "open": ("runtime.opening", "open_bundle"),

@@ -87,6 +87,16 @@ class SlotDecoder(Protocol[RequestIn]):
         """Moves a request, whose prompt may be incomplete, to a free slot. Not called where `slots` is 1."""
 
 
+class CodeSlots(SlotDecoder[RequestIn], Protocol):
+    """Slots whose frames are codes. Teacher forcing replaces them between `decode` and `take`."""
+
+    def codes(self, slot: int) -> np.ndarray:
+        """Codes int64 [K] of the last frame."""
+
+    def replace_codes(self, slot: int, codes: np.ndarray) -> None:
+        """Goes on with codes int64 [K] in place of those of the last frame."""
+
+
 class Ticket:
     """Handle of a submitted request. `error` is set where the status is FAILED."""
 

@@ -11,7 +11,7 @@ from runtime.batching import RowLimit, SlotOutput, Status
 from runtime.engines.base import Arrays, Stream
 from runtime.prefix_cache import PrefixCache
 from runtime.runaway import RunawayGuard
-from runtime.text_to_speech import SpeechRequest
+from runtime.speech_request import SpeechRequest
 
 
 def read_pieces(rows: np.ndarray, limit: RowLimit, read: Callable[[np.ndarray], object]) -> Iterator[None]:
@@ -87,7 +87,7 @@ AnyUtterance = TypeVar("AnyUtterance", bound=SlotUtterance)
 
 
 class UtteranceSlots(ABC, Generic[AnyUtterance]):
-    """The operations of `runtime.batching.SlotDecoder` that every family has: utterances by slot of one
+    """The operations of `runtime.batching.CodeSlots` that every family has: utterances by slot of one
     batched stream.
     """
 
@@ -116,6 +116,12 @@ class UtteranceSlots(ABC, Generic[AnyUtterance]):
 
     def take(self, slot: int) -> SlotOutput:
         return self._utterances[slot].push()
+
+    def codes(self, slot: int) -> np.ndarray:
+        return self._utterances[slot].codes
+
+    def replace_codes(self, slot: int, codes: np.ndarray) -> None:
+        self._utterances[slot].codes = codes
 
     def free(self, slot: int) -> None:
         self._utterances.pop(slot, None)

@@ -17,6 +17,18 @@ COMMANDS = (
         example=EXAMPLE_BUNDLE,
     ),
     Command(
+        "evaluate",
+        "measure how well a bundle speaks or hears",
+        "export.commands.evaluate",
+        example=EXAMPLE_BUNDLE,
+    ),
+    Command(
+        "sweep",
+        "measure what each part of a model loses by quantisation",
+        "export.commands.sweep",
+        example=f"{EXAMPLE_BUNDLE} --layers",
+    ),
+    Command(
         "convert",
         "convert weights to and from mlx-audio, or to another precision",
         "export.commands.convert",

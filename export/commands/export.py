@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,10 @@ from export.targets import TARGETS, check_recipes, open_target, parse_targets
 if TYPE_CHECKING:
     from export.resolve import Resolved
     from export.targets.base import Target
+    from export.verify.comparison import Report
 
 ARTIFACTS = Path("artifacts")
+EVALUATED = 20  # held-out sentences
 log = logging.getLogger(__name__)
 
 
@@ -43,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--report", type=Path, metavar="FILE.html", help="write a page of charts about the verification"
     )
     for flag, help_text in (
+        ("--evaluate", "also measure word error rates beside full precision, as `voxport evaluate`"),
         ("--force", "replace the contents of the output folder"),
         ("--keep-going", "check all graphs even if one does not match eager PyTorch"),
         ("--no-verify", "skip verification; the manifest says unverified"),
@@ -60,6 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
                 "export: --report is for one target that is verified; leave it out", field="report"
             )
         check_writable(arguments.report)
+    if arguments.evaluate and arguments.no_verify:
+        raise UsageError("export: --evaluate needs verification; leave one of the two out", field="evaluate")
     resolved = resolve_arguments(arguments)
     for target in targets:  # a wrong rule fails before anything is lowered
         check_recipes(target, resolved.recipes.values())
@@ -104,13 +110,36 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
         }
     job = make_job(resolved, target, name)
     output = Output(
-        out, arguments.force, verifies, arguments.keep_going, expected["memory_bytes"], arguments.report
+        out,
+        arguments.force,
+        verifies,
+        arguments.keep_going,
+        expected["memory_bytes"],
+        arguments.report,
+        _evaluation(resolved, target) if arguments.evaluate else None,
     )
     made = build(resolved, job, target, output)
     bundle = Bundle(out)
     status = bundle.manifest.verification.status
     log.info("%s: %s, %s", out, "written" if made else "up to date, every file checked", status)
     return {"target": target.name, "out": str(out), "made": made, "bytes": bundle.size, "status": status}
+
+
+def _evaluation(resolved: Resolved, target: Target) -> Callable[[Bundle], Report]:
+    """The function that evaluates a bundle with held-out sentences."""
+    from export.evaluation.result import summary
+    from export.evaluation.run import EvaluationOptions, evaluate
+    from export.evaluation.utterances import HELD_OUT, read_utterances
+    from export.verify.comparison import Report
+
+    options = EvaluationOptions(read_utterances(HELD_OUT, EVALUATED))
+
+    def run_evaluation(bundle: Bundle) -> Report:
+        found = evaluate(bundle, resolved, target, options)
+        log.info("%s", summary(found))
+        return Report("evaluation", found.figures)
+
+    return run_evaluation
 
 
 def _output_folder(arguments: argparse.Namespace, resolved: Resolved, name: str, target: Target) -> Path:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from bundle.manifest import Verification
@@ -32,6 +32,9 @@ class VerificationResult:
             {result.name: result.values for result in found if isinstance(result, Report)},
             tuple(result for result in found if isinstance(result, FreeRun)),
         )
+
+    def with_report(self, report: Report) -> "VerificationResult":
+        return replace(self, reports=self.reports | {report.name: report.values})
 
     @property
     def passed(self) -> bool:

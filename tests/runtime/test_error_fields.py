@@ -10,7 +10,7 @@ from runtime.families.base import BenchSettings
 from runtime.families.voxtral_tts.bench import BENCH
 from runtime.families.voxtral_tts.decoder import BATCHED
 from runtime.families.voxtral_tts.voices import choose_voice
-from runtime.text_to_speech import SpeechRequest
+from runtime.speech_request import SpeechRequest
 
 
 @pytest.mark.parametrize("field", ["max_frames", "chunk_frames", "seed"])

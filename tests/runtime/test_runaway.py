@@ -7,7 +7,7 @@ import pytest
 
 from runtime.batching import Status
 from runtime.runaway import FRAMES, LONGEST_PERIOD
-from runtime.text_to_speech import SpeechRequest
+from runtime.speech_request import SpeechRequest
 from runtime.utterance import SpokenFrames
 
 SAMPLES, BOOKS = 8, 4  # of a frame

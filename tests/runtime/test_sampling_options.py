@@ -22,7 +22,7 @@ from runtime.families.qwen3_tts.task import SpeechSlots
 from runtime.families.qwen3_tts.voices import model_digest, voice_content
 from runtime.families.voxtral_tts.prompt import PromptBuilder
 from runtime.sampling import SAMPLING
-from runtime.text_to_speech import SpeechRequest
+from runtime.speech_request import SpeechRequest
 from voxport.__main__ import main as voxport
 
 GREEDY = {"temperature": 0, "sub_temperature": 0}

@@ -10,11 +10,12 @@ from support.runtime.toy_speech import CONSTANTS, DIM, FRAME, ROWS, ToyEngine
 
 from bundle.errors import UsageError
 from bundle.manifest import MANIFEST
-from runtime.batching import BatchedDecoder, Status
+from runtime.batching import Status
 from runtime.families.voxtral_tts.decoder import Prompt
 from runtime.families.voxtral_tts.task import SpeechSlots
 from runtime.prefix_cache import PrefixCache
-from runtime.text_to_speech import SpeechRequest, TextToSpeech
+from runtime.speech_request import SpeechRequest
+from runtime.text_to_speech import TextToSpeech
 
 FIRST = "This is the first sentence, which is long enough to be spoken alone."
 SECOND = "And this is the second sentence; it is long enough as well, I think."
@@ -52,10 +53,8 @@ class ToyTask(TextToSpeech):
     def room(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
         return lambda text: len(text) <= self.longest
 
-    def batched(self, slots: int) -> BatchedDecoder[SpeechRequest]:
-        return BatchedDecoder(
-            SpeechSlots(ToyEngine().batched(slots), CONSTANTS, self.prompts, self._prefixes)
-        )
+    def slot_decoder(self, slots: int) -> SpeechSlots:
+        return SpeechSlots(ToyEngine().batched(slots), CONSTANTS, self.prompts, self._prefixes)
 
 
 @pytest.fixture

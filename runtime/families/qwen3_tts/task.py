@@ -10,7 +10,7 @@ import numpy as np
 
 from bundle.errors import IntegrityError, UsageError
 from bundle.manifest import Bundle
-from runtime.batching import BatchedDecoder, Fill, RowLimit, SlotOutput
+from runtime.batching import Fill, RowLimit, SlotOutput
 from runtime.codes import check_codes
 from runtime.engines.base import Engine, Stream
 from runtime.families.qwen3_tts.builder import PromptBuilder, Voice
@@ -41,9 +41,10 @@ from runtime.families.qwen3_tts.voices import (
     voice_content,
 )
 from runtime.prefix_cache import PrefixCache
+from runtime.speech_request import SpeechRequest
 from runtime.text.language import AUTO
 from runtime.text.tokenizer import tokenizer_paths
-from runtime.text_to_speech import SpeechRequest, TextToSpeech
+from runtime.text_to_speech import TextToSpeech
 from runtime.utterance import PromptPrefix, SpokenFrames, UtteranceSlots, read_prompt
 
 FIXED_ROWS = 16  # of a prompt besides text, instruction and reference; at most
@@ -52,6 +53,8 @@ LEAST_ROWS = 16  # for a part of a text and its speech: about 1 s
 
 class QwenTextToSpeech(TextToSpeech):
     """Each `batched` decoder has an engine stream of its own; the tokenizer is shared."""
+
+    end_code = END
 
     def __init__(self, bundle: Bundle, engine: Engine, constants: Constants):
         """Raises UsageError without a tokenizer, IntegrityError on a broken one."""
@@ -169,9 +172,9 @@ class QwenTextToSpeech(TextToSpeech):
             )
         return lambda text: len(self._builder.ids(text)) + usual_frames(text) <= left
 
-    def batched(self, slots: int) -> BatchedDecoder[SpeechRequest]:
+    def slot_decoder(self, slots: int) -> "SpeechSlots":
         stream = standard_stream(self.engine.batched(slots), self._constants)
-        return BatchedDecoder(SpeechSlots(stream, self._constants, self._prompt, self._prefixes))
+        return SpeechSlots(stream, self._constants, self._prompt, self._prefixes)
 
     def _prompt(self, request: SpeechRequest) -> Prompt:
         """Raises UsageError on what the bundle cannot speak."""

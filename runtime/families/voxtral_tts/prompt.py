@@ -13,9 +13,9 @@ from bundle.errors import UsageError, VoxportError
 from bundle.manifest import Bundle
 from runtime.families.voxtral_tts.decoder import Constants, Prompt, check_room
 from runtime.families.voxtral_tts.voices import choose_voice
+from runtime.speech_request import SpeechRequest
 from runtime.text.cleanup import check_text
 from runtime.text.tokenizer import load_tekken, special_id, tekken_path
-from runtime.text_to_speech import SpeechRequest
 
 # Characters, far above any context. The splitting pattern overflows on a million blanks in a row.
 MAX_TEXT = 500_000

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from bundle.manifest import Bundle
-from runtime.batching import BatchedDecoder, Fill, RowLimit, SlotOutput
+from runtime.batching import Fill, RowLimit, SlotOutput
 from runtime.codes import check_codes
 from runtime.engines.base import Engine, Stream
 from runtime.families.voxtral_tts.decoder import (
@@ -21,13 +21,16 @@ from runtime.families.voxtral_tts.decoder import (
 from runtime.families.voxtral_tts.prompt import PromptBuilder, open_tokenizer, usual_frames
 from runtime.families.voxtral_tts.voices import count_rows, language_of_voice
 from runtime.prefix_cache import PrefixCache
+from runtime.speech_request import SpeechRequest
 from runtime.text.tokenizer import tokenizer_paths
-from runtime.text_to_speech import SpeechRequest, TextToSpeech
+from runtime.text_to_speech import TextToSpeech
 from runtime.utterance import PromptPrefix, SpokenFrames, UtteranceSlots, read_prompt
 
 
 class VoxtralTextToSpeech(TextToSpeech):
     """Each `batched` decoder has an engine stream of its own; prompts and prefix rows are shared."""
+
+    end_code = END_AUDIO
 
     def __init__(self, bundle: Bundle, engine: Engine, constants: Constants):
         """Raises UsageError without a tokenizer, IntegrityError on a broken one."""
@@ -66,9 +69,8 @@ class VoxtralTextToSpeech(TextToSpeech):
     def room(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
         return self._prompts.room(voice)
 
-    def batched(self, slots: int) -> BatchedDecoder[SpeechRequest]:
-        stream = self.engine.batched(slots)
-        return BatchedDecoder(SpeechSlots(stream, self._constants, self._prompts, self._prefixes))
+    def slot_decoder(self, slots: int) -> "SpeechSlots":
+        return SpeechSlots(self.engine.batched(slots), self._constants, self._prompts, self._prefixes)
 
 
 class SpeechSlots(UtteranceSlots["Utterance"]):

@@ -19,7 +19,8 @@ from runtime.serve.speech.encoders import ENCODERS, Encoder
 from runtime.serve.speech.job import SpeechJob
 from runtime.serve.speech.worker import SpeechWorker
 from runtime.serve.voices.store import VoiceStore
-from runtime.text_to_speech import SpeechOptions, TextToSpeech
+from runtime.speech_request import SpeechOptions
+from runtime.text_to_speech import TextToSpeech
 
 EVENT_FORMATS = ("pcm", "wav")  # whose pieces can be joined by a client
 PARAMS = {"text": "input", "instruct": "instructions"}  # our names of fields that the API names otherwise

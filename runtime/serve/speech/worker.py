@@ -12,7 +12,8 @@ from runtime.serve.limits import MIB, Limits
 from runtime.serve.metrics import Metrics
 from runtime.serve.speech.job import BufferPool, PreparedSpeech, SpeechJob
 from runtime.serve.worker import TICK_S, Worker
-from runtime.text_to_speech import Speech, SpeechOptions, SpeechRequest, TextToSpeech
+from runtime.speech_request import SpeechOptions, SpeechRequest
+from runtime.text_to_speech import Speech, TextToSpeech
 
 FIRST_RATE = 12.5  # frames per second until some are measured
 SAMPLE_BYTES = 2

@@ -25,7 +25,8 @@ from runtime.serve.speech.worker import SpeechWorker
 from runtime.serve.wyoming.events import INVALID, Connection, parse
 from runtime.serve.wyoming.info import choose_voice
 from runtime.serve.wyoming.replies import Replies, Reply
-from runtime.text_to_speech import Speech, SpeechOptions
+from runtime.speech_request import SpeechOptions
+from runtime.text_to_speech import Speech
 
 KEY = ":wyoming"  # in the queues of the workers; no key of a file has a colon in its name
 WIDTH, CHANNELS = 2, 1

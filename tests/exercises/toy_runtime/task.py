@@ -8,9 +8,10 @@ from functools import partial
 from exercises.toy_runtime.decoder import END, Constants, LetterDecoder, Letters
 
 from bundle.errors import UsageError
-from runtime.batching import BatchedDecoder, Fill, RowLimit, SlotOutput, Status
+from runtime.batching import Fill, RowLimit, SlotOutput, Status
 from runtime.engines.base import Engine, Stream
-from runtime.text_to_speech import SpeechRequest, TextToSpeech
+from runtime.speech_request import SpeechRequest
+from runtime.text_to_speech import TextToSpeech
 
 
 class ToyTextToSpeech(TextToSpeech):
@@ -30,8 +31,8 @@ class ToyTextToSpeech(TextToSpeech):
     def voices(self) -> dict[str, int]:
         return {}
 
-    def batched(self, slots: int) -> BatchedDecoder[SpeechRequest]:
-        return BatchedDecoder(ToySlots(self._engine.batched(slots), self._constants, self._letters))
+    def slot_decoder(self, slots: int) -> ToySlots:
+        return ToySlots(self._engine.batched(slots), self._constants, self._letters)
 
 
 class ToySlots:

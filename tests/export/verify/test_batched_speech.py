@@ -12,7 +12,7 @@ from runtime.engines.base import Stream
 from runtime.families.voxtral_tts.decoder import Prompt
 from runtime.families.voxtral_tts.task import SpeechSlots
 from runtime.prefix_cache import PrefixCache
-from runtime.text_to_speech import SpeechRequest
+from runtime.speech_request import SpeechRequest
 
 
 class Prompts:

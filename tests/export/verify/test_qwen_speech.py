@@ -13,7 +13,7 @@ from runtime.batching import BatchedDecoder, Status
 from runtime.engines.base import Stream
 from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
 from runtime.families.qwen3_tts.task import SpeechSlots
-from runtime.text_to_speech import SpeechRequest
+from runtime.speech_request import SpeechRequest
 
 CACHE = 96
 

@@ -16,7 +16,7 @@ from support.serve.listening import RATE as LISTEN_RATE
 from support.serve.listening import LoudToText
 from support.serve.speaking import ToneSlots, ToneSpeech
 
-from runtime.batching import BatchedDecoder, Fill, RowLimit
+from runtime.batching import Fill, RowLimit
 from runtime.serve.limits import Limits
 from runtime.serve.speech.worker import WARM_TEXT, SpeechWorker
 
@@ -38,8 +38,8 @@ class SteppedSpeech(ToneSpeech):
         assert self._allowed.acquire(timeout=20)
         self.passes, self.waits = self.passes + 1, False
 
-    def batched(self, slots: int) -> BatchedDecoder:
-        return BatchedDecoder(SteppedSlots(self, slots))
+    def slot_decoder(self, slots: int) -> "SteppedSlots":
+        return SteppedSlots(self, slots)
 
 
 class SteppedSlots(ToneSlots):

@@ -17,10 +17,10 @@ from support.serve.http_server import running, wait_until
 from support.serve.listening import BLOCK, LoudToText
 from support.serve.speaking import FRAME, ToneSlots, ToneSpeech, no_fault
 
-from runtime.batching import BatchedDecoder, Fill, RowLimit
+from runtime.batching import Fill, RowLimit
 from runtime.serve.limits import Limits
 from runtime.serve.metrics import Metrics
-from runtime.text_to_speech import SpeechRequest
+from runtime.speech_request import SpeechRequest
 
 DASHBOARD = ROOT / "docs" / "grafana.json"
 TEXT = "Hello there."
@@ -44,7 +44,7 @@ SCRAPED = {"job", "instance"}  # labels that Prometheus adds
 class SlowPrompts(ToneSpeech):
     """Reads a prompt in four passes, and makes no frame in the first three."""
 
-    def batched(self, slots: int) -> BatchedDecoder[SpeechRequest]:
+    def slot_decoder(self, slots: int) -> ToneSlots:
         class Slots(ToneSlots):
             def prepare(self, request: SpeechRequest) -> Fill:
                 fill = super().prepare(request)
@@ -56,7 +56,7 @@ class SlowPrompts(ToneSpeech):
 
                 return pieces
 
-        return BatchedDecoder(Slots(self, slots))
+        return Slots(self, slots)
 
 
 def post(url: str, text: str = TEXT, **options) -> httpx2.Response:

@@ -20,7 +20,8 @@ from bundle.user_cache import user_cache
 from runtime import batching
 from runtime.engines.base import EngineOptions
 from runtime.opening import open_task
-from runtime.text_to_speech import SpeechRequest, TextToSpeech
+from runtime.speech_request import SpeechRequest
+from runtime.text_to_speech import TextToSpeech
 
 KEY = "k" * 20
 HEADERS = {"authorization": f"Bearer {KEY}"}

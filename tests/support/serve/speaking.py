@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from bundle.errors import UsageError
-from runtime.batching import BatchedDecoder, Fill, RowLimit, SlotOutput, Status
+from runtime.batching import Fill, RowLimit, SlotOutput, Status
 from runtime.serve.speech.worker import WARM_TEXT
-from runtime.text_to_speech import SpeechRequest, TextToSpeech
+from runtime.speech_request import SpeechRequest
+from runtime.text_to_speech import TextToSpeech
 
 RATE, FRAME, LEVEL = 24000, 1920, 0.5
 VOICES = {"anna": 440.0, "bob": 220.0}  # Hz
@@ -36,8 +37,8 @@ class ToneSpeech(TextToSpeech):
     def usual_frames(self, text: str) -> float:
         return len(text)
 
-    def batched(self, slots: int) -> BatchedDecoder[SpeechRequest]:
-        return BatchedDecoder(ToneSlots(self, slots))
+    def slot_decoder(self, slots: int) -> "ToneSlots":
+        return ToneSlots(self, slots)
 
 
 def tone(text: str, voice: str = "anna") -> np.ndarray:

@@ -9,7 +9,7 @@ from support.runtime.speech_tasks import ToyVoxtral
 
 from bundle.errors import UsageError
 from runtime.families.voxtral_tts.decoder import Prompt
-from runtime.text_to_speech import SpeechRequest
+from runtime.speech_request import SpeechRequest
 
 VOICES = {"anna": "en", "fr_bert": "fr"}
 TEXT_IDS = 4  # of every prompt, because the cache has few rows

@@ -13,7 +13,8 @@ from runtime.families.qwen3_tts.builder import Voice
 from runtime.families.qwen3_tts.prompt import PromptEmbedder, Reference
 from runtime.families.qwen3_tts.task import QwenTextToSpeech
 from runtime.families.qwen3_tts.voices import model_digest, voice_content
-from runtime.text_to_speech import Speech, SpeechOptions
+from runtime.speech_request import SpeechOptions
+from runtime.text_to_speech import Speech
 
 TEXTS = ["Hello there.", "Wie geht es dir?", "Yes.", "How are you? " * 8]
 CUSTOM: list[SpeechOptions] = [

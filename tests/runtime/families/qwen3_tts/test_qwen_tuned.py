@@ -13,7 +13,7 @@ from export.resolve import Source
 from model.synthetic.checkpoint import write_checkpoint
 from runtime.families.qwen3_tts.prompt import PromptEmbedder, PromptRows
 from runtime.families.qwen3_tts.task import QwenTextToSpeech
-from runtime.text_to_speech import SpeechRequest
+from runtime.speech_request import SpeechRequest
 
 SPEAKERS = {"Anna": [40], "zoe": 41}
 NAMES = {

@@ -15,7 +15,7 @@ from runtime import batching
 from runtime.batching import BatchedDecoder, Status, Ticket
 from runtime.families.voxtral_tts.decoder import Prompt
 from runtime.families.voxtral_tts.task import SpeechSlots
-from runtime.text_to_speech import SpeechRequest
+from runtime.speech_request import SpeechRequest
 
 
 class Job(NamedTuple):

@@ -14,7 +14,7 @@ from runtime.families.voxtral_tts.decoder import END_AUDIO, Prompt
 from runtime.families.voxtral_tts.prompt import FRAMES_PER_CHARACTER, usual_frames
 from runtime.families.voxtral_tts.task import SpeechSlots
 from runtime.prefix_cache import PrefixCache
-from runtime.text_to_speech import SPARE_FRAMES, SpeechRequest
+from runtime.speech_request import SPARE_FRAMES, SpeechRequest
 
 ROOM = 16  # the frame of the prompt of 9 rows, and 15 more in the toy cache of 24 rows
 
