@@ -1,0 +1,73 @@
+"""Measure how well a bundle speaks or hears: word error rate, codes and sound beside full precision."""
+
+import argparse
+from pathlib import Path
+
+from bundle.command import integer
+from bundle.errors import UsageError
+from bundle.files import check_writable, write_whole
+from bundle.manifest import Bundle
+from export.commands.request import add_checkpoint_argument, open_source
+from runtime.engines.trial import try_first
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bundle", type=Path, help="folder of the bundle")
+    add_checkpoint_argument(parser, "checkpoint the bundle was exported from")
+    add_evaluation_arguments(parser)
+    parser.add_argument("--voice", metavar="NAME", help="voice that speaks (default: that of the bundle)")
+    parser.add_argument(
+        "--alone", action="store_true", help="do not compare with full precision; needs no checkpoint"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE.json", help="write a row for each sentence"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+
+
+def add_evaluation_arguments(parser: argparse.ArgumentParser, count: int = 100) -> None:
+    """What is spoken or heard, and by whom."""
+    parser.add_argument(
+        "--sentences",
+        type=Path,
+        metavar="PATH",
+        help="text file with a sentence per line, or folder with files *.trans.txt (lines: ID TEXT) and "
+        "recordings ID.flac, as LibriSpeech (default: held-out sentences of the embedded models)",
+    )
+    parser.add_argument(
+        "--count", type=integer(1), default=count, metavar="N", help="sentences to use (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--recogniser",
+        metavar="BUNDLE",
+        help="bundle for speech to text that listens to speech, or whisper for an independent model "
+        "(default: the embedded model)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    bundle = Bundle(arguments.bundle)
+    if arguments.output:
+        check_writable(arguments.output)
+    if arguments.alone and arguments.checkpoint:
+        raise UsageError("evaluate: --alone uses no checkpoint; leave one of the two out", field="alone")
+    bundle.check_hashes()
+    from export.evaluation.result import summary
+    from export.evaluation.run import EvaluationOptions, evaluate
+    from export.evaluation.utterances import HELD_OUT, read_utterances
+    from export.targets import target_of_job
+    from export.verify.manifest_check import check_manifest, check_source
+
+    utterances = read_utterances(arguments.sentences or HELD_OUT, arguments.count)
+    target, resolved = target_of_job(bundle.job), None
+    if not arguments.alone:
+        source = open_source(arguments.checkpoint, bundle.job.family)
+        check_source(bundle.job.source.files, source, arguments.checkpoint is None)
+        resolved = check_manifest(bundle, source, target)
+    try_first(bundle)
+    options = EvaluationOptions(utterances, arguments.recogniser, arguments.voice)
+    found = evaluate(bundle, resolved, target, options)
+    if arguments.output:
+        write_whole(arguments.output, found.as_json().encode())
+    print(found.as_json().strip() if arguments.json else summary(found))
+    return 0

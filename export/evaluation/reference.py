@@ -1,0 +1,27 @@
+"""The model of a bundle in eager PyTorch, as a task."""
+
+import torch
+
+from bundle.manifest import Bundle
+from export.model import Model
+from export.resolve import Resolved
+from export.targets.base import Target
+from export.verify.eager import EagerEngine
+from runtime.families import open_family, read_constants
+from runtime.speech_to_text import SpeechToText
+from runtime.text_to_speech import TextToSpeech
+
+
+def open_eager(bundle: Bundle, resolved: Resolved, target: Target) -> TextToSpeech | SpeechToText:
+    """The task with the weights and recipes of `resolved`, and the arithmetic of the target.
+
+    Its tokenizer and voices are those of the bundle.
+    """
+    model = Model(resolved, target.layout)
+    names = {entry.name for entry in bundle.components}
+    components = [component for component in model.components if component.name in names]
+    engine = EagerEngine(components, model.module, target.layout, target.linear_kernel)
+    recipes = [recipe.to_dict() for recipe in resolved.recipes.values()]
+    engine.identity = f"eager, torch {torch.__version__}, {recipes}"  # stored rows of prompts depend on it
+    family = open_family(bundle.job.family)
+    return family.open(bundle, engine, read_constants(bundle.job))

@@ -1,0 +1,69 @@
+"""Sentences to evaluate with, and their recordings, in the layout of LibriSpeech."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bundle.errors import UsageError
+from runtime.audio.sources import Recording
+
+TRANSCRIPTS = ".trans.txt"  # ending of a file of lines "ID TEXT"
+ENDINGS = ".flac", ".wav", ".opus", ".ogg", ".mp3"  # of the recording beside it, which is called ID
+HELD_OUT = Path(__file__).parent / "held_out"  # sentences that no embedded model was trained on
+MAX_MB = 200  # of one recording
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """A sentence, and its recording where there is one."""
+
+    name: str
+    text: str
+    recording: Path | None = None
+
+    def samples(self, rate: int) -> np.ndarray:
+        """The recording as float32 [n] at `rate` Hz. Raises UsageError where it cannot be read."""
+        if self.recording is None:
+            raise UsageError(f"{self.name}: has no recording; give a folder with {self.name}.flac or .wav")
+        return np.concatenate(list(Recording(self.recording, rate, MAX_MB).blocks()))
+
+
+def read_utterances(path: Path, count: int | None = None) -> list[Utterance]:
+    """The first `count` utterances of a text file or of a folder.
+
+    A text file has one sentence per line. A folder has files `*.trans.txt` with lines "ID TEXT", at any
+    depth, and may have the recording ID.flac (or .wav, .opus, .ogg, .mp3) beside each. Raises UsageError.
+    """
+    if path.is_dir():
+        found = [each for file in sorted(path.rglob(f"*{TRANSCRIPTS}")) for each in _read_transcripts(file)]
+        expected = f"expected files *{TRANSCRIPTS} with lines ID TEXT"
+    else:
+        lines = enumerate(_lines(path), 1)
+        found = [Utterance(f"line {number}", line.strip()) for number, line in lines if line.strip()]
+        expected = "expected one sentence per line"
+    if not found:
+        raise UsageError(f"{path}: holds no sentence; {expected}", field="sentences")
+    return found[:count]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "is not UTF-8"
+        raise UsageError(f"{path}: {reason}; expected a text file or a folder", field="sentences") from None
+
+
+def _read_transcripts(path: Path) -> list[Utterance]:
+    utterances = []
+    for number, line in enumerate(_lines(path), 1):
+        name, _, text = line.strip().partition(" ")
+        if name and not text:
+            raise UsageError(
+                f"{path}: line {number}: {name!r} has no text; expected ID TEXT", field="sentences"
+            )
+        if name:
+            recording = next(filter(Path.is_file, (path.parent / f"{name}{end}" for end in ENDINGS)), None)
+            utterances.append(Utterance(name, text, recording))
+    return utterances

@@ -1,0 +1,46 @@
+"""Writes recordings of held-out sentences, to evaluate bundles with.
+
+    python -m model.training.held_out --out export/evaluation/held_out
+
+The folder has the layout of LibriSpeech: lines "ID TEXT" in a file *.trans.txt, and the recording ID.opus of
+each. espeak-ng speaks them with the voices of the training data.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from model.training.clips import Shard, make_shard
+
+CLIPS = 100
+SEED = 1  # as in the evaluations of the trainings
+RATE = 24000  # of Opus, nearest to that of espeak-ng
+BITRATE_LEVEL = 0.95  # of libsndfile: about 24 kbit/s
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, help="a new folder")
+    parser.add_argument("--clips", type=int, default=CLIPS)
+    arguments = parser.parse_args()
+    import soxr
+
+    arguments.out.mkdir(parents=True)
+    lines = []
+    for number, clip in enumerate(
+        make_shard(Shard(0, SEED, "held_out", varied=False, clips=arguments.clips))
+    ):
+        name = f"held-out-{number:03}"
+        samples = soxr.resample(clip.utterance.samples.astype(np.float32) / 2**15, clip.rate, RATE)
+        path = arguments.out / f"{name}.opus"
+        soundfile.write(path, samples, RATE, "OPUS", format="OGG", compression_level=BITRATE_LEVEL)
+        lines.append(f"{name} {clip.utterance.text}\n")
+    (arguments.out / "held-out.trans.txt").write_text("".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""`SpeechRequest`: a text to speak, with its options."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Integral
+from os import PathLike
+from typing import TypedDict
+
+from bundle.errors import UsageError
+from runtime.sampling import check_sampling, is_number
+
+DEFAULT_BUDGET = 3.0
+SPARE_FRAMES = 40  # 3.2 s: for pauses, and for texts of a few characters
+
+
+class PartOptions(TypedDict, total=False):
+    """Options that `Speech` passes on: fields of the `SpeechRequest` of each part."""
+
+    voice: str | None
+    instruct: str | None
+    sampling: Mapping[str, float] | None
+    seed: int
+    budget: float | None
+    may_be_empty: bool
+    chunk_frames: int
+
+
+class SpeechOptions(PartOptions, total=False):
+    """Keyword arguments of `TextToSpeech.speak`.
+
+    language: see `SpeechRequest`; also for the clean-up and the ends of sentences (default: that of the
+    voice). verbatim: no clean-up. pause: seconds of silence between two parts of the text. max_frames:
+    frames of 80 ms of the whole speech (None: no limit). The others are fields of `SpeechRequest`.
+    """
+
+    language: str | None
+    verbatim: bool
+    pause: float
+    max_frames: int | None
+
+
+@dataclass(frozen=True)
+class SpeechRequest:
+    """A text to speak at once, as it is.
+
+    `voice` is a name or the path of a voice file; None is the bundle's default. `language` is an ISO 639
+    code, an English name, the model's own name of a language, or `auto` (None, `auto`: the model decides).
+    `instruct` says in words how to speak, or describes the voice. `sampling` changes settings of the model's
+    sampling by name (see `SAMPLING`). `seed` decides the start noise, which is the same on every target.
+    Speech stops after `max_frames` frames of 80 ms, or when it is `budget` times as long as its text usually
+    takes, repeats itself or is silent for 4 s (None: none of these limits). The model cannot end it before
+    the first frame unless it `may_be_empty`. Samples come in chunks of `chunk_frames` frames.
+    """
+
+    text: str
+    voice: str | None = None
+    language: str | None = None
+    instruct: str | None = None
+    sampling: Mapping[str, float] | None = None
+    seed: int = 0
+    max_frames: int = 2048
+    budget: float | None = DEFAULT_BUDGET
+    may_be_empty: bool = False
+    chunk_frames: int = 5
+
+    def __post_init__(self) -> None:
+        """Raises UsageError that names the wrong field."""
+        for name, text, kinds in (("text", self.text, str), ("instruct", self.instruct, (str, type(None)))):
+            if not isinstance(text, kinds):
+                raise UsageError(f"{name} {text!r}: expected a str", field=name)
+        for name, value, least in (
+            ("max_frames", self.max_frames, 1),
+            ("chunk_frames", self.chunk_frames, 1),
+            ("seed", self.seed, 0),
+        ):
+            if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+                raise UsageError(f"{name} {value!r}: expected an int of at least {least}", field=name)
+        if self.voice is not None and not isinstance(self.voice, str | PathLike):
+            raise UsageError(f"voice {self.voice!r}: expected a name or the path of a file", field="voice")
+        check_sampling(self.sampling)
+        if self.budget is not None and not (is_number(self.budget) and 0 < self.budget < math.inf):
+            raise UsageError(f"budget {self.budget!r}: expected a positive number or None", field="budget")
+
+    def budget_frames(self, usual_frames: float) -> float:
+        """Frames after which speech is longer than its text explains: the model does not find the end."""
+        if self.budget is None:
+            return math.inf
+        return math.ceil(self.budget * usual_frames) + SPARE_FRAMES

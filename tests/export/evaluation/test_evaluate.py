@@ -1,0 +1,139 @@
+"""`voxport evaluate` and `voxport sweep` on bundles of random weights, and on the trained recogniser."""
+
+import json
+
+import numpy as np
+import pytest
+from support.commands import one_line
+
+from bundle.manifest import Bundle
+from export.evaluation.reference import open_eager
+from export.evaluation.speech import ForcedComparison, speak_text
+from export.evaluation.spoken import speak
+from export.evaluation.sweep import ALL, parts, quantised_only
+from export.resolve import Source
+from export.targets import target_of_job
+from export.verify.manifest_check import check_manifest
+from runtime.opening import open_bundle
+from voxport.__main__ import main as voxport
+
+pytestmark = pytest.mark.slow
+TEXT = "Hello there."
+
+
+@pytest.fixture(scope="module")
+def bundle(bundles) -> Bundle:
+    return Bundle(bundles / "onnx")
+
+
+@pytest.fixture(scope="module")
+def resolved(bundle, checkpoint):
+    return check_manifest(bundle, Source(checkpoint), target_of_job(bundle.job))
+
+
+@pytest.fixture(scope="module")
+def full(bundle, resolved):
+    return open_eager(bundle, resolved.in_full_precision(), target_of_job(bundle.job))
+
+
+@pytest.fixture(scope="module")
+def full_runs(full):
+    return speak_text(full, TEXT, 0, None)
+
+
+def test_free_speech_is_that_of_the_task(bundle):
+    """Driven frame by frame, the bundle says what `speak` says."""
+    task = open_bundle(bundle.folder)
+    (run,) = speak_text(task, TEXT, 3, None)
+    assert np.array_equal(run.spoken.samples, np.concatenate(list(task.speak(TEXT, seed=3, chunk_frames=64))))
+
+
+def test_forced_codes_are_fed_back(full, full_runs):
+    """After its own codes a model chooses the same again, and after others it does not."""
+    (run,) = full_runs
+    chosen = run.spoken.chosen
+    assert np.array_equal(speak(full, run.request, chosen).chosen, chosen)
+    other = chosen.copy()
+    other[0, 0] = 2 if chosen[0, 0] != 2 else 3
+    found = speak(full, run.request, other).chosen
+    assert np.array_equal(found[0], chosen[0])
+    assert not np.array_equal(found[1:], chosen[1:])
+
+
+def test_full_precision_beside_itself_is_equal(full, full_runs):
+    compared = ForcedComparison()
+    compared.add(full, full_runs[0])
+    assert compared.figures() == {"codes_equal": 1.0, "other_codes_equal": 1.0, "log_mel_db": 0.0}
+
+
+def test_a_quantised_bundle_differs(bundle, full_runs):
+    compared = ForcedComparison()
+    compared.add(open_bundle(bundle.folder), full_runs[0])
+    figures = compared.figures()
+    assert figures["log_mel_db"] > 0
+    assert figures["other_codes_equal"] < 1
+
+
+def test_parts_cover_the_quantised_weights_once(resolved):
+    *graphs, together = [part for part in parts(resolved, layers=False)]
+    assert together.name == ALL
+    assert sum(part.weights for part in graphs) == together.weights
+    layered = parts(resolved, layers=True)
+    inside = [part for part in layered if "layers." in part.name]
+    by_graph = {part.name: set(next(iter(part.paths.values()))) for part in graphs}
+    for part in inside:
+        ((graph, paths),) = part.paths.items()
+        assert set(paths) < by_graph[graph]
+
+
+def test_a_part_alone_is_quantised_as_in_the_bundle(resolved):
+    part = parts(resolved, layers=False)[0]
+    ((graph, paths),) = part.paths.items()
+    alone = quantised_only(resolved, part)
+    for path in resolved.source.quantizable:
+        for name, recipe in alone.recipes.items():
+            expected = resolved.recipes[graph] if name == graph and path in paths else None
+            scheme = expected.scheme_for(path, False) if expected else None
+            assert recipe.scheme_for(path, False) == scheme
+
+
+def test_the_command_writes_a_row_for_each_sentence(bundle, realtime_bundles, tmp_path, capsys):
+    out, sentences = tmp_path / "found.json", tmp_path / "sentences.txt"
+    sentences.write_text(f"{TEXT}\nGood morning.\n")
+    command = ["evaluate", str(bundle.folder), "--sentences", str(sentences), "-o", str(out)]
+    assert voxport([*command, "--recogniser", str(realtime_bundles / "onnx")]) == 0
+    assert "word error rate in full precision" in capsys.readouterr().out
+    found = json.loads(out.read_text())
+    assert [row["text"] for row in found["rows"]] == [TEXT, "Good morning."]
+    assert found["bytes"] == bundle.size
+    assert {"wer", "wer_full", "codes_equal", "log_mel_db", "not_ended"} < found["figures"].keys()
+    assert voxport([*command, "--alone", "--recogniser", str(realtime_bundles / "onnx")]) == 0
+    assert "wer_full" not in json.loads(out.read_text())["figures"]
+
+
+def test_the_sweep_has_a_row_for_each_part(bundle, realtime_bundles, tmp_path, capsys):
+    out, plot = tmp_path / "sweep.json", tmp_path / "sweep.svg"
+    sentences = tmp_path / "sentences.txt"
+    sentences.write_text(TEXT)
+    command = ["sweep", str(bundle.folder), "--sentences", str(sentences), "-o", str(out)]
+    command += ["--plot", str(plot), "--recogniser", str(realtime_bundles / "onnx")]
+    assert voxport(command) == 0
+    assert "no part" in capsys.readouterr().out
+    nothing, *others = json.loads(out.read_text())
+    assert (nothing["codes_equal"], nothing["log_mel_db"]) == (1.0, 0.0)
+    assert others[-1]["part"] == ALL
+    assert all(row["log_mel_db"] > 0 for row in others if row["part"] in ("codec", ALL))
+    assert plot.read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--sentences", "missing.txt"], "missing.txt: No such file"),
+        (["--recogniser", "missing"], "missing: no such folder"),
+        (["--alone", "--checkpoint", "."], "--alone uses no checkpoint"),
+    ],
+)
+def test_wrong_options_are_one_line(bundle, capsys, options, message):
+    assert voxport(["evaluate", str(bundle.folder), *options]) == 2
+    assert message in one_line(capsys)

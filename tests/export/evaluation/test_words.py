@@ -1,0 +1,37 @@
+"""Word error rates: what counts as a word, and how errors are counted."""
+
+import pytest
+
+from bundle.errors import UsageError
+from export.evaluation.words import normalised, word_error_rate
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Seven green bottles -- standing!", "seven green bottles standing"),
+        ("It\u2019s 7 o'clock.", "it's seven o'clock"),
+        ("'Quoted', she said", "quoted she said"),
+        ("At 3:45, not 3.45", "at three forty five not three point four five"),
+        ("1,200 miles", "one thousand two hundred miles"),
+        ("...", ""),
+    ],
+)
+def test_words_are_compared_without_case_marks_and_digits(text, expected):
+    assert normalised(text) == expected
+
+
+def test_errors_of_all_sentences_are_counted_together():
+    """One word of three is wrong, one of one is missing, and one is additional: 3 of 4."""
+    assert word_error_rate(["one two three", "four"], ["one too three", ""]) == 2 / 4
+    assert word_error_rate(["one two three", "four"], ["one too three four", ""]) == 3 / 4
+    assert word_error_rate(["Four."], ["four"]) == 0
+
+
+def test_a_sentence_without_words_does_not_count():
+    assert word_error_rate(["...", "four"], ["five", "four"]) == 0
+
+
+def test_without_any_word_there_is_no_rate():
+    with pytest.raises(UsageError, match="no sentence has a word"):
+        word_error_rate(["..."], ["four"])
