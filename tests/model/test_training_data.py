@@ -1,8 +1,14 @@
 """Data of the training recipe: streams with their tokens, sounds with their phonemes, shards of espeak-ng."""
 
 import ctypes
+import fcntl
+import os
+import signal
+import struct
 import subprocess
 import sys
+import termios
+import time
 
 import numpy as np
 import pytest
@@ -99,3 +105,20 @@ def test_each_command_has_help(module):
     command = [sys.executable, "-m", f"model.training.{module}", "--help"]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "--seed" in found and (module == "clips" or found.count("--folder STATE") >= 3)
+
+
+@pytest.mark.skipif(not _is_installed(), reason="libespeak-ng1 is not installed; only training needs it")
+def test_a_shard_is_whole_after_its_process_was_stopped_and_continued(monkeypatch):
+    """A write to a full pipe is cut short where the process is stopped."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    process = start_shard(Shard(0, clips=8))
+    assert process.stdout is not None
+    filled = struct.pack("i", fcntl.fcntl(process.stdout, fcntl.F_GETPIPE_SZ))
+    while fcntl.ioctl(process.stdout, termios.FIONREAD, bytes(4)) != filled:
+        assert process.poll() is None, "the shard fits in the pipe"
+        time.sleep(0.01)
+    time.sleep(0.05)  # until the write waits for room
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    process.send_signal(signal.SIGCONT)
+    assert len(read_shard(process)) == 8
