@@ -26,9 +26,14 @@ LINES = {  # how a figure is shown: its name, and the factor and unit of its val
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`rows` are JSON objects, one per sentence. `figures` have the keys of `LINES`."""
+    """`rows` are JSON objects, one per sentence. `figures` have the keys of `LINES`. `bytes` is the size of
+    the bundle.
+    """
 
     bundle: str
+    family: str
+    target: str
+    recipe: str
     bytes: int
     recogniser: str
     figures: Figures

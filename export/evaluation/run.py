@@ -53,4 +53,14 @@ def evaluate(
             heard_in_full = cast("SpeechToText | None", reference)
             figures, rows = evaluate_recognition(task, heard_in_full, options.utterances)
             name = "itself"
-    return Evaluation(bundle.folder.resolve().name, bundle.size, name, figures, tuple(rows))
+    job = bundle.job
+    return Evaluation(
+        bundle.folder.resolve().name,
+        job.family,
+        job.target,
+        job.request.quant,
+        bundle.size,
+        name,
+        figures,
+        tuple(rows),
+    )

@@ -1,0 +1,75 @@
+"""Writes the tables and the plot of docs/evaluation.md from `voxport evaluate -o`.
+
+evaluation_report.py docs/bench/evaluation/*.json --document docs/evaluation.md --plot docs/bench/evaluation.svg
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench_report import put
+
+from export.evaluation.result import LINES
+
+MARKS = {"onnx": "o", "executorch": "s", "coreml": "^"}
+Found = dict[str, Any]  # Any: a JSON object
+
+
+def table(found: Sequence[Found]) -> str:
+    """A row for each bundle, and a column for each figure that any of them has."""
+    keys = [key for key in LINES if any(key in each["figures"] for each in found)]
+    names = ["bundle", "MB", *(LINES[key][0] for key in keys)]
+    rows = [names, ["---"] * len(names)]
+    for each in sorted(found, key=lambda each: (list(MARKS).index(each["target"]), each["recipe"])):
+        cells = [_cell(each["figures"], key) for key in keys]
+        rows.append([f"{each['target']} {each['recipe']}", f"{each['bytes'] / 1e6:.1f}", *cells])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cell(figures: dict[str, float], key: str) -> str:
+    _, factor, unit = LINES[key]
+    return (
+        f"{figures[key] * factor:.{2 if unit in ('', 'dB') else 1}f} {unit}".strip() if key in figures else ""
+    )
+
+
+def plot(found: Sequence[Found], path: Path) -> None:
+    """Size against word error rate: a point for each bundle, a plot for each family and recogniser."""
+    from matplotlib.figure import Figure
+
+    groups = sorted({(each["family"], each["recogniser"]) for each in found})
+    figure = Figure(figsize=(5 * len(groups), 3.5), layout="constrained")
+    for axis, group in zip(figure.subplots(1, len(groups), squeeze=False)[0], groups, strict=True):
+        for each in found:
+            if (each["family"], each["recogniser"]) == group:
+                size, rate = each["bytes"] / 1e6, 100 * each["figures"]["wer"]
+                axis.plot(size, rate, MARKS[each["target"]], label=each["target"])
+                axis.annotate(each["recipe"], (size, rate), fontsize=7)
+        labels = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+        axis.legend(labels.values(), labels.keys(), fontsize=7)
+        axis.set_title(f"{group[0]}, heard by {group[1]}", fontsize=9)
+        axis.set_xlabel("size of the bundle, MB")
+        axis.set_ylabel("word error rate, %")
+        axis.set_ylim(bottom=0)
+        axis.grid(linewidth=0.4)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("results", type=Path, nargs="+", metavar="RESULT.json")
+    parser.add_argument("--document", type=Path, required=True)
+    parser.add_argument("--plot", type=Path)
+    arguments = parser.parse_args()
+    found = [json.loads(path.read_text()) for path in arguments.results]
+    for family, recogniser in sorted({(each["family"], each["recogniser"]) for each in found}):
+        some = [each for each in found if (each["family"], each["recogniser"]) == (family, recogniser)]
+        put(arguments.document, f"{family} {recogniser}", table(some))
+    if arguments.plot:
+        plot(found, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()
