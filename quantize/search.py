@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torchao.quantization.quant_primitives import MappingType, choose_qparams_affine
 
+from quantize.parallel import map_items
+
 # factors tried on min-max scales; below 0.7 none won on normal weights
 SHRINK = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 SMALLEST_SCALE = 2.0**-14
@@ -55,7 +57,7 @@ def search_scales(weight: torch.Tensor, group: int | None, limits: tuple[int, in
     """weight [N, K] is finite, of any float dtype. `group` divides K (None: a whole row).
 
     `limits` are the smallest and the largest integer. Rows are searched in chunks that fit the processor's
-    cache.
+    cache, as many at the same time as torch has threads.
     """
     rows, columns = weight.shape
     block = group or columns
@@ -63,9 +65,13 @@ def search_scales(weight: torch.Tensor, group: int | None, limits: tuple[int, in
     scale = torch.empty(rows, columns // block)
     errors = torch.zeros(4, dtype=torch.float64)  # as in SquaredErrors
     step = max(1, CHUNK // columns)
-    for start in range(0, rows, step):
+
+    def search(start: int) -> torch.Tensor:
         part = slice(start, start + step)
         integers[part], scale[part], found = _search(weight[part].float(), block, limits)
+        return found
+
+    for found in map_items(search, range(0, rows, step)):
         errors += found
     return ScaledWeight(integers, scale, SquaredErrors(*errors.tolist()))
 

@@ -174,6 +174,8 @@ def test_voxport_has_every_command():
     names = {
         "export",
         "verify",
+        "evaluate",
+        "sweep",
         "list",
         "say",
         "transcribe",

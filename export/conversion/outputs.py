@@ -1,8 +1,6 @@
 """The tensors that a conversion writes, each with a function that makes it."""
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -17,6 +15,7 @@ from model.layouts import MLX_AUDIO, Layout, Stored
 from model.mlx_integers import WORD
 from model.stored_weights import BIASES, BYTES, PACKED, SCALES, WEIGHT, Found, StoredWeights
 from model.weight_norms import Pair, fold, unfold
+from quantize.parallel import map_items
 from quantize.recipe import Recipe
 from quantize.schemes import IntegerScheme
 from quantize.search import SquaredErrors
@@ -174,8 +173,7 @@ class OutputMaker:
 
         def make() -> tuple[torch.Tensor, ...]:
             rows = source.tensor(name).split(max(1, CHUNK // columns))  # which do not share scales
-            with _workers() as workers:
-                found, parts = zip(*workers.map(quantise, rows), strict=True)
+            found, parts = zip(*map_items(quantise, rows), strict=True)
             errors = sum(found, SquaredErrors())
             if not errors.are_plausible:
                 raise CheckpointError(f"{name}: rounded worse than to the nearest value; this is a defect")
@@ -188,22 +186,6 @@ class OutputMaker:
         """That of the conversion, or of the tensor; of the scales where it is packed."""
         kept = self._source.scale_dtype(found.name) if found.bits else found.dtype
         return self._conversion.dtype or STORED[kept]
-
-
-@contextmanager
-def _workers() -> Iterator[ThreadPoolExecutor]:
-    """Threads that compute parts of a weight, each with torch on one thread.
-
-    The search makes many small calls. Torch's own threads wait for each other in every one of them, and on a
-    busy machine most of the time is spent there.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(threads) as workers:
-            yield workers
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _entries(

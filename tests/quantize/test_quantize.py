@@ -242,3 +242,20 @@ def test_a_kernel_is_set_within_its_context_only():
             raise ZeroDivisionError
         assert linear.kernel is int8_per_token
     assert linear.kernel is float_activations
+
+
+@pytest.mark.parametrize("group", [32, None])
+def test_the_number_of_threads_does_not_change_the_integers(group):
+    """Chunks that are searched at the same time keep their order, and torch keeps its threads."""
+    weight = torch.randn(700, 4096, generator=torch.Generator().manual_seed(0))
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            found.append(search_scales(weight, group, (-8, 7)))
+            assert torch.get_num_threads() == count
+    finally:
+        torch.set_num_threads(threads)
+    alone, together = found
+    assert torch.equal(alone.integers, together.integers) and torch.equal(alone.scale, together.scale)
+    assert alone.errors == together.errors
