@@ -20,6 +20,7 @@ from model.component import Component
 from model.families import family_of, open_family
 from model.family import Family
 from model.mlx import MLX_WEIGHTS
+from model.mlx_files import check_one_place
 from model.stored_weights import is_for_mlx
 from quantize.recipe import Recipe, Rule, at_least_8_bits, find_recipe, parse_rule
 
@@ -37,6 +38,7 @@ class Source:
         self.folder = folder
         self.family = open_family(family_of(folder))
         self.config = self.family.load_config(folder)
+        check_one_place(folder, self.family)
         self.checkpoint = self.family.open_checkpoint(folder)
         self.family.format.check_tokenizer(folder)
         self._root = self._open_root()

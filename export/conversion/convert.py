@@ -14,7 +14,7 @@ from export.conversion.card import conversion_card
 from export.conversion.files import check_files, write_files
 from export.conversion.job import Job
 from export.conversion.outputs import Conversion, Output
-from export.conversion.plan import make_plan, shards
+from export.conversion.plan import NO_GROUP, make_plan, shards
 from export.conversion.write import write_index, write_weights
 from export.job import code_hash
 from export.staging import RECORD, ResumeCache, staging
@@ -65,6 +65,9 @@ def convert(folder: Path, out: Path, conversion: Conversion) -> Converted:
     )
     plan = make_plan(source, family, conversion, family.build_all(config))
     check_files(folder, family, config)
+    if misfits := [path for path, reason in plan.floats.items() if reason == NO_GROUP]:
+        message = "%d layers stay floats, because %s, first %s; %d layers become integers"
+        log.warning(message, len(misfits), NO_GROUP, misfits[0], len(plan.integers))
     for name in source.computed:
         log.info("%s: dropped, a model computes it", name)
     size = sum(output.size for outputs in plan.files.values() for output in outputs)

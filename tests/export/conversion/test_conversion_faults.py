@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from support.export.conversions import FOLDERS, WEIGHTS, convert, rewrite
 
 from bundle.errors import IntegrityError
+from export.__main__ import main as export
 from model.__main__ import main as model
 from model.families import family_of, open_family
 from model.mlx_files import weight_files
@@ -145,6 +146,15 @@ def test_a_damaged_folder_is_one_clear_line(realtime, tmp_path, damage, says, ca
     assert not (tmp_path / "out").exists()
     assert model(["inspect", str(realtime)]) == 5
     assert says in capsys.readouterr().err
+
+
+def test_export_refuses_a_folder_with_weights_twice(realtime, tmp_path, capsys):
+    """The published ones are not taken in silence."""
+    published_beside_mlx(realtime)
+    shutil.copy(FOLDERS["voxtral_realtime"] / "params.json", realtime)
+    assert export(["--checkpoint", str(realtime), "--target", "onnx", "--out", str(tmp_path / "b")]) == 5
+    assert "has weights twice: consolidated.safetensors" in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
 
 
 def places(content, path=()):

@@ -187,8 +187,11 @@ def test_a_layer_that_no_group_divides_stays_a_float(tmp_path, capsys):
     """w4g128 needs rows of a multiple of 128; the golden decoder has 96."""
     folder = tmp_path / "out"
     assert convert(FOLDERS["voxtral_realtime"], folder, "--to", "mlx", "--quant", "w4g128", "--json") == 0
-    floats = json.loads(capsys.readouterr().out)["floats"]
+    printed = capsys.readouterr()
+    floats = json.loads(printed.out)["floats"]
     assert floats[PACKED] == "no group of the recipe divides the inputs"
+    count = list(floats.values()).count(floats[PACKED])
+    assert f"{count} layers stay floats, because no group of the recipe" in printed.err
     assert "because no group of the recipe divides the inputs" in card_of(folder)[1]
 
 
