@@ -1,6 +1,6 @@
 """Writes the tables and the plot of docs/evaluation.md from `voxport evaluate -o`.
 
-    evaluation_report.py RESULT.json... --document docs/evaluation.md --plot docs/bench/evaluation.svg
+evaluation_report.py RESULT.json... --document docs/evaluation.md --plot docs/bench/evaluation.svg
 """
 
 import argparse

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import nn
+
 from bundle.errors import UsageError
 from bundle.manifest import Bundle
 from bundle.progress import Progress, advance
@@ -70,12 +72,8 @@ def _quantised(resolved: Resolved, graph: str) -> tuple[str, ...]:
     return tuple(
         path
         for path, module in source.quantizable.items()
-        if is_below(path, prefixes) and recipe.scheme_for(path, _is_table(module)) is not None
+        if is_below(path, prefixes) and recipe.scheme_for(path, isinstance(module, nn.Embedding)) is not None
     )
-
-
-def _is_table(module: object) -> bool:
-    return type(module).__name__ == "Embedding"
 
 
 def _part(resolved: Resolved, name: str, paths: Mapping[str, tuple[str, ...]]) -> Part:

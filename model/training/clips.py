@@ -132,7 +132,7 @@ def main() -> None:
     arguments = parser.parse_args()
     shard = Shard(arguments.index, arguments.seed, arguments.source, arguments.varied, arguments.clips)
     if arguments.wav is None:
-        # The buffer of its own repeats a write that a signal cuts short; with PYTHONUNBUFFERED stdout has none.
+        # Its buffer repeats a write that a signal cuts short. With PYTHONUNBUFFERED, stdout itself has none.
         with suppress(BrokenPipeError), open(sys.stdout.fileno(), "wb", closefd=False) as out:
             out.write(_packed(shard))  # a pipe breaks where the training was interrupted
         return

@@ -130,7 +130,7 @@ def test_the_sweep_has_a_row_for_each_part(bundle, realtime_bundles, tmp_path, c
     ("options", "message"),
     [
         (["--sentences", "missing.txt"], "missing.txt: No such file"),
-        (["--recogniser", "missing"], "missing: no such folder"),
+        (["--recogniser", "missing"], "missing is not a bundle"),
         (["--alone", "--checkpoint", "."], "--alone uses no checkpoint"),
     ],
 )
