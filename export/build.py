@@ -10,7 +10,7 @@ from pathlib import Path
 
 from safetensors.torch import save
 
-from bundle.errors import IntegrityError, UsageError, VerificationError
+from bundle.errors import IntegrityError, UsageError, VerificationError, VoxportError
 from bundle.files import files_below
 from bundle.manifest import (
     MANIFEST,
@@ -191,7 +191,10 @@ def _verify(
     log.info("%s: verifying", manifest.job.source.name)
     result = verify(Bundle(folder), export, DEFAULTS, checked)
     if output.evaluate and result.passed:
-        result = result.with_report(output.evaluate(Bundle(folder)))
+        try:
+            result = result.with_report(output.evaluate(Bundle(folder)))
+        except (VoxportError, OSError) as error:  # the verified bundle stays
+            log.error("not evaluated: %s", error)
     if output.page:
         from export.report.page import write_page  # matplotlib takes a second
 
@@ -219,7 +222,7 @@ def _raise_failures(job: ExportJob, result: VerificationResult, folder: Path) ->
 def _is_current(folder: Path, job: ExportJob, verified: bool) -> bool:
     """Whether the folder holds the bundle of this job, checked file by file.
 
-    The wording of the request is ignored.     Raises UsageError if the folder holds anything else.
+    The wording of the request is ignored. Raises UsageError if the folder holds anything else.
     """
     try:
         found = read_manifest(folder)

@@ -76,6 +76,7 @@ def search_scales(weight: torch.Tensor, group: int | None, limits: tuple[int, in
     return ScaledWeight(integers, scale, SquaredErrors(*errors.tolist()))
 
 
+@torch.no_grad()  # also in other threads
 def _search(
     weight: torch.Tensor, block: int, limits: tuple[int, int]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from bench_report import put
 
-from export.evaluation.result import LINES
+from export.evaluation.result import FIGURES
 
 MARKS = {"onnx": "o", "executorch": "s", "coreml": "^"}
 Found = dict[str, Any]  # Any: a JSON object
@@ -19,17 +19,17 @@ Found = dict[str, Any]  # Any: a JSON object
 
 def table(found: Sequence[Found]) -> str:
     """A row for each bundle, and a column for each figure that any of them has."""
-    keys = [key for key in LINES if any(key in each["figures"] for each in found)]
-    names = ["bundle", "MB", *(LINES[key][0] for key in keys)]
+    keys = [key for key in FIGURES if any(key in each["figures"] for each in found)]
+    names = ["bundle", "MB", *(FIGURES[key][0] for key in keys)]
     rows = [names, ["---"] * len(names)]
     for each in sorted(found, key=lambda each: (list(MARKS).index(each["target"]), each["recipe"])):
         cells = [_cell(each["figures"], key) for key in keys]
-        rows.append([f"{each['target']} {each['recipe']}", f"{each['bytes'] / 1e6:.1f}", *cells])
+        rows.append([each["bundle"], f"{each['bytes'] / 1e6:.1f}", *cells])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _cell(figures: dict[str, float], key: str) -> str:
-    _, factor, unit = LINES[key]
+    _, factor, unit = FIGURES[key]
     return (
         f"{figures[key] * factor:.{2 if unit in ('', 'dB') else 1}f} {unit}".strip() if key in figures else ""
     )
@@ -49,7 +49,7 @@ def plot(found: Sequence[Found], path: Path) -> None:
                 axis.annotate(each["recipe"], (size, rate), fontsize=7)
         labels = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
         axis.legend(labels.values(), labels.keys(), fontsize=7)
-        axis.set_title(f"{group[0]}, heard by {group[1]}", fontsize=9)
+        axis.set_title(f"{group[0]}, recogniser: {group[1]}", fontsize=9)
         axis.set_xlabel("size of the bundle, MB")
         axis.set_ylabel("word error rate, %")
         axis.set_ylim(bottom=0)

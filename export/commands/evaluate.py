@@ -1,6 +1,7 @@
 """Measure how well a bundle speaks or hears: word error rate, codes and sound beside full precision."""
 
 import argparse
+import logging
 from pathlib import Path
 
 from bundle.command import integer
@@ -10,12 +11,13 @@ from bundle.manifest import Bundle
 from export.commands.request import add_checkpoint_argument, open_source
 from runtime.engines.trial import try_first
 
+log = logging.getLogger(__name__)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", type=Path, help="folder of the bundle")
     add_checkpoint_argument(parser, "checkpoint the bundle was exported from")
     add_evaluation_arguments(parser)
-    parser.add_argument("--voice", metavar="NAME", help="voice that speaks (default: that of the bundle)")
     parser.add_argument(
         "--alone", action="store_true", help="do not compare with full precision; needs no checkpoint"
     )
@@ -40,9 +42,10 @@ def add_evaluation_arguments(parser: argparse.ArgumentParser, count: int = 100) 
     parser.add_argument(
         "--recogniser",
         metavar="BUNDLE",
-        help="bundle for speech to text that listens to speech, or whisper for an independent model "
+        help="bundle for speech to text that transcribes the speech, or whisper for an independent model "
         "(default: the embedded model)",
     )
+    parser.add_argument("--voice", metavar="NAME", help="voice that speaks (default: that of the bundle)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -53,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("evaluate: --alone uses no checkpoint; leave one of the two out", field="alone")
     bundle.check_hashes()
     from export.evaluation.result import summary
-    from export.evaluation.run import EvaluationOptions, evaluate
+    from export.evaluation.run import evaluate, evaluation_options
     from export.evaluation.utterances import HELD_OUT, read_utterances
     from export.targets import target_of_job
     from export.verify.manifest_check import check_manifest, check_source
@@ -65,7 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
         check_source(bundle.job.source.files, source, arguments.checkpoint is None)
         resolved = check_manifest(bundle, source, target)
     try_first(bundle)
-    options = EvaluationOptions(utterances, arguments.recogniser, arguments.voice)
+    if not bundle.is_verified:
+        log.warning("%s: this bundle is %s", bundle.folder, bundle.manifest.verification.status)
+    options = evaluation_options(bundle.job.family, utterances, arguments.recogniser, arguments.voice)
     found = evaluate(bundle, resolved, target, options)
     if arguments.output:
         write_whole(arguments.output, found.as_json().encode())

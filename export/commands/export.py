@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from export.verify.comparison import Report
 
 ARTIFACTS = Path("artifacts")
-EVALUATED = 20  # held-out sentences
 log = logging.getLogger(__name__)
 
 
@@ -119,6 +118,8 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
         _evaluation(resolved, target) if arguments.evaluate else None,
     )
     made = build(resolved, job, target, output)
+    if arguments.evaluate and not made:
+        log.warning("%s: not evaluated, because it is not exported again; run: voxport evaluate %s", out, out)
     bundle = Bundle(out)
     status = bundle.manifest.verification.status
     log.info("%s: %s, %s", out, "written" if made else "up to date, every file checked", status)
@@ -128,11 +129,11 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
 def _evaluation(resolved: Resolved, target: Target) -> Callable[[Bundle], Report]:
     """The function that evaluates a bundle with held-out sentences."""
     from export.evaluation.result import summary
-    from export.evaluation.run import EvaluationOptions, evaluate
+    from export.evaluation.run import evaluate, evaluation_options
     from export.evaluation.utterances import HELD_OUT, read_utterances
     from export.verify.comparison import Report
 
-    options = EvaluationOptions(read_utterances(HELD_OUT, EVALUATED))
+    options = evaluation_options(resolved.source.family.name, read_utterances(HELD_OUT))
 
     def run_evaluation(bundle: Bundle) -> Report:
         found = evaluate(bundle, resolved, target, options)

@@ -25,25 +25,28 @@ def run(arguments: argparse.Namespace) -> int:
     for path in (arguments.output, arguments.plot):
         if path:
             check_writable(path)
+    bundle.check_hashes()
+    from export.evaluation.plot import check_plot, plot_sweep
     from export.evaluation.result import sweep_table
-    from export.evaluation.run import EvaluationOptions
+    from export.evaluation.run import evaluation_options
     from export.evaluation.sweep import sweep
     from export.evaluation.utterances import HELD_OUT, read_utterances
     from export.targets import target_of_job
     from export.verify.manifest_check import check_manifest, check_source
 
+    if arguments.plot:
+        check_plot(arguments.plot)
     utterances = read_utterances(arguments.sentences or HELD_OUT, arguments.count)
     source, target = open_source(arguments.checkpoint, bundle.job.family), target_of_job(bundle.job)
     check_source(bundle.job.source.files, source, arguments.checkpoint is None)
     resolved = check_manifest(bundle, source, target)
-    options = EvaluationOptions(utterances, arguments.recogniser)
-    rows = [row.as_dict() for row in sweep(bundle, resolved, target, options, arguments.layers)]
+    family = bundle.job.family
+    options = evaluation_options(family, utterances, arguments.recogniser, arguments.voice)
+    rows = [row.as_row() for row in sweep(bundle, resolved, target, options, arguments.layers)]
     content = json.dumps(rows, indent=1) + "\n"
     if arguments.output:
         write_whole(arguments.output, content.encode())
-    if arguments.plot:
-        from export.evaluation.plot import plot_sweep  # matplotlib takes a second
-
-        plot_sweep(arguments.plot, rows)
     print(content.strip() if arguments.json else sweep_table(rows))
+    if arguments.plot:
+        plot_sweep(arguments.plot, rows)
     return 0

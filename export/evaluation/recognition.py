@@ -1,52 +1,59 @@
-"""Evaluates speech to text: a bundle writes down recordings whose words are known."""
+"""Evaluates speech to text: a bundle transcribes recordings whose words are known."""
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 from bundle.errors import UsageError
 from bundle.progress import advance
 from export.evaluation.recognisers import transcript
-from export.evaluation.result import Figures, mean
+from export.evaluation.result import Figures, Row, mean
 from export.evaluation.utterances import Utterance
 from export.evaluation.words import word_error_rate
 from runtime.speech_to_text import SpeechToText
 
+RATES = {"wer": "transcript", "wer_full": "transcript_full", "wer_live": "transcript_live"}
 log = logging.getLogger(__name__)
 
 
 def evaluate_recognition(
-    task: SpeechToText, reference: SpeechToText | None, utterances: Sequence[Utterance]
-) -> tuple[Figures, list[dict[str, Any]]]:
-    """Figures of all recordings, and a row for each one: as a recording and, where the bundle can, live.
+    task: SpeechToText, reference: SpeechToText | None, utterances: Sequence[Utterance], live: bool = True
+) -> tuple[Figures, list[Row]]:
+    """Figures of all recordings, and a row for each one: with the longest delay and, where the bundle can,
+    live with the delay that live audio has by default.
 
     Without a reference there are no figures beside full precision. Raises UsageError where a sentence has no
     recording.
     """
-    is_live, rows = _is_live(task), []
     for utterance in utterances:
-        samples = utterance.samples(task.sample_rate)
-        row = {"name": utterance.name, "text": utterance.text}
-        row["heard"] = transcript(task, samples, task.sample_rate)
-        if is_live:
-            row["heard_live"] = transcript(task, samples, task.sample_rate, live=True)
-        if reference:
-            row["heard_full"] = transcript(reference, samples, task.sample_rate)
-        rows.append(row)
-        log.info("%s: %s", utterance.name, row["heard"])
-        advance(1)
+        utterance.check_recording()
+    live = live and _is_live(task)
+    rows = [_row(task, reference, utterance, live) for utterance in utterances]
     texts = [row["text"] for row in rows]
-    rates = {"wer": "heard", "wer_full": "heard_full", "wer_live": "heard_live"}
     figures = {
-        key: word_error_rate(texts, [row[heard] for row in rows])
-        for key, heard in rates.items()
-        if heard in rows[0]
+        key: word_error_rate(texts, [row[name] for row in rows])
+        for key, name in RATES.items()
+        if name in rows[0]
     }
-    if is_live:
-        figures["live_equal"] = mean([row["heard"] == row["heard_live"] for row in rows])
+    if live:
+        figures["live_equal"] = mean([row["is_live_equal"] for row in rows])
     if reference:
-        figures["text_equal"] = mean([row["heard"] == row["heard_full"] for row in rows])
+        figures["text_equal"] = mean([row["transcript"] == row["transcript_full"] for row in rows])
     return figures, rows
+
+
+def _row(task: SpeechToText, reference: SpeechToText | None, utterance: Utterance, live: bool) -> Row:
+    rate, longest = task.sample_rate, max(task.delays_ms)
+    samples = utterance.samples(rate)
+    row: Row = {"name": utterance.name, "text": utterance.text}
+    row["transcript"] = transcript(task, samples, rate, longest)
+    if live:
+        row["transcript_live"] = transcript(task, samples, rate, task.delays_ms[0], live=True)
+        row["is_live_equal"] = row["transcript"] == transcript(task, samples, rate, longest, live=True)
+    if reference:
+        row["transcript_full"] = transcript(reference, samples, rate, longest)
+    log.info("%s: %s", utterance.name, row["transcript"])
+    advance(1)
+    return row
 
 
 def _is_live(task: SpeechToText) -> bool:

@@ -3,6 +3,7 @@
 import torch
 
 from bundle.manifest import Bundle
+from export.job import code_hash
 from export.model import Model
 from export.resolve import Resolved
 from export.targets.base import Target
@@ -22,6 +23,7 @@ def open_eager(bundle: Bundle, resolved: Resolved, target: Target) -> TextToSpee
     components = [component for component in model.components if component.name in names]
     engine = EagerEngine(components, model.module, target.layout, target.linear_kernel)
     recipes = [recipe.to_dict() for recipe in resolved.recipes.values()]
-    engine.identity = f"eager, torch {torch.__version__}, {recipes}"  # stored rows of prompts depend on it
+    # stored rows of prompts depend on all of it
+    engine.identity = f"eager, voxport {code_hash()}, torch {torch.__version__}, {recipes}"
     family = open_family(bundle.job.family)
     return family.open(bundle, engine, read_constants(bundle.job))

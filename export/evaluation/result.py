@@ -1,18 +1,21 @@
 """Results of an evaluation: a row for each sentence, and figures of all."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from export.evaluation.words import normalised
+
 Figures = dict[str, float]
-LINES = {  # how a figure is shown: its name, and the factor and unit of its value
+Row = dict[str, Any]  # Any: a JSON object
+FIGURES = {  # how a figure is shown: its name, and the factor and unit of its value
     "wer": ("word error rate", 100, "%"),
     "wer_full": ("word error rate in full precision", 100, "%"),
     "wer_recordings": ("word error rate of the recordings", 100, "%"),
-    "wer_live": ("word error rate, live", 100, "%"),
+    "wer_live": ("word error rate, live with the default delay", 100, "%"),
     "live_equal": ("sentences with the same text live", 100, "%"),
     "text_equal": ("sentences with the text of full precision", 100, "%"),
     "not_ended": ("sentences that do not end by themselves in time", 100, "%"),
@@ -26,7 +29,7 @@ LINES = {  # how a figure is shown: its name, and the factor and unit of its val
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`rows` are JSON objects, one per sentence. `figures` have the keys of `LINES`. `bytes` is the size of
+    """`rows` has one row per sentence. `figures` have the keys of `FIGURES`. `bytes` is the size of
     the bundle.
     """
 
@@ -37,7 +40,7 @@ class Evaluation:
     bytes: int
     recogniser: str
     figures: Figures
-    rows: tuple[Mapping[str, Any], ...]
+    rows: tuple[Row, ...]
 
     def as_json(self) -> str:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
@@ -45,28 +48,33 @@ class Evaluation:
 
 def summary(found: Evaluation) -> str:
     """Text: a line for each figure."""
-    width = max(len(LINES[key][0]) for key in found.figures)
-    lines = [f"{found.bundle}: {len(found.rows)} sentences, heard by {found.recogniser}"]
+    words = sum(len(normalised(row["text"]).split()) for row in found.rows)
+    width = max(len(FIGURES[key][0]) for key in found.figures)
+    lines = [f"{found.bundle}: {len(found.rows)} sentences, {words} words, recogniser: {found.recogniser}"]
     for key, value in found.figures.items():
-        name, factor, unit = LINES[key]
+        name, factor, unit = FIGURES[key]
         lines.append(f"  {name:<{width}} {value * factor:>8.2f} {unit}".rstrip())
     return "\n".join(lines)
 
 
-def sweep_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def sweep_table(rows: Sequence[Row]) -> str:
     """Text: a line for each part, with the columns that the rows have."""
-    keys = [key for key in LINES if key in rows[0]]
+    keys = [key for key in FIGURES if key in rows[0]]
     width = max(len(row["part"]) for row in rows)
     header = f"{'part':<{width}} {'weights':>10} " + " ".join(f"{key:>18}" for key in keys)
     lines = [
-        f"{row['part']:<{width}} {row['weights']:>10} "
-        + " ".join(f"{row[key] * LINES[key][1]:>15.2f} {LINES[key][2]:<2}" for key in keys)
+        f"{row['part']:<{width}} {row['weights']:>10} " + " ".join(_cell(row, key) for key in keys)
         for row in rows
     ]
-    legend = [f"  {key}: {LINES[key][0]}" for key in keys]
+    legend = [f"  {key}: {FIGURES[key][0]}" for key in keys]
     return "\n".join([header, *lines, "", *legend])
 
 
+def _cell(row: Row, key: str) -> str:
+    _, factor, unit = FIGURES[key]
+    return f"{row[key] * factor:>15.2f} {unit:<2}" if key in row else " " * 18
+
+
 def mean(values: Sequence[float]) -> float:
-    """0.0 where there are none."""
-    return float(np.mean(values)) if values else 0.0
+    """Of at least one value."""
+    return float(np.mean(values))

@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
-from bundle.manifest import Bundle
+from bundle.errors import UsageError
+from bundle.manifest import NO_LICENCE_NEEDED, Bundle
 from bundle.progress import Progress
-from export.evaluation.recognisers import open_recogniser
+from export.evaluation.recognisers import Recogniser, open_recogniser
 from export.evaluation.recognition import evaluate_recognition
 from export.evaluation.reference import open_eager
 from export.evaluation.result import Evaluation
@@ -17,6 +18,7 @@ from export.resolve import Resolved
 from export.targets.base import Target
 from runtime.engines import open_engine
 from runtime.families import open_family, read_constants
+from runtime.speech_request import PartOptions
 from runtime.speech_to_text import SpeechToText
 from runtime.text_to_speech import TextToSpeech
 
@@ -25,19 +27,38 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """`recogniser`, for text to speech: see `open_recogniser`. `voice`: a name (None: the default)."""
+    """`recogniser` and `speech` (the voice and the like) are for text to speech."""
 
     utterances: Sequence[Utterance]
-    recogniser: str | None = None
-    voice: str | None = None
+    recogniser: Recogniser | None = None
+    speech: PartOptions = field(default_factory=PartOptions)
+
+
+def evaluation_options(
+    family: str, utterances: Sequence[Utterance], recogniser: str | None = None, voice: str | None = None
+) -> EvaluationOptions:
+    """Options for bundles of a family; opens the recogniser, by its name, where they speak.
+
+    Raises UsageError on a recogniser or a voice for speech to text, and where a sentence lacks its recording.
+    """
+    if issubclass(open_family(family).task, TextToSpeech):
+        return EvaluationOptions(utterances, open_recogniser(recogniser), PartOptions(voice=voice))
+    for name, value in (("recogniser", recogniser), ("voice", voice)):
+        if value is not None:
+            raise UsageError(f"{value}: is for text to speech; leave it out", field=name)
+    for utterance in utterances:
+        utterance.check_recording()
+    return EvaluationOptions(utterances)
 
 
 def evaluate(
     bundle: Bundle, resolved: Resolved | None, target: Target, options: EvaluationOptions
 ) -> Evaluation:
     """Raises UsageError. `resolved` is what the bundle was made from; None without its checkpoint."""
-    family = open_family(bundle.job.family)
-    task = family.open(bundle, open_engine(bundle), read_constants(bundle.job))
+    family, job = open_family(bundle.job.family), bundle.job
+    task = family.open(bundle, open_engine(bundle), read_constants(job))
+    if job.licence == NO_LICENCE_NEEDED:
+        log.warning("%s: its weights are random, so neither speech nor words mean anything", job.source.name)
     reference = None
     if resolved and resolved.source.is_large:
         log.warning("full precision does not fit in memory: the bundle is evaluated alone")
@@ -45,22 +66,15 @@ def evaluate(
         reference = open_eager(bundle, resolved.in_full_precision(), target)
     with Progress(len(options.utterances), "sentences"):
         if isinstance(task, TextToSpeech):
-            recogniser = open_recogniser(options.recogniser)
-            beside = cast("TextToSpeech | None", reference)
-            figures, rows = evaluate_speech(task, beside, recogniser, options.utterances, options.voice)
-            name = recogniser.name
+            assert options.recogniser
+            name, full = options.recogniser.name, cast("TextToSpeech | None", reference)
+            figures, rows = evaluate_speech(
+                task, full, options.recogniser, options.utterances, options.speech
+            )
         else:
-            heard_in_full = cast("SpeechToText | None", reference)
-            figures, rows = evaluate_recognition(task, heard_in_full, options.utterances)
-            name = "itself"
-    job = bundle.job
+            name, full_text = "the bundle", cast("SpeechToText | None", reference)
+            figures, rows = evaluate_recognition(task, full_text, options.utterances)
+    folder = bundle.folder.resolve().name
     return Evaluation(
-        bundle.folder.resolve().name,
-        job.family,
-        job.target,
-        job.request.quant,
-        bundle.size,
-        name,
-        figures,
-        tuple(rows),
+        folder, job.family, job.target, job.request.quant, bundle.size, name, figures, tuple(rows)
     )

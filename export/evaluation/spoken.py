@@ -1,8 +1,7 @@
-"""One sentence spoken frame by frame, freely or with the codes of another run."""
+"""One part of a text spoken frame by frame, freely or with the codes of another run."""
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,38 +11,34 @@ from runtime.text_to_speech import TextToSpeech
 
 
 @dataclass(frozen=True)
-class Spoken:
+class SpokenPart:
     """`chosen` int64 [T, K] are the codes of each step, the last one that of the end where the model ended
     the speech. `samples` float32 [n] follow from the codes that were fed back.
     """
 
+    request: SpeechRequest
     chosen: np.ndarray
     samples: np.ndarray
     status: Status
 
     @property
-    def ended(self) -> bool:
-        """Whether the model ended the speech itself."""
-        return self.status == Status.END
-
-    @property
     def frames(self) -> np.ndarray:
         """The codes without that of the end: int64 [T, K]."""
-        return self.chosen[: len(self.chosen) - self.ended]
+        return self.chosen[: len(self.chosen) - (self.status == Status.END)]
 
 
-def speak(task: TextToSpeech, request: SpeechRequest, forced: np.ndarray | None = None) -> Spoken:
+def speak_part(task: TextToSpeech, request: SpeechRequest, forced: np.ndarray | None = None) -> SpokenPart:
     """Speaks a request. With `forced` int64 [T, K] the step after each frame takes these codes instead of
-    the chosen ones, and there are as many steps. Raises UsageError.
+    the chosen ones, and there are exactly as many steps. Raises UsageError.
     """
+    if forced is not None:  # no limit of the request ends the run before its last step
+        request = replace(request, budget=None, max_frames=len(forced) + 1)
     slots = task.slot_decoder(1)
     for _ in slots.prepare(request)(0, lambda: sys.maxsize):
         pass
-    chosen: list[np.ndarray] = []
-    pieces: list[np.ndarray] = []
-    final: Status | None = None
+    chosen, pieces, final = list[np.ndarray](), [np.zeros(0, np.float32)], None
     try:
-        while final is None:
+        while final is None and (forced is None or len(chosen) < len(forced)):
             if chosen:
                 slots.feed(1)
             slots.decode(1)
@@ -52,12 +47,6 @@ def speak(task: TextToSpeech, request: SpeechRequest, forced: np.ndarray | None 
                 slots.replace_codes(0, forced[len(chosen) - 1])
             samples, final = slots.take(0)
             pieces += [] if samples is None else [samples]
-            if forced is not None and len(chosen) == len(forced):
-                break
     finally:
         slots.free(0)
-    return Spoken(np.stack(chosen), _joined(pieces), final or Status.LIMIT)
-
-
-def _joined(pieces: Sequence[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.zeros(0, np.float32), *pieces])
+    return SpokenPart(request, np.stack(chosen), np.concatenate(pieces), final or Status.LIMIT)

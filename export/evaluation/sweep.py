@@ -2,21 +2,20 @@
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import nn
 
 from bundle.errors import UsageError
 from bundle.manifest import Bundle
 from bundle.progress import Progress, advance
-from export.evaluation.recognisers import open_recogniser
 from export.evaluation.recognition import evaluate_recognition
 from export.evaluation.reference import open_eager
-from export.evaluation.result import Figures
+from export.evaluation.result import Figures, Row, mean
 from export.evaluation.run import EvaluationOptions
-from export.evaluation.speech import ForcedComparison, hear_all, speak_all
+from export.evaluation.speech import ForcedComparison, SpokenText, speak_text
+from export.evaluation.words import word_error_rate
 from export.resolve import Resolved
 from export.targets.base import Target
 from model.checkpoint import is_below
@@ -40,16 +39,19 @@ class Part:
 
 @dataclass(frozen=True)
 class SweepRow:
+    """Figures with only the weights of one part quantised."""
+
     part: str
     weights: int
     figures: Figures
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_row(self) -> Row:
         return {"part": self.part, "weights": self.weights, **self.figures}
 
 
 def parts(resolved: Resolved, layers: bool) -> list[Part]:
-    """Each graph with quantised weights, then with `layers` each of its layers; at last all together.
+    """Each graph with quantised weights, then with `layers` each of its layers and each weight outside of
+    them; at last all together. Graphs may share weights.
 
     Raises UsageError where the recipe quantises nothing.
     """
@@ -60,8 +62,8 @@ def parts(resolved: Resolved, layers: bool) -> list[Part]:
     for graph, below in paths.items() if layers else ():
         by_layer: dict[str, list[str]] = {}
         for path in below:
-            if match := _LAYER.match(path):
-                by_layer.setdefault(match.group(), []).append(path)
+            match = _LAYER.match(path)
+            by_layer.setdefault(match.group() if match else path, []).append(path)
         found += [_part(resolved, layer, {graph: tuple(some)}) for layer, some in by_layer.items()]
     return [*found, _part(resolved, ALL, paths)]
 
@@ -102,7 +104,7 @@ def sweep(
     Runs in eager PyTorch. Raises UsageError where memory does not hold full precision.
     """
     if resolved.source.is_large:
-        raise UsageError("sweep: full precision of this checkpoint does not fit in memory", field="bundle")
+        raise UsageError("sweep: full precision of this checkpoint does not fit in memory")
     swept = [Part(NOTHING, {}, 0), *parts(resolved, layers)]
     variants = ((part, open_eager(bundle, quantised_only(resolved, part), target)) for part in swept)
     with Progress(len(swept) * len(options.utterances), "sentences"):
@@ -112,20 +114,33 @@ def sweep(
 def _rows(
     variants: Iterator[tuple[Part, TextToSpeech | SpeechToText]], options: EvaluationOptions
 ) -> Iterator[SweepRow]:
-    reference, recogniser = None, None
+    """The first variant is full precision."""
+    full_speech, full_text = list[SpokenText](), list[str]()
     for part, task in variants:
         log.info("%s", part.name)
         if isinstance(task, TextToSpeech):
-            recogniser = recogniser or open_recogniser(options.recogniser)
-            spoken = speak_all(task, options.utterances, options.voice)
-            reference = reference or spoken
-            figures: Figures = {"wer": hear_all(task, spoken, recogniser, options.utterances)}
-            compared = ForcedComparison()
-            for runs in reference:
-                for run in runs:
-                    compared.add(task, run)
-                advance(1)
-            figures |= compared.figures()
+            figures, spoken = _speech_figures(task, full_speech, options)
+            full_speech = full_speech or spoken
         else:
-            figures, _ = evaluate_recognition(task, None, options.utterances)
+            figures, rows = evaluate_recognition(task, None, options.utterances, live=False)
+            found = [row["transcript"] for row in rows]
+            full_text = full_text or found
+            figures["text_equal"] = mean([a == b for a, b in zip(found, full_text, strict=True)])
         yield SweepRow(part.name, part.weights, figures)
+
+
+def _speech_figures(
+    task: TextToSpeech, full: Sequence[SpokenText], options: EvaluationOptions
+) -> tuple[Figures, list[SpokenText]]:
+    """Figures beside full precision (empty: `task` itself), and the free speech of each sentence."""
+    assert options.recogniser
+    spoken = []
+    for seed, utterance in enumerate(options.utterances):
+        spoken.append(speak_text(task, utterance, seed, options.speech))
+        advance(1)
+    transcripts = [options.recogniser.transcribe(each.samples, task.sample_rate) for each in spoken]
+    compared = ForcedComparison()
+    for each in full or spoken:
+        compared.add(task, each)
+    rate = word_error_rate([each.text for each in options.utterances], transcripts)
+    return {"wer": rate, **compared.figures()}, spoken

@@ -11,7 +11,6 @@ from runtime.audio.sources import Recording
 TRANSCRIPTS = ".trans.txt"  # ending of a file of lines "ID TEXT"
 ENDINGS = ".flac", ".wav", ".opus", ".ogg", ".mp3"  # of the recording beside it, which is called ID
 HELD_OUT = Path(__file__).parent / "held_out"  # sentences that no embedded model was trained on
-MAX_MB = 200  # of one recording
 
 
 @dataclass(frozen=True)
@@ -22,11 +21,19 @@ class Utterance:
     text: str
     recording: Path | None = None
 
+    def check_recording(self) -> Path:
+        """The file. Raises UsageError where there is none."""
+        if self.recording is None:
+            raise UsageError(
+                f"{self.name}: has no recording; give a folder with {self.name}.flac",
+                field="sentences",
+            )
+        return self.recording
+
     def samples(self, rate: int) -> np.ndarray:
         """The recording as float32 [n] at `rate` Hz. Raises UsageError where it cannot be read."""
-        if self.recording is None:
-            raise UsageError(f"{self.name}: has no recording; give a folder with {self.name}.flac or .wav")
-        return np.concatenate(list(Recording(self.recording, rate, MAX_MB).blocks()))
+        recording = self.check_recording()
+        return np.concatenate(list(Recording(recording, rate).blocks()))
 
 
 def read_utterances(path: Path, count: int | None = None) -> list[Utterance]:

@@ -1,36 +1,42 @@
-"""Word error rate, with jiwer."""
+"""Word error rate, with jiwer. Digits are read in English."""
 
-import re
+import unicodedata
 from collections.abc import Sequence
 
 import jiwer
+import regex
+from num2words import num2words
 
 from bundle.errors import UsageError
+from runtime.text.amounts import spell_amounts
 
-_NUMBERS = re.compile(r"\d[\d.,:]*")
+_ORDINAL = regex.compile(r"(\d+)(?:st|nd|rd|th)\b", regex.IGNORECASE)
+_NUMBER = regex.compile(r"\d[\d.,:]*")
+_NO_WORD = regex.compile(r"[^\p{L}\p{M}\p{N}' ]+")
 
 
 def normalised(text: str) -> str:
-    """Lower case, without punctuation, numbers in words, one space between words."""
-    spoken = _NUMBERS.sub(lambda match: f" {_in_words(match.group())} ", text)
-    letters = re.sub(r"[^\w' ]+", " ", spoken.lower().replace("\u2019", "'"))
-    return " ".join(word for part in letters.split() if (word := part.strip("'_")))
+    """Lower case, without punctuation, amounts and numbers in words, one space between words."""
+    text = spell_amounts(unicodedata.normalize("NFKC", text).replace("\u2019", "'"), "en")
+    text = text.replace("%", " percent ").replace(":00", " o'clock ")
+    text = _ORDINAL.sub(lambda match: f" {_in_words(match.group(1), 'ordinal')} ", text)
+    text = _NUMBER.sub(lambda match: f" {_in_words(match.group())} ", text)
+    letters = _NO_WORD.sub(" ", text.lower())
+    return " ".join(word for part in letters.split() if (word := part.strip("'")))
 
 
-def _in_words(number: str) -> str:
-    from num2words import num2words
-
+def _in_words(number: str, form: str = "cardinal") -> str:
     plain = number.strip(".,:").replace(",", "")
     try:
-        return str(num2words(plain))
-    except (ArithmeticError, ValueError):  # a time or a version
-        return " ".join(num2words(part) for part in re.findall(r"\d+", number))
+        return str(num2words(plain, to=form))
+    except (ArithmeticError, ValueError, TypeError):  # a time, a version, or too long for a word
+        return " ".join(num2words(int(part)) for part in regex.findall(r"\d{1,4}", number))
 
 
 def word_error_rate(expected: Sequence[str], found: Sequence[str]) -> float:
     """Substituted, missing and additional words over the words of `expected`, of all texts together.
 
-    1.0 is 100 %. Raises UsageError where no expected text has a word.
+    1.0 is 100 %. A text without a word does not count. Raises UsageError where no expected text has a word.
     """
     pairs = [(normalised(a), normalised(b)) for a, b in zip(expected, found, strict=True)]
     spoken = [(a, b) for a, b in pairs if a]

@@ -34,6 +34,7 @@ class VerificationResult:
         )
 
     def with_report(self, report: Report) -> "VerificationResult":
+        """The same with one more report."""
         return replace(self, reports=self.reports | {report.name: report.values})
 
     @property

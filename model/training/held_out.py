@@ -1,9 +1,9 @@
 """Writes recordings of held-out sentences, to evaluate bundles with.
 
-    python -m model.training.held_out --out export/evaluation/held_out
+    python -m model.training.held_out --out FOLDER
 
 The folder has the layout of LibriSpeech: lines "ID TEXT" in a file *.trans.txt, and the recording ID.opus of
-each. espeak-ng speaks them with the voices of the training data.
+each, of about 24 kbit/s. espeak-ng speaks them with the voices of the training data.
 """
 
 import argparse

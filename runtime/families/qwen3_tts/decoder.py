@@ -189,6 +189,13 @@ class SpeechDecoder:
         """Takes code 0 of the next frame as given."""
         self._first_codes.append(code)
 
+    def replace(self, chosen: int, code: int) -> None:
+        """Goes on with another code 0 than the one that `first_code` gave. Either may be END."""
+        if chosen != END:
+            self._first_codes.pop()
+        if code != END:
+            self.force(code)
+
     def decode(self, codes: np.ndarray) -> np.ndarray:
         """codes int64 [T, K] of the next frames -> samples float32 [T * samples_per_frame]."""
         most = self.stream.signatures["codec_step"].dims.get("T", (1, 1))[1]

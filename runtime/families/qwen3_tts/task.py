@@ -213,6 +213,10 @@ class SpeechSlots(UtteranceSlots["Utterance"]):
         prefix = PromptPrefix(rows.prefill[: rows.fixed].tobytes(), rows.fixed)
         yield from read_prompt(decoder, rows, prefix, self._prefixes, limit)
 
+    def replace_codes(self, slot: int, codes: np.ndarray) -> None:
+        self._utterances[slot].decoder.replace(int(self.codes(slot)[0]), int(codes[0]))
+        super().replace_codes(slot, codes)
+
     def _step(self, stream: Stream, utterances: Sequence["Utterance"], codes: np.ndarray) -> None:
         batched_step(stream, [utterance.decoder for utterance in utterances], codes)
 

@@ -9,8 +9,9 @@ from support.commands import one_line
 from bundle.manifest import Bundle
 from export.evaluation.reference import open_eager
 from export.evaluation.speech import ForcedComparison, speak_text
-from export.evaluation.spoken import speak
+from export.evaluation.spoken import speak_part
 from export.evaluation.sweep import ALL, parts, quantised_only
+from export.evaluation.utterances import Utterance
 from export.resolve import Source
 from export.targets import target_of_job
 from export.verify.manifest_check import check_manifest
@@ -37,38 +38,40 @@ def full(bundle, resolved):
 
 
 @pytest.fixture(scope="module")
-def full_runs(full):
-    return speak_text(full, TEXT, 0, None)
+def full_speech(full):
+    return speak_text(full, Utterance("one", TEXT), 0, {})
 
 
 def test_free_speech_is_that_of_the_task(bundle):
     """Driven frame by frame, the bundle says what `speak` says."""
     task = open_bundle(bundle.folder)
-    (run,) = speak_text(task, TEXT, 3, None)
-    assert np.array_equal(run.spoken.samples, np.concatenate(list(task.speak(TEXT, seed=3, chunk_frames=64))))
+    text = f"{TEXT}\n\nGood morning."
+    found = speak_text(task, Utterance("two", text), 3, {})
+    assert len(found.parts) == 2
+    assert np.array_equal(found.samples, np.concatenate(list(task.speak(text, seed=3, chunk_frames=64))))
 
 
-def test_forced_codes_are_fed_back(full, full_runs):
+def test_forced_codes_are_fed_back(full, full_speech):
     """After its own codes a model chooses the same again, and after others it does not."""
-    (run,) = full_runs
-    chosen = run.spoken.chosen
-    assert np.array_equal(speak(full, run.request, chosen).chosen, chosen)
+    (part,) = full_speech.parts
+    chosen, request = part.chosen, part.request
+    assert np.array_equal(speak_part(full, request, chosen).chosen, chosen)
     other = chosen.copy()
     other[0, 0] = 2 if chosen[0, 0] != 2 else 3
-    found = speak(full, run.request, other).chosen
+    found = speak_part(full, request, other).chosen
     assert np.array_equal(found[0], chosen[0])
     assert not np.array_equal(found[1:], chosen[1:])
 
 
-def test_full_precision_beside_itself_is_equal(full, full_runs):
+def test_full_precision_beside_itself_is_equal(full, full_speech):
     compared = ForcedComparison()
-    compared.add(full, full_runs[0])
+    compared.add(full, full_speech)
     assert compared.figures() == {"codes_equal": 1.0, "other_codes_equal": 1.0, "log_mel_db": 0.0}
 
 
-def test_a_quantised_bundle_differs(bundle, full_runs):
+def test_a_quantised_bundle_differs(bundle, full_speech):
     compared = ForcedComparison()
-    compared.add(open_bundle(bundle.folder), full_runs[0])
+    compared.add(open_bundle(bundle.folder), full_speech)
     figures = compared.figures()
     assert figures["log_mel_db"] > 0
     assert figures["other_codes_equal"] < 1
@@ -93,8 +96,9 @@ def test_a_part_alone_is_quantised_as_in_the_bundle(resolved):
     for path in resolved.source.quantizable:
         for name, recipe in alone.recipes.items():
             expected = resolved.recipes[graph] if name == graph and path in paths else None
-            scheme = expected.scheme_for(path, False) if expected else None
-            assert recipe.scheme_for(path, False) == scheme
+            for is_table in (False, True):
+                scheme = expected.scheme_for(path, is_table) if expected else None
+                assert recipe.scheme_for(path, is_table) == scheme
 
 
 def test_the_command_writes_a_row_for_each_sentence(bundle, realtime_bundles, tmp_path, capsys):
