@@ -63,7 +63,11 @@ class ForcedComparison:
 
     def figures(self) -> Figures:
         """Those that were measured."""
-        found = {"codes_equal": self.first, "other_codes_equal": self.others, "log_mel_db": self.distances}
+        found: dict[str, Sequence[float]] = {
+            "codes_equal": self.first,
+            "other_codes_equal": self.others,
+            "log_mel_db": self.distances,
+        }
         return {key: mean(values) for key, values in found.items() if values}
 
 
