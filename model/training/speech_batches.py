@@ -16,6 +16,7 @@ from model.voxtral_tts.config import END_AUDIO
 
 BOS, AUDIO, BEGIN_AUDIO, REPEAT_AUDIO_TEXT, NEXT_AUDIO_TEXT = 1, 24, 25, 35, 36
 DROPPED_MERGES = 0.1  # so that words of other pieces are spoken as well
+MOST_WRONG = 0.5  # of the frames that are fed back
 IGNORED = -100
 ENCODED_AT_ONCE = 32  # clips
 
@@ -82,6 +83,21 @@ def make_sequence(text_ids: Sequence[int], voice: torch.Tensor, codes: torch.Ten
     targets[len(ids) - len(codes) - 1 : -1] = codes[:, 0]
     targets[-1] = END_AUDIO
     return PromptedSpeech(ids, all_codes, ids == AUDIO, targets)
+
+
+def with_wrong_frames(codes: torch.Tensor, is_frame: torch.Tensor, noise: torch.Generator) -> torch.Tensor:
+    """codes int64 [B, S, K] with up to `MOST_WRONG` of the frames of a row taken from other places.
+
+    `is_frame` bool [B, S] says where frames are fed back. The next frame follows from a few earlier ones nearly always. A model that can rely on them learns to
+    continue sounds, and not to read the text.
+    """
+    share = MOST_WRONG * torch.rand(len(codes), 1, generator=noise)
+    is_wrong = is_frame & (torch.rand(is_frame.shape, generator=noise) < share).to(is_frame.device)
+    frames = codes[is_frame]
+    others = torch.randint(len(frames), (int(is_wrong.sum()),), generator=noise).to(codes.device)
+    fed = codes.clone()
+    fed[is_wrong] = frames[others]
+    return fed
 
 
 def make_sequences(

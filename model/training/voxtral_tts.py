@@ -26,7 +26,14 @@ from model.training.loop import Losses, Schedule, Trainer, device, plot_losses
 from model.training.shards import Shards
 from model.training.sound_batches import make_sounds
 from model.training.spectral import spectral_distance
-from model.training.speech_batches import IGNORED, Spoken, encode_clips, make_sequences, reference_codes
+from model.training.speech_batches import (
+    IGNORED,
+    Spoken,
+    encode_clips,
+    make_sequences,
+    reference_codes,
+    with_wrong_frames,
+)
 from model.training.speech_judgement import resynthesise, speak
 from model.training.speech_model import SpeechModel, semantic_loss
 from model.training.speech_size import REFERENCE_FRAMES, trained_config
@@ -84,8 +91,10 @@ def language_losses(
     """Losses of `size` sentences, and the share of semantic codes that are chosen, teacher-forced."""
     batch = make_sequences(spoken, voices, encoder, seed, size)
     codes, targets = batch.codes.to(device()), batch.targets.to(device())
-    hidden = model.hidden(model.embed(batch.ids.to(device()), codes, batch.is_code.to(device())))
-    chosen = targets != IGNORED
+    chosen, is_code = targets != IGNORED, batch.is_code.to(device())
+    noise = torch.Generator().manual_seed(hash_of(seed))
+    fed = with_wrong_frames(codes, is_code & chosen, noise)
+    hidden = model.hidden(model.embed(batch.ids.to(device()), fed, is_code))
     logits = model.semantic(hidden[chosen])
     semantic = semantic_loss(logits, targets[chosen])
     right = (logits.argmax(-1) == targets[chosen]).float().mean()
@@ -93,7 +102,6 @@ def language_losses(
     row, position = torch.nonzero(is_frame, as_tuple=True)
     top = model.config.audio.acoustic_codebook_size - 1
     levels = (codes[row, position + 1, 1:] - FIRST_LEVEL).float() * 2 / top - 1
-    noise = torch.Generator().manual_seed(hash_of(seed))
     velocities = model.velocities(levels, hidden[row, position], noise)
     flow = F.mse_loss(velocities.found.float(), velocities.expected)
     return {"loss": semantic + flow, "semantic": semantic, "flow": flow, "right": right}

@@ -20,7 +20,7 @@ from model.training.espeak import LIBRARY, SAMPLE_RATE, Utterance
 from model.training.phonemes import phoneme_class
 from model.training.sound_batches import FRAME_SAMPLES, make_sounds, subframe_phonemes
 from model.training.speech_batches import IGNORED as UNCHOSEN
-from model.training.speech_batches import Spoken, make_sequences, reference_codes
+from model.training.speech_batches import Spoken, make_sequences, reference_codes, with_wrong_frames
 from model.training.streams import DELAYS, IGNORED, PHONEME_LAG, SCHEDULE, make_batch
 from model.training.tokens import Encoder
 
@@ -76,6 +76,20 @@ def test_sentences_of_a_batch_are_padded_on_the_right_without_targets():
     assert set(chosen.tolist()) == {16, 21}, "every frame and the end"
     assert (batch.targets[chosen == 16][:, -5:] == UNCHOSEN).all()
     assert not batch.is_code[chosen == 16][:, -5:].any()
+
+
+def test_wrong_frames_replace_some_that_are_fed_back():
+    """Those of prompts and of padding stay, and the same noise gives the same frames."""
+    codes = torch.arange(4 * 60 * 3).reshape(4, 60, 3)
+    is_frame = torch.zeros(4, 60, dtype=torch.bool)
+    is_frame[:, 20:55] = True
+    fed, again = (with_wrong_frames(codes, is_frame, torch.Generator().manual_seed(1)) for _ in range(2))
+    assert torch.equal(fed, again)
+    changed = (fed != codes).any(-1)
+    assert not changed[~is_frame].any()
+    assert 0.05 < changed[is_frame].float().mean() < 0.5
+    known = {tuple(row) for row in codes[is_frame].tolist()}
+    assert {tuple(row) for row in fed[is_frame].tolist()} <= known
 
 
 def _is_installed() -> bool:
