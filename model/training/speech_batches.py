@@ -88,8 +88,8 @@ def make_sequence(text_ids: Sequence[int], voice: torch.Tensor, codes: torch.Ten
 def with_wrong_frames(codes: torch.Tensor, is_frame: torch.Tensor, noise: torch.Generator) -> torch.Tensor:
     """codes int64 [B, S, K] with up to `MOST_WRONG` of the frames of a row taken from other places.
 
-    `is_frame` bool [B, S] says where frames are fed back. The next frame follows from a few earlier ones nearly always. A model that can rely on them learns to
-    continue sounds, and not to read the text.
+    `is_frame` bool [B, S] says where frames are fed back. A frame nearly always follows from a few earlier
+    ones. A model that can rely on them learns to continue sounds, and not to read the text.
     """
     share = MOST_WRONG * torch.rand(len(codes), 1, generator=noise)
     is_wrong = is_frame & (torch.rand(is_frame.shape, generator=noise) < share).to(is_frame.device)
