@@ -7,8 +7,10 @@ import pytest
 import soundfile
 
 from bundle.errors import UsageError
+from export.evaluation.spoken import speak_part
 from runtime.engines.base import EngineOptions
 from runtime.opening import open_task
+from runtime.speech_request import SpeechRequest
 from runtime.text_to_speech import TextToSpeech
 from voxport.__main__ import main as voxport
 
@@ -56,6 +58,11 @@ def test_streamed_speech_is_that_in_one_piece(speech, voice):
     found, expected = np.concatenate(pieces), whole(speech, TEXTS[0], chunk_frames=6, **options)
     assert found.shape == expected.shape and np.abs(expected).max() > 0.01
     np.testing.assert_allclose(found, expected, atol=CLOSE)
+
+
+def test_a_model_that_is_given_its_own_codes_chooses_them_again(speech, voice):
+    part = speak_part(speech, SpeechRequest(TEXTS[0], voice=str(voice), seed=4, max_frames=6))
+    assert np.array_equal(speak_part(speech, part.request, part.chosen).chosen, part.chosen)
 
 
 def test_texts_in_a_batch_give_the_speech_of_each_alone(speech, voice):
