@@ -89,7 +89,7 @@ def test_speech_without_an_end_is_stopped(decoder, options, expected):
 @pytest.mark.parametrize(("budget", "expected"), [(1.0, (4, Status.BUDGET)), (None, (ROOM, Status.CACHE))])
 def test_speech_much_longer_than_its_text_is_stopped(decoder, monkeypatch, budget, expected):
     """Five characters take 3.4 frames."""
-    monkeypatch.setattr("runtime.text_to_speech.SPARE_FRAMES", 0)
+    monkeypatch.setattr("runtime.speech_request.SPARE_FRAMES", 0)
     assert frames(decoder(1000), SpeechRequest("abcde", budget=budget)) == [expected]
 
 
