@@ -45,7 +45,7 @@ def full_speech(full):
 def test_free_speech_is_that_of_the_task(bundle):
     """Driven frame by frame, the bundle says what `speak` says."""
     task = open_bundle(bundle.folder)
-    text = f"{TEXT}\n\nGood morning."
+    text = f"{'one ' * 40}two. {'three ' * 30}four."  # more than a part holds
     found = speak_text(task, Utterance("two", text), 3, {})
     assert len(found.parts) == 2
     assert np.array_equal(found.samples, np.concatenate(list(task.speak(text, seed=3, chunk_frames=64))))
