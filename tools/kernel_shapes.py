@@ -3,7 +3,8 @@
     kernel_shapes.py -o docs/bench/kernels/PROCESSOR.json
 
 A graph holds copies of one product, 48 MB with 4 bits. On a processor with a larger cache, rates are those of
-that cache and not of memory. Rates are medians. The product is MatMulNBits, or without a block MatMulIntegerToFloat and the rounding of its rows.
+that cache and not of memory. Rates are medians. The product is MatMulNBits, or without a block
+MatMulIntegerToFloat and the rounding of its rows.
 `layer`: all products of a block. `six_rows_ms`: time of a block for six rows, in one call or split.
 `variants`: other accuracy levels and session options.
 """
