@@ -18,7 +18,7 @@ COMMANDS = (
     ),
     Command(
         "evaluate",
-        "measure how well a bundle speaks or hears",
+        "measure how well a bundle speaks or transcribes",
         "export.commands.evaluate",
         example=EXAMPLE_BUNDLE,
     ),

@@ -1,4 +1,4 @@
-"""Measure how well a bundle speaks or hears: word error rate, codes and sound beside full precision."""
+"""Measure how well a bundle speaks or transcribes: word error rate, codes and sound beside full precision."""
 
 import argparse
 import logging
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_evaluation_arguments(parser: argparse.ArgumentParser, count: int = 100) -> None:
-    """What is spoken or heard, and by whom."""
+    """What is spoken or transcribed, and by which model."""
     parser.add_argument(
         "--sentences",
         type=Path,

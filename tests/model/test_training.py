@@ -24,7 +24,7 @@ from model.training.sentences import (
 from model.training.speech_batches import IGNORED, make_sequence
 from model.training.streams import SCHEDULE, emitted, fed_and_targets
 from model.training.tokens import Encoder, learn_tokens, tekken_document
-from model.training.word_errors import edit_distance, word_error_rate
+from model.training.word_errors import word_error_rate
 from runtime.text.tokenizer import load_tekken
 
 PAD, WORD = SCHEDULE.pad_id, SCHEDULE.word_id
@@ -152,14 +152,6 @@ def test_a_prompt_is_the_published_one():
     assert found.targets.tolist() == [IGNORED] * 8 + [7, 8, 1]
     assert found.is_code.tolist() == [False] * 2 + [True] * 2 + [False] * 5 + [True] * 2
     assert found.codes[9:].tolist() == codes.tolist()
-
-
-@pytest.mark.parametrize(
-    ("expected", "found", "errors"),
-    [("a b c", "a b c", 0), ("a b c", "a c", 1), ("a b", "a x b", 1), ("a b", "x y", 2), ("", "a", 1)],
-)
-def test_edit_distance(expected, found, errors):
-    assert edit_distance(expected.split(), found.split()) == errors
 
 
 def test_the_word_error_rate_is_over_all_words_and_ignores_case_and_punctuation():
