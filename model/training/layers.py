@@ -118,3 +118,15 @@ def causal_block(
     x = x + weights.attention.wo(attended.flatten(-2))
     normed = weights.ffn_norm(x)
     return x + feed_forward(weights.feed_forward, normed if scale is None else normed * scale)
+
+
+def head_scores(weights: BlockWeights, x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
+    """The causal scores of a block's head 0 for x [B, S, dim]: [B, S, S] in float32."""
+    attention = weights.attention
+    width = attention.head_dim
+    normed = weights.attention_norm(x)
+    q, k = (F.linear(normed, linear.weight[:width])[:, :, None] for linear in (attention.wq, attention.wk))
+    scores: torch.Tensor = (rotation(q)[:, :, 0] @ rotation(k)[:, :, 0].mT).float() * width**-0.5
+    length = x.shape[1]
+    later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
+    return scores.masked_fill(later, MASKED)

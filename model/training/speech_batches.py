@@ -2,12 +2,15 @@
 
 import random
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from model.training.clips import Clip
 from model.training.codec_model import CodecModel
+from model.training.espeak import SAMPLE_RATE
 from model.training.loop import device
 from model.training.sound import SPOKEN_RATE, samples_of
 from model.training.sound_batches import FRAME_SAMPLES
@@ -18,24 +21,36 @@ BOS, AUDIO, BEGIN_AUDIO, REPEAT_AUDIO_TEXT, NEXT_AUDIO_TEXT = 1, 24, 25, 35, 36
 DROPPED_MERGES = 0.1  # so that words of other pieces are spoken as well
 MOST_WRONG = 0.5  # of the frames that are fed back
 IGNORED = -100
+NO_WORD = -1
+FRAME_RATE = SPOKEN_RATE / FRAME_SAMPLES
 ENCODED_AT_ONCE = 32  # clips
 
 
 class Spoken(NamedTuple):
-    """A sentence, the number of its voice, and its codes int64 [T, K]."""
+    """A sentence, the number of its voice, its codes int64 [T, K], and the word that each frame speaks [T].
+
+    A frame after the last word has the number of the words.
+    """
 
     text: str
     voice: int
     codes: torch.Tensor
+    words: torch.Tensor
 
 
 class PromptedSpeech(NamedTuple):
-    """ids [S], codes [S, K], is_code [S], and the semantic code that each position must choose [S]."""
+    """ids [S], codes [S, K], is_code [S], and the semantic code that each position must choose [S].
+
+    word_of [S]: the word that a text token belongs to; the token after the text has the number of the words.
+    reads [S]: the word of the frame that a position chooses. Both are NO_WORD elsewhere.
+    """
 
     ids: torch.Tensor
     codes: torch.Tensor
     is_code: torch.Tensor
     targets: torch.Tensor
+    word_of: torch.Tensor
+    reads: torch.Tensor
 
 
 @torch.no_grad()
@@ -50,9 +65,32 @@ def encode_clips(clips: Sequence[Clip], codec: CodecModel) -> list[Spoken]:
         for row, sound in enumerate(sounds):
             padded[row, : len(sound)] = sound
         codes = codec.codes(padded.to(device())).cpu()
-        texts = ((clip.utterance.text, clip.voice) for clip in part)
-        found += [Spoken(*about, codes[row, : frames[row]]) for row, about in enumerate(texts)]
+        found += [
+            Spoken(
+                clip.utterance.text, clip.voice, codes[row, : frames[row]], words_spoken(clip, frames[row])
+            )
+            for row, clip in enumerate(part)
+        ]
     return found
+
+
+def words_spoken(clip: Clip, frames: int) -> torch.Tensor:
+    """The word of the middle of each frame, int64 [frames]. A pause belongs to the word after it."""
+    middles = (np.arange(frames) + 0.5) / FRAME_RATE * SAMPLE_RATE
+    return torch.from_numpy(np.searchsorted(clip.utterance.words, middles, side="right"))
+
+
+def words_of_tokens(text: str, lengths: Sequence[int]) -> list[int]:
+    """The word of `text.split()` that each token belongs to, from the tokens' lengths in bytes.
+
+    A blank belongs to the word after it.
+    """
+    ends, offset = [], 0
+    for word in text.split():
+        offset = text.index(word, offset) + len(word)
+        ends.append(len(text[:offset].encode()))
+    starts = [0, *accumulate(lengths)][:-1]
+    return [sum(end <= start for end in ends[:-1]) for start in starts]
 
 
 def reference_codes(spoken: Sequence[Spoken], voices: int, frames: int) -> list[torch.Tensor]:
@@ -68,21 +106,34 @@ def reference_codes(spoken: Sequence[Spoken], voices: int, frames: int) -> list[
     return found
 
 
-def make_sequence(text_ids: Sequence[int], voice: torch.Tensor, codes: torch.Tensor) -> PromptedSpeech:
+def make_sequence(
+    text_ids: Sequence[int],
+    voice: torch.Tensor,
+    codes: torch.Tensor,
+    word_of: Sequence[int] = (),
+    words: torch.Tensor | None = None,
+) -> PromptedSpeech:
     """The prompt of a voice's codes [N, K] and a text, then the frames `codes` [T, K].
 
     The last position of the prompt chooses frame 0, and each frame the next one; the last chooses END_AUDIO.
+    `word_of` says which word each text token belongs to, `words` which word each frame speaks.
     """
     before = [BOS, BEGIN_AUDIO]
     after = [NEXT_AUDIO_TEXT, *text_ids, REPEAT_AUDIO_TEXT, BEGIN_AUDIO]
     ids = torch.tensor([*before, *[AUDIO] * len(voice), *after, *[AUDIO] * len(codes)])
     all_codes = torch.zeros(len(ids), voice.shape[1], dtype=torch.long)
     all_codes[len(before) : len(before) + len(voice)] = voice
-    all_codes[len(ids) - len(codes) :] = codes
+    first = len(ids) - len(codes)
+    all_codes[first:] = codes
     targets = torch.full((len(ids),), IGNORED)
-    targets[len(ids) - len(codes) - 1 : -1] = codes[:, 0]
+    targets[first - 1 : -1] = codes[:, 0]
     targets[-1] = END_AUDIO
-    return PromptedSpeech(ids, all_codes, ids == AUDIO, targets)
+    belongs, reads = torch.full((2, len(ids)), NO_WORD)
+    if words is not None:
+        end = word_of[-1] + 1
+        belongs[first - 2 - len(word_of) : first - 1] = torch.tensor([*word_of, end])
+        reads[first - 1 : -1], reads[-1] = words, end
+    return PromptedSpeech(ids, all_codes, ids == AUDIO, targets, belongs, reads)
 
 
 def with_wrong_frames(codes: torch.Tensor, is_frame: torch.Tensor, noise: torch.Generator) -> torch.Tensor:
@@ -106,10 +157,14 @@ def make_sequences(
     """`size` random sentences, padded on the right to the longest: each tensor [B, S, ...]."""
     rng = random.Random(seed)
     chosen = [rng.choice(spoken) for _ in range(size)]
-    rows = [
-        make_sequence(encoder.encode(one.text, DROPPED_MERGES, rng), voices[one.voice], one.codes)
-        for one in chosen
-    ]
+    rows = []
+    for one in chosen:
+        ids = encoder.encode(one.text, DROPPED_MERGES, rng)
+        word_of = words_of_tokens(one.text, encoder.lengths(ids))
+        rows.append(make_sequence(ids, voices[one.voice], one.codes, word_of, one.words))
+    padding = (0, 0, False, IGNORED, NO_WORD, NO_WORD)
     pad = torch.nn.utils.rnn.pad_sequence
-    ids, codes, is_code = (pad([row[index] for row in rows], batch_first=True) for index in range(3))
-    return PromptedSpeech(ids, codes, is_code, pad([row.targets for row in rows], True, IGNORED))
+    columns = zip(*rows, strict=True)
+    return PromptedSpeech(
+        *(pad(list(column), True, fill) for column, fill in zip(columns, padding, strict=True))
+    )

@@ -1,6 +1,7 @@
 """Backbone and acoustic transformer of Voxtral-TTS for training: batches of sentences, with gradients."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -8,14 +9,24 @@ import torch.nn.functional as F
 from torch import nn
 
 from model.layers.block import BlockWeights, parts_of
-from model.layers.rope import RotaryTable
-from model.training.layers import attend, causal_block, feed_forward, initialise, project
+from model.layers.rope import RotaryTable, Rotation
+from model.training.layers import (
+    MASKED,
+    attend,
+    causal_block,
+    feed_forward,
+    head_scores,
+    initialise,
+    project,
+)
+from model.training.speech_batches import NO_WORD
 from model.voxtral_tts.config import VoxtralTTSConfig
 from model.voxtral_tts.modules import CFG_ALPHA, TIME_BASE, VoxtralTTSWeights
 
 LONGEST = 512  # positions of a sentence with its prompt
 DROPPED_CONDITIONS = 0.1  # share of frames without the condition, for classifier-free guidance
-DRAWS = 4  # times and noises of one frame in a step
+DRAWS = 1  # times and noises of one frame in a step
+READING_LAYERS = (1, 2)  # head 0 of these learns to attend to the word that is spoken next
 
 
 class Velocities(NamedTuple):
@@ -46,12 +57,43 @@ class SpeechModel(nn.Module):
 
     def hidden(self, embeddings: torch.Tensor) -> torch.Tensor:
         """embeddings [B, S, dim] -> final-normed hidden states [B, S, dim]."""
-        x = embeddings
-        rotation = self.rotary(torch.arange(x.shape[1], device=x.device)[None])
+        return self.normed(self.states(embeddings)[-1])
+
+    def states(self, embeddings: torch.Tensor) -> list[torch.Tensor]:
+        """embeddings [B, S, dim] -> the input of each block, and the output of the last one [B, S, dim]."""
+        found = [embeddings]
+        rotation = self._rotation(embeddings)
         for block in parts_of(self.weights.layers, BlockWeights):
-            x = causal_block(block, x, rotation, x.shape[1])
+            found.append(causal_block(block, found[-1], rotation, embeddings.shape[1]))
+        return found
+
+    def normed(self, x: torch.Tensor) -> torch.Tensor:
+        """The output of the last block [..., dim] -> final-normed hidden states [..., dim]."""
         hidden: torch.Tensor = self.weights.norm(x)
         return hidden
+
+    def reading_loss(
+        self, states: Sequence[torch.Tensor], word_of: torch.Tensor, reads: torch.Tensor
+    ) -> torch.Tensor:
+        """Cross-entropy of the attention of one head of `READING_LAYERS` with the word that is spoken next.
+
+        word_of and reads int64 [B, S] as in `speech_batches.PromptedSpeech`. Without this loss, the model
+        continues sounds for thousands of steps before it begins to attend to the text.
+        """
+        is_read = reads != NO_WORD
+        is_right = word_of[:, None, :] == reads[:, :, None]
+        losses = []
+        for layer in READING_LAYERS:
+            block = self.weights.layers[layer]
+            assert isinstance(block, BlockWeights)
+            scores = head_scores(block, states[layer], self._rotation(states[layer]))
+            of_word = scores.masked_fill(~is_right, MASKED).logsumexp(-1)
+            losses.append((scores.logsumexp(-1) - of_word)[is_read].mean())
+        return torch.stack(losses).mean()
+
+    def _rotation(self, x: torch.Tensor) -> Rotation:
+        rotation: Rotation = self.rotary(torch.arange(x.shape[1], device=x.device)[None])
+        return rotation
 
     def semantic(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden [..., dim] -> logits [..., rows] of the next frame's semantic code."""

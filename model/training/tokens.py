@@ -78,6 +78,10 @@ class Encoder:
             ids += self._encode_piece(content, dropped, rng) if dropped and rng else self._cached(content)
         return ids
 
+    def lengths(self, ids: Sequence[int]) -> list[int]:
+        """The length of each token of a text in bytes."""
+        return [len(self._tokens[token - SPECIALS]) for token in ids]
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; special ones have none."""
         content = b"".join(self._tokens[token - SPECIALS] for token in ids if token >= SPECIALS)

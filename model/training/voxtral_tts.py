@@ -47,6 +47,7 @@ CODEC, LANGUAGE = "voxtral_tts_codec", "voxtral_tts_language"
 FRAMES = 24  # of a sound for the codec: 1.92 s
 STEPS_PER_SHARD = 16
 PHONEME_WEIGHT, COMMITMENT_WEIGHT, LINEAR_WEIGHT = 0.3, 0.25, 0.3
+READING_WEIGHT = 0.5
 JUDGED_DELAY = 30  # tokens, of the recogniser
 SHOWN = 3
 REFERENCE_SHARD = Shard(0, seed=2, varied=False, clips=16)  # its sentences begin the prompts of the voices
@@ -94,7 +95,9 @@ def language_losses(
     chosen, is_code = targets != IGNORED, batch.is_code.to(device())
     noise = torch.Generator().manual_seed(hash_of(seed))
     fed = with_wrong_frames(codes, is_code & chosen, noise)
-    hidden = model.hidden(model.embed(batch.ids.to(device()), fed, is_code))
+    states = model.states(model.embed(batch.ids.to(device()), fed, is_code))
+    hidden = model.normed(states[-1])
+    reading = model.reading_loss(states, batch.word_of.to(device()), batch.reads.to(device()))
     logits = model.semantic(hidden[chosen])
     semantic = semantic_loss(logits, targets[chosen])
     right = (logits.argmax(-1) == targets[chosen]).float().mean()
@@ -104,7 +107,13 @@ def language_losses(
     levels = (codes[row, position + 1, 1:] - FIRST_LEVEL).float() * 2 / top - 1
     velocities = model.velocities(levels, hidden[row, position], noise)
     flow = F.mse_loss(velocities.found.float(), velocities.expected)
-    return {"loss": semantic + flow, "semantic": semantic, "flow": flow, "right": right}
+    return {
+        "loss": semantic + flow + READING_WEIGHT * reading,
+        "semantic": semantic,
+        "flow": flow,
+        "reading": reading,
+        "right": right,
+    }
 
 
 def hash_of(seed: str) -> int:

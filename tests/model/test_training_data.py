@@ -20,7 +20,15 @@ from model.training.espeak import LIBRARY, SAMPLE_RATE, Utterance
 from model.training.phonemes import phoneme_class
 from model.training.sound_batches import FRAME_SAMPLES, make_sounds, subframe_phonemes
 from model.training.speech_batches import IGNORED as UNCHOSEN
-from model.training.speech_batches import Spoken, make_sequences, reference_codes, with_wrong_frames
+from model.training.speech_batches import (
+    NO_WORD,
+    Spoken,
+    make_sequences,
+    reference_codes,
+    with_wrong_frames,
+    words_of_tokens,
+    words_spoken,
+)
 from model.training.streams import DELAYS, IGNORED, PHONEME_LAG, SCHEDULE, make_batch
 from model.training.tokens import Encoder
 
@@ -68,7 +76,7 @@ def test_sounds_are_full_of_sentences_with_a_phoneme_per_subframe():
 
 def test_sentences_of_a_batch_are_padded_on_the_right_without_targets():
     frames = [torch.randint(2, 20, (length, 3)) for length in (15, 20)]
-    spoken = [Spoken("Hi", voice, codes) for voice, codes in enumerate(frames)]
+    spoken = [Spoken("Hi", voice, codes, torch.zeros(len(codes))) for voice, codes in enumerate(frames)]
     voices = reference_codes(spoken, 2, 12)
     assert [len(voice) for voice in voices] == [13, 13] and voices[0][-1].tolist() == [1, 0, 0]
     batch = make_sequences(spoken, voices, BYTES, "0", 8)
@@ -76,6 +84,24 @@ def test_sentences_of_a_batch_are_padded_on_the_right_without_targets():
     assert set(chosen.tolist()) == {16, 21}, "every frame and the end"
     assert (batch.targets[chosen == 16][:, -5:] == UNCHOSEN).all()
     assert not batch.is_code[chosen == 16][:, -5:].any()
+
+
+def test_each_frame_reads_the_word_that_it_speaks():
+    words = words_spoken(_clip(), 13)
+    assert words.tolist() == [0] * 5 + [1] * 5 + [2] * 3, "words end at 0.4 and 0.8 s"
+    spoken = [Spoken("Hi you.", 0, torch.randint(2, 20, (13, 3)), words)]
+    batch = make_sequences(spoken, [torch.full((4, 3), 5)], BYTES, "0", 1)
+    ids, word_of, reads = batch.ids[0].tolist(), batch.word_of[0].tolist(), batch.reads[0].tolist()
+    text = ids.index(36) + 1  # after [NEXT_AUDIO_TEXT]
+    assert word_of[text : text + 8] == [0, 0, 1, 1, 1, 1, 1, 2] and ids[text + 7] == 35, "and the token after"
+    assert set(word_of[:text] + word_of[text + 8 :]) == {NO_WORD}
+    assert reads[-14:] == [*words.tolist(), 2], "of the frame that a position chooses; the last one the end"
+    assert set(reads[:-14]) == {NO_WORD}
+
+
+def test_tokens_belong_to_words_whatever_their_pieces():
+    assert words_of_tokens("Hi you.", [2, 4, 1]) == [0, 1, 1]
+    assert words_of_tokens("é a", [1, 1, 1, 1]) == [0, 0, 1, 1], "lengths are in bytes"
 
 
 def test_wrong_frames_replace_some_that_are_fed_back():

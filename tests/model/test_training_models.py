@@ -10,11 +10,12 @@ from model.checkpoint import Checkpoint, expected_tensors
 from model.families import open_family
 from model.family import Family
 from model.training.codec_model import CodecModel
-from model.training.layers import attend, attend_window
+from model.training.layers import attend, attend_window, project
 from model.training.loop import Schedule, Trainer
 from model.training.recognition_model import LONGEST_DELAY, RecognitionModel, trained_params
 from model.training.sound import log_mel
-from model.training.speech_model import SpeechModel
+from model.training.speech_batches import NO_WORD
+from model.training.speech_model import READING_LAYERS, SpeechModel
 from model.training.speech_size import REFERENCE_FRAMES, trained_config
 from model.training.tokens import VOCAB_SIZE
 from model.training.writing import write_recognition, write_speech
@@ -115,6 +116,25 @@ def test_the_backbone_is_the_exported_one(speech):
         hidden, logits, _, *_ = backbone(x, torch.tensor([0]), *_caches(config, TOKENS))
         torch.testing.assert_close(found[row], hidden[0], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(speech.semantic(found[row, -1]), logits[0], rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_the_reading_loss_is_the_attention_that_the_model_has(speech):
+    """Minus the logarithm of the attention of head 0 to the word, in the layers that learn to read."""
+    states = speech.states(torch.randn(1, TOKENS, speech.config.dim))
+    rotation = speech.rotary(torch.arange(TOKENS)[None])
+    word_of, reads = torch.full((2, 1, TOKENS), NO_WORD)
+    word_of[0, 3:6], reads[0, 30] = 7, 7
+    expected = []
+    for layer in READING_LAYERS:
+        block = speech.weights.layers[layer]
+        q, k, v = project(block.attention, block.attention_norm(states[layer]))
+        one_hot = torch.zeros_like(v)
+        one_hot[:, 3:6, 0, 0] = 1  # its attended value is the attention to these positions
+        attended = attend_window(rotation(q), rotation(k), one_hot, TOKENS)
+        expected.append(-attended[0, 30, 0, 0].log())
+    found = speech.reading_loss(states, word_of, reads)
+    torch.testing.assert_close(found, torch.stack(expected).mean())
 
 
 @torch.no_grad()
