@@ -14,8 +14,10 @@ from support.export.brief import brief_verification
 from support.export.faulty_engines import Engines
 
 from export.__main__ import main as export
+from export.embedded_bundle import embedded_bundle
 from export.verify.modes import VerifyOptions
-from model.synthetic.checkpoint import embedded_default
+from model import embedded
+from model.synthetic.checkpoint import random_checkpoint
 
 TARGETS = ("onnx", "executorch", "coreml")
 # The shared ONNX bundles are verified as those of a user, the others with fewer steps or calls.
@@ -62,9 +64,19 @@ def own_user_cache(tmp_path_factory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def random_weights() -> Iterator[None]:
+    """Commands in this process that are given no checkpoint use random weights: they are smaller and exported
+    in less time than the trained ones.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedded, "TRAINED", ())
+        yield
+
+
 @pytest.fixture(scope="session")
 def checkpoint() -> Path:
-    return embedded_default()
+    return random_checkpoint()
 
 
 def _shared_folder(factory: pytest.TempPathFactory) -> Path:
@@ -127,6 +139,15 @@ def qwen_bundles(tmp_path_factory) -> Path:
     """Bundles of the embedded Qwen3-TTS Base model. The short cache keeps the long checks short."""
     arguments = ["--model", "qwen3-tts", "--quant", "w4", "--cache-length", "96"]
     return exported_once(tmp_path_factory, "qwen_bundles", arguments)
+
+
+@pytest.fixture(scope="session")
+def trained_bundles(tmp_path_factory) -> dict[str, Path]:
+    """The bundles, by family, that commands use where they are given none. Their models are trained."""
+    families = ("voxtral_tts", "voxtral_realtime")
+    with pytest.MonkeyPatch.context() as patch, FileLock(_shared_folder(tmp_path_factory) / "trained.lock"):
+        patch.setattr(embedded, "TRAINED", families)
+        return {family: embedded_bundle(family) for family in families}
 
 
 @pytest.fixture

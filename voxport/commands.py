@@ -1,7 +1,7 @@
-"""The commands of `voxport`. Three differ from those of the packages:
+"""The commands of `voxport`. Some differ from those of the packages:
 
 `trace` runs a bundle, and `trace-eager` the model in PyTorch. `bench` has the exporter's option
-`--compare eager`. `serve` exports the embedded models where no bundle is given.
+`--compare eager`. `say`, `transcribe` and `serve` use the embedded models where no bundle is given.
 """
 
 from dataclasses import replace
@@ -11,10 +11,11 @@ from export.commands import COMMANDS as EXPORT
 from model.commands import COMMANDS as MODEL
 from runtime.commands import COMMANDS as RUNTIME
 
+WITHOUT_BUNDLE = ("say", "transcribe", "serve")
 COMMANDS = (
     *(replace(command, name="trace-eager") if command.name == "trace" else command for command in EXPORT),
     *(
-        replace(command, module="voxport.serve") if command.name == "serve" else command
+        replace(command, module=f"voxport.{command.name}") if command.name in WITHOUT_BUNDLE else command
         for command in RUNTIME
         if command.name != "bench"
     ),

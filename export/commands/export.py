@@ -92,7 +92,7 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
     from export.build import Output, build
     from export.estimate import estimate, speed
     from export.job import make_job
-    from model.synthetic.checkpoint import embedded_name
+    from model.embedded import embedded_name
 
     source, verifies = resolved.source, not arguments.no_verify
     name = arguments.checkpoint.resolve().name if arguments.checkpoint else embedded_name(source.family.name)

@@ -28,7 +28,7 @@ OptionModels = Mapping[str, type[BaseModel]]  # by family
 
 
 def add_checkpoint_argument(parser: argparse.ArgumentParser, purpose: str) -> None:
-    help_text = f"{purpose} (default: the embedded tiny model with random weights)"
+    help_text = f"{purpose} (default: the embedded tiny model)"
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help=help_text)
 
 
@@ -139,7 +139,7 @@ def open_source(checkpoint: Path | None, model: str | None) -> Source:
     Raises UsageError if the checkpoint has another family.
     """
     from export.resolve import Source
-    from model.synthetic.checkpoint import embedded_default
+    from model.embedded import embedded_default
 
     key = find_family(model) if model else DEFAULT
     source = Source(checkpoint or embedded_default(key))

@@ -85,18 +85,13 @@ def size_of_variant(key: str, size: str, variant: str | None) -> str:
     return f"{size}-{variant}"
 
 
-def embedded_name(key: str) -> str:
-    """Name of a family's embedded default checkpoint."""
-    return f"{public_name(key)}-tiny"
-
-
-def embedded_default(key: str = DEFAULT) -> Path:
+def random_checkpoint(key: str = DEFAULT) -> Path:
     """A family's tiny checkpoint of seed 0, in the user's cache folder.
 
     Written on first use and where it is damaged.
     """
     family = open_family(key)
-    folder = user_cache() / f"{embedded_name(key)}-{family.synthetic.version}"
+    folder = user_cache() / f"{public_name(key)}-random-{family.synthetic.version}"
     while not _is_complete(folder, family):
         _remove(folder)
         try:

@@ -108,13 +108,14 @@ def test_faulty_checkpoints_are_refused(checkpoint, tmp_path, capsys, fault):
     assert str(folder) in one_line(capsys)
 
 
-def test_an_export_on_a_full_disk_leaves_nothing(tmp_path):
+def test_an_export_on_a_full_disk_leaves_nothing(checkpoint, tmp_path):
     """A limit on file size has the effect of a full disk: exit 3, and no files."""
     code = "import resource, signal, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000));"
     code += "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
     code += "from export.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    arguments = ["--checkpoint", str(checkpoint), "--target", "onnx", "--out", str(tmp_path / "out")]
     done = subprocess.run(
-        [sys.executable, "-c", code, "--target", "onnx", "--out", str(tmp_path / "out")],
+        [sys.executable, "-c", code, *arguments],
         capture_output=True,
         text=True,
         cwd=ROOT,

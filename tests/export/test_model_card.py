@@ -16,7 +16,7 @@ from export.resolve import Source, resolve
 from export.targets import open_target
 from model.families import FAMILIES
 from model.mistral_format import WEIGHTS
-from model.synthetic.checkpoint import embedded_default, write_checkpoint
+from model.synthetic.checkpoint import random_checkpoint, write_checkpoint
 
 # The keys of https://github.com/huggingface/hub-docs/blob/main/modelcard.md, and the one of this project.
 KEYS = {"language", "license", "base_model", "base_model_relation", "pipeline_tag", "library_name", "tags"}
@@ -41,7 +41,7 @@ def parsed(card: str) -> dict:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_random_weights_claim_neither_licence_nor_base_model(family):
-    source = Source(embedded_default(family))
+    source = Source(random_checkpoint(family))
     found = parsed(model_card(manifest_of(source, quant="w8"), source))
     assert found.keys() == KEYS - {"license", "base_model", "base_model_relation"} | {"voxport"}
     assert found["tags"] == ["voxport", "onnx", "w8", "random-weights"]
@@ -80,7 +80,7 @@ def test_weights_of_the_published_shapes_carry_licence_and_base_model(
 
 
 def test_odd_values_remain_what_they_are():
-    source = Source(embedded_default("voxtral_tts"))
+    source = Source(random_checkpoint("voxtral_tts"))
     rules = ("*.wq=w8", "[!:#{]*attention.w?=none", "la*=none")
     manifest = manifest_of(source, rules=rules, quant_for=[("codec", "w8")])
     options = {
@@ -98,7 +98,7 @@ def test_odd_values_remain_what_they_are():
 
 
 def test_the_result_of_verification_is_shown():
-    source = Source(embedded_default("voxtral_tts"))
+    source = Source(random_checkpoint("voxtral_tts"))
     rows = ({"check": "files", "passed": True, "detail": ""},) * 3
     manifest = manifest_of(source).model_copy(
         update={

@@ -11,7 +11,7 @@ from export.job import make_job
 from export.naming import MAX_NAME, bundle_name, differences
 from export.resolve import Resolved, Source, resolve
 from export.targets import open_target
-from model.synthetic.checkpoint import embedded_default
+from model.synthetic.checkpoint import random_checkpoint
 
 CHOICES = {  # of each family; the first value is the default
     "voxtral_tts": {
@@ -38,7 +38,7 @@ def name_of(given: Resolved, precision: str | None = None) -> str:
 
 @pytest.fixture(scope="module", params=list(CHOICES))
 def source(request) -> Source:
-    return Source(embedded_default(request.param))
+    return Source(random_checkpoint(request.param))
 
 
 def test_two_exports_that_differ_have_names_that_differ_in_more_than_case(source):
@@ -62,14 +62,14 @@ def test_two_exports_that_differ_have_names_that_differ_in_more_than_case(source
 
 
 def test_options_at_their_defaults_are_not_in_the_name():
-    source = Source(embedded_default("voxtral_tts"))
+    source = Source(random_checkpoint("voxtral_tts"))
     defaults = {name: values[0] for name, values in CHOICES["voxtral_tts"].items()}
     given = resolved(source, quant="w8", quant_for=[("codec", "w8")], options=defaults, cache_length=2048)
     assert name_of(given, "float32") == "tiny-onnx-w8"
 
 
 def test_a_name_is_legible():
-    tts, realtime = (Source(embedded_default(family)) for family in CHOICES)
+    tts, realtime = (Source(random_checkpoint(family)) for family in CHOICES)
     given = resolved(
         tts, quant="w8", quant_for=[("codec", "none")], options={"euler_steps": 3}, cache_length=64
     )
@@ -81,7 +81,7 @@ def test_a_name_is_legible():
 
 
 def test_a_long_name_is_cut_and_remains_its_own():
-    source = Source(embedded_default("voxtral_realtime"))
+    source = Source(random_checkpoint("voxtral_realtime"))
     delays = ",".join(map(str, range(80, 1201, 80)))
     names = [
         bundle_name(resolved(source, options={"delay_ms": text}), "é" * 80, open_target("onnx", None))
@@ -92,7 +92,7 @@ def test_a_long_name_is_cut_and_remains_its_own():
 
 
 def test_differences_name_each_option_with_both_values():
-    source, target = Source(embedded_default("voxtral_tts")), open_target("onnx", None)
+    source, target = Source(random_checkpoint("voxtral_tts")), open_target("onnx", None)
     plain = make_job(resolved(source), target, "tiny")
     other = resolved(source, quant="w8", options={"euler_steps": 3}, cache_length=64)
     assert differences(plain, make_job(other, target, "tiny")) == [

@@ -22,6 +22,7 @@ from bundle.manifest import Bundle, WeightError
 from export import build
 from export.__main__ import main as export
 from export.staging import ResumeCache, staging
+from model.synthetic.checkpoint import random_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -205,7 +206,8 @@ def failed_components(folder: Path) -> set[str]:
 
 
 def command_of(out: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "export", "--target", "onnx", *options, "--out", str(out)]
+    command = [sys.executable, "-m", "export", "--target", "onnx", "--checkpoint", str(random_checkpoint())]
+    return [*command, *options, "--out", str(out)]
 
 
 def started(out: Path, accepted: signal.Signals, *options: str) -> subprocess.Popen:

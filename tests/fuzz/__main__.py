@@ -19,7 +19,7 @@ from export.__main__ import main as export
 from fuzz.areas import AREAS
 from fuzz.files import Sources
 from fuzz.harness import Command, Outcome, fault_of, run
-from model.synthetic.checkpoint import embedded_default
+from model.synthetic.checkpoint import random_checkpoint
 from voxport.__main__ import main as voxport
 
 PRELOADED = (
@@ -75,7 +75,9 @@ def _sources(folder: Path, work: Path) -> Sources:
     for name, options in BUNDLES.items():
         if not (folder / name).exists() and export([*options, "--no-verify", "--out", str(folder / name)]):
             sys.exit(f"fuzz: the export of {name} failed")
-    checkpoints = tuple(embedded_default(model) for model in ("voxtral_tts", "voxtral_realtime", "qwen3_tts"))
+    checkpoints = tuple(
+        random_checkpoint(model) for model in ("voxtral_tts", "voxtral_realtime", "qwen3_tts")
+    )
     converted = _converted(checkpoints, work)
     prefixes = work / "prefixes"
     os.environ["XDG_CACHE_HOME"] = str(prefixes)

@@ -13,14 +13,14 @@ from bundle.errors import VoxportError
 from bundle.manifest import ExportRequest
 from export.model import Model
 from export.resolve import Source, resolve
-from model.synthetic.checkpoint import embedded_default, write_checkpoint
+from model.synthetic.checkpoint import random_checkpoint, write_checkpoint
 
 WEIGHTS, CODEC = "model.safetensors", "speech_tokenizer/model.safetensors"
 
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    return Path(shutil.copytree(embedded_default("qwen3_tts"), tmp_path / "model"))
+    return Path(shutil.copytree(random_checkpoint("qwen3_tts"), tmp_path / "model"))
 
 
 def edit(folder: Path, name: str, **changes) -> None:
@@ -157,7 +157,7 @@ def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 def test_the_variants_of_the_embedded_model_have_the_same_graphs(tmp_path):
     """But for the encoders of the Base model. What is verified of one variant thus holds for the others."""
-    folders = [embedded_default("qwen3_tts")]
+    folders = [random_checkpoint("qwen3_tts")]
     for variant in ("custom-voice", "voice-design"):
         folders.append(tmp_path / variant)
         write_checkpoint(folders[-1], f"tiny-{variant}", key="qwen3_tts")

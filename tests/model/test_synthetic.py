@@ -18,7 +18,7 @@ from model.checkpoint import Checkpoint
 from model.families import FAMILIES, open_family
 from model.mistral_format import WEIGHTS
 from model.synthetic import checkpoint as synthetic
-from model.synthetic.checkpoint import embedded_default, write_checkpoint
+from model.synthetic.checkpoint import random_checkpoint, write_checkpoint
 from model.voxtral_realtime.modules import AUDIO as AUDIO_PART
 from model.voxtral_tts.config import load_config
 from model.voxtral_tts.family import FAMILY
@@ -62,7 +62,7 @@ def test_the_bytes_of_an_embedded_checkpoint_match_its_version(cache):
         ("voxtral_tts", 3, "f3759e39c0f74be8"),
         ("voxtral_realtime", 2, "b49a74eebe675e85"),
     ):
-        folder = embedded_default(key)
+        folder = random_checkpoint(key)
         digest = hashlib.sha256(
             b"".join((folder / name).read_bytes() for name in ("params.json", WEIGHTS, "tekken.json"))
         ).hexdigest()
@@ -177,10 +177,10 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 
 def test_the_embedded_checkpoint_is_made_once(cache, tiny):
-    folder = embedded_default()
+    folder = random_checkpoint()
     assert contents(folder) == contents(tiny)
     written = (folder / WEIGHTS).stat().st_mtime_ns
-    assert embedded_default() == folder
+    assert random_checkpoint() == folder
     assert (folder / WEIGHTS).stat().st_mtime_ns == written
     assert [path.name for path in (cache / "voxport").iterdir()] == [folder.name]
 
@@ -189,19 +189,19 @@ def test_the_embedded_checkpoint_is_made_once(cache, tiny):
     "damage", ["params.json", "tekken.json", WEIGHTS, "voice_embedding/fr_male.pt", "short weights"]
 )
 def test_a_damaged_embedded_checkpoint_is_written_again(cache, tiny, damage):
-    folder = embedded_default()
+    folder = random_checkpoint()
     if damage == "short weights":
         (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-2])
     else:
         (folder / damage).unlink()
-    assert contents(embedded_default()) == contents(tiny)
+    assert contents(random_checkpoint()) == contents(tiny)
 
 
 def test_concurrent_processes_all_get_the_embedded_checkpoint(cache, tiny):
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        folders = {pool.apply_async(embedded_default) for _ in range(2)}
+        folders = {pool.apply_async(random_checkpoint) for _ in range(2)}
         assert len({result.get(timeout=120) for result in folders}) == 1
-    assert contents(embedded_default()) == contents(tiny)
+    assert contents(random_checkpoint()) == contents(tiny)
     assert len(list((cache / "voxport").iterdir())) == 1
 
 

@@ -10,7 +10,7 @@ from bundle.errors import ConfigError
 from bundle.manifest import ExportRequest
 from export.resolve import Source, resolve
 from model.checkpoint import expected_tensors
-from model.synthetic.checkpoint import embedded_default
+from model.synthetic.checkpoint import random_checkpoint
 from model.voxtral_realtime.config import Options, delay_tokens, load_config, parse_config
 from model.voxtral_realtime.family import FAMILY
 from model.voxtral_realtime.modules import embed_delay
@@ -58,7 +58,7 @@ def test_the_delay_embedding_is_cosines_then_sines():
 
 def edited_tokenizer(tmp_path, edit):
     """A checkpoint whose tekken.json was edited."""
-    folder = shutil.copytree(embedded_default("voxtral_realtime"), tmp_path / "checkpoint")
+    folder = shutil.copytree(random_checkpoint("voxtral_realtime"), tmp_path / "checkpoint")
     content = json.loads((folder / "tekken.json").read_text())
     edit(content)
     (folder / "tekken.json").write_text(json.dumps(content))

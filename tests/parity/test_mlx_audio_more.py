@@ -28,7 +28,7 @@ from export.conversion import plan as planning
 from model.families import open_family
 from model.layouts import stored_tensors
 from model.stored_weights import StoredWeights
-from model.synthetic.checkpoint import embedded_default
+from model.synthetic.checkpoint import random_checkpoint
 
 VOXTRAL, QWEN = GOLDEN / "voxtral_tts" / "checkpoint", GOLDEN / "qwen3_tts"
 CODEC = "speech_tokenizer."  # prefix of the names of its tensors
@@ -113,7 +113,7 @@ def realtime(tmp_path_factory) -> Path:
     """The golden checkpoint with a tokenizer, without which mlx-audio's loader opens nothing."""
     folder = tmp_path_factory.mktemp("realtime") / "published"
     shutil.copytree(GOLDEN / "voxtral_realtime" / "checkpoint", folder)
-    shutil.copy(embedded_default("voxtral_realtime") / "tekken.json", folder)
+    shutil.copy(random_checkpoint("voxtral_realtime") / "tekken.json", folder)
     return folder
 
 
@@ -219,7 +219,7 @@ def codec_model(documents: dict[str, Any]) -> Qwen3TTSSpeechTokenizer:
     ],
 )
 def test_integers_are_those_that_mlx_dequantises(name, quant, kinds, tmp_path):
-    folder = convert(embedded_default(name), tmp_path / "out", "--quant", quant)
+    folder = convert(random_checkpoint(name), tmp_path / "out", "--quant", quant)
     weights = mx.load(str(folder / "model.safetensors"))
     family = open_family(name)
     source = StoredWeights(folder, family, family.config_of(folder))

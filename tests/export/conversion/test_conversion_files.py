@@ -10,7 +10,7 @@ from support.export.conversions import FOLDERS, convert
 
 from export.conversion import convert as converting
 from export.conversion import plan as planning
-from model.synthetic.checkpoint import embedded_default
+from model.synthetic.checkpoint import random_checkpoint
 
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 14910348\n"
 TOKENIZERS = {"voxtral_tts": "tekken.json", "voxtral_realtime": "tekken.json", "qwen3_tts": "vocab.json"}
@@ -19,7 +19,7 @@ TOKENIZERS = {"voxtral_tts": "tekken.json", "voxtral_realtime": "tekken.json", "
 @pytest.fixture(params=TOKENIZERS)
 def complete(request, tmp_path) -> Path:
     """A checkpoint with a tokenizer."""
-    return shutil.copytree(embedded_default(request.param), tmp_path / request.param)
+    return shutil.copytree(random_checkpoint(request.param), tmp_path / request.param)
 
 
 @pytest.mark.parametrize("to", ["mlx", "published"])

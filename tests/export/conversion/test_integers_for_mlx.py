@@ -13,14 +13,14 @@ from export.__main__ import main as export
 from model.families import open_family
 from model.mlx_integers import unpack
 from model.stored_weights import StoredWeights
-from model.synthetic.checkpoint import embedded_default
+from model.synthetic.checkpoint import random_checkpoint
 
 pytestmark = pytest.mark.slow
 Weight = tuple[np.ndarray, np.ndarray]  # integers int8 [N, K], scales [N, groups]
 
 
 def convert(name: str, out: Path, quant: str) -> Path:
-    source, options = str(embedded_default(name)), ["--to", "mlx", "--quant", quant, "--dtype", "f32"]
+    source, options = str(random_checkpoint(name)), ["--to", "mlx", "--quant", quant, "--dtype", "f32"]
     assert export(["convert", source, str(out), *options]) == 0
     return out
 

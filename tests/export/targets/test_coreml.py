@@ -23,7 +23,7 @@ from export.targets.coreml.package import MODEL, WEIGHTS, blob_values, merge
 from export.targets.coreml.read_back import check_package
 from export.targets.coreml.target import CoreMLTarget
 from model.layers.attention import ReferenceAttention
-from model.synthetic.checkpoint import embedded_default
+from model.synthetic.checkpoint import random_checkpoint
 from quantize.modules import QuantizedLinear, linear_kernel
 from runtime.mil import Executor, Package
 
@@ -192,7 +192,7 @@ def test_merged_packages_equal_those_of_coremltools(w4, again):
 def test_the_skipped_passes_would_change_nothing(key, name, recipe, tmp_path, monkeypatch):
     """All passes of coremltools except `divide_to_multiply`, for a graph with a cache and one without."""
     graph = Model(
-        resolve(Source(embedded_default(key)), ExportRequest(quant=recipe)), "BHSD", "float16"
+        resolve(Source(random_checkpoint(key)), ExportRequest(quant=recipe)), "BHSD", "float16"
     ).graph(name)
     step = replace(graph, components=graph.components[-1:])
     lower({name: step}, tmp_path)

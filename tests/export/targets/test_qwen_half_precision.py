@@ -18,7 +18,7 @@ from export.targets.coreml.lowering import lower_graph
 from export.targets.coreml.target import CoreMLTarget
 from export.targets.onnx.half import FLOAT_ACTIVATIONS
 from export.targets.onnx.target import OnnxTarget
-from model.synthetic.checkpoint import embedded_default
+from model.synthetic.checkpoint import random_checkpoint
 from runtime.mil import Executor, Package
 from runtime.mil.errors import MilError
 
@@ -31,7 +31,7 @@ BAR = 1e-4  # of the largest value, in float32
 def predictor_of(layout: LayoutName, quant: str = "none") -> Graph:
     """The feed-forward blocks compute the same as before; their inner values are `WIDE` times as large."""
     request = ExportRequest(quant=quant, cache_length=64)
-    graph = Model(resolve(Source(embedded_default("qwen3_tts")), request), layout, "float16").graph(NAME)
+    graph = Model(resolve(Source(random_checkpoint("qwen3_tts")), request), layout, "float16").graph(NAME)
     for block in graph.module.blocks:
         up_and_gate, down = block.mlp.w13, block.mlp.w2
         if quant == "none":
@@ -116,7 +116,7 @@ def test_in_half_precision_onnx_loses_the_values(tmp_path):
 def test_states_of_a_float32_graph_are_in_half_precision(tmp_path):
     """Those of the six-model layout, as a bundle in half precision declares them."""
     request = ExportRequest(options={"split": "six"}, cache_length=64)
-    model = Model(resolve(Source(embedded_default("qwen3_tts")), request), "BHSD, staged", "float16")
+    model = Model(resolve(Source(random_checkpoint("qwen3_tts")), request), "BHSD, staged", "float16")
     graph = model.graph("MultiCodeDecoder")
     OnnxTarget("float16").lower(graph, tmp_path)
     lowered = onnx.load(tmp_path / "MultiCodeDecoder.onnx", load_external_data=False).graph

@@ -14,7 +14,7 @@ from export.model import Model
 from export.resolve import Source, resolve
 from export.targets import open_target
 from export.targets.base import Graph
-from model.synthetic.checkpoint import embedded_default
+from model.synthetic.checkpoint import random_checkpoint
 from quantize.modules import QuantizedEmbedding, QuantizedLinear
 
 pytestmark = pytest.mark.slow
@@ -187,7 +187,7 @@ def test_packing_a_lowered_graph_frees_its_unpacked_integers(target, tmp_path, m
     monkeypatch.setattr("export.memory.KEPT", 0)
     lowering = open_target(target)
     model = Model(
-        resolve(Source(embedded_default("voxtral_realtime")), ExportRequest(quant="8da4w")),
+        resolve(Source(random_checkpoint("voxtral_realtime")), ExportRequest(quant="8da4w")),
         lowering.layout,
         lowering.compute_precision,
     )

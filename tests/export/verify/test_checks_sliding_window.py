@@ -7,7 +7,7 @@ from support.export.faulty_engines import Engines, failed, no_fault, reports, wi
 from export.verify.component_checks import check_components, check_last_positions, check_streaming
 from export.verify.run_checks import check_codes, check_free_run, check_long_runs, check_replay
 from model.layers.attention import Attention
-from model.synthetic.checkpoint import embedded_default
+from model.synthetic.checkpoint import random_checkpoint
 from runtime.engines.base import Stream
 
 CACHE = 64
@@ -15,7 +15,7 @@ CACHE = 64
 
 @pytest.fixture(scope="module", params=["BSHD", "BHSD, staged"])
 def engines(request) -> Engines:
-    return Engines(embedded_default("voxtral_realtime"), "none", CACHE, request.param, streaming=True)
+    return Engines(random_checkpoint("voxtral_realtime"), "none", CACHE, request.param, streaming=True)
 
 
 def test_without_a_fault_every_check_passes(engines):

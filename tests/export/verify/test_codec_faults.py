@@ -10,13 +10,13 @@ from support.export.faulty_engines import Engines, failed
 from export.verify.component_checks import check_components, check_streaming
 from export.verify.context import Extent
 from export.verify.eager import EagerEngine
-from model.synthetic.checkpoint import embedded_default
+from model.synthetic.checkpoint import random_checkpoint
 from quantize.modules import int8_per_block
 
 
 @pytest.fixture(scope="module")
 def engines() -> Engines:
-    return Engines(embedded_default("qwen3_tts"), "none", cache=96)
+    return Engines(random_checkpoint("qwen3_tts"), "none", cache=96)
 
 
 def found(engines: Engines, *faults) -> set[str]:

@@ -5,7 +5,7 @@ import pytest
 from support.export.faulty_engines import Engines, failed, no_fault, reports
 
 from export.verify.long_codes import check_long_codes
-from model.synthetic.checkpoint import embedded_default
+from model.synthetic.checkpoint import random_checkpoint
 from runtime.runaway import FRAMES
 
 CACHE, STEPS = 128, 90
@@ -15,13 +15,13 @@ LATE = 30  # calls of a component after which a fault begins
 
 @pytest.fixture(scope="module")
 def engines() -> Engines:
-    return Engines(embedded_default("qwen3_tts"), "none", cache=CACHE)
+    return Engines(random_checkpoint("qwen3_tts"), "none", cache=CACHE)
 
 
 @pytest.fixture(scope="module")
 def rounded() -> Engines:
     """With integer activations."""
-    return Engines(embedded_default("qwen3_tts"), "w4", cache=CACHE)
+    return Engines(random_checkpoint("qwen3_tts"), "w4", cache=CACHE)
 
 
 def results_of(engines: Engines, fault, full=None):

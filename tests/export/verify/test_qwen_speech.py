@@ -8,7 +8,7 @@ from support.export.faulty_engines import BatchedStreams, Engines, failed, no_fa
 from support.runtime.prefixes import own_prefixes
 
 from export.verify.run_checks import check_codes
-from model.synthetic.checkpoint import embedded_default
+from model.synthetic.checkpoint import random_checkpoint
 from runtime.batching import BatchedDecoder, Status
 from runtime.engines.base import Stream
 from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
@@ -20,7 +20,7 @@ CACHE = 96
 
 @pytest.fixture(scope="module")
 def engines() -> Engines:
-    return Engines(embedded_default("qwen3_tts"), "none", cache=CACHE)
+    return Engines(random_checkpoint("qwen3_tts"), "none", cache=CACHE)
 
 
 def prompt_of(engines: Engines, request: SpeechRequest) -> Prompt:

@@ -101,11 +101,11 @@ def abort_on_call(bundle: Path, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["verify", "bench"])
-def test_a_program_that_aborts_does_not_end_the_command(bundles, tmp_path, command):
+def test_a_program_that_aborts_does_not_end_the_command(bundles, checkpoint, tmp_path, command):
     copy = shutil.copytree(bundles / "executorch", tmp_path / "bundle")
     abort_on_call(copy, "acoustic_step.pte")
-    done = subprocess.run(
-        [sys.executable, "-m", "export", command, str(copy)], capture_output=True, text=True, check=False
-    )
+    arguments = [sys.executable, "-m", "export", command, str(copy)]
+    arguments += ["--checkpoint", str(checkpoint)] if command == "verify" else []
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert done.returncode == 5, done.stderr
     assert f"the engine ended with signal {signal.SIGABRT:d}; fetch" in done.stderr.splitlines()[-1]

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.serve.http_server import wait_until
 
-from bundle.user_cache import user_cache
 from runtime import batching
 from runtime.engines.base import EngineOptions
 from runtime.opening import open_task
@@ -77,16 +76,6 @@ def serving(
 
 
 @pytest.fixture(scope="module")
-def embedded(realtime_bundles) -> Path:
-    """The folder of the embedded bundles. That of Voxtral-Realtime is there, which saves an export."""
-    folder = user_cache() / "bundles"
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "voxtral-realtime-tiny").exists():
-        shutil.copytree(realtime_bundles / "onnx", folder / "voxtral-realtime-tiny")
-    return folder
-
-
-@pytest.fixture(scope="module")
 def log(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("log") / "log"
 
@@ -99,17 +88,15 @@ def keys(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def exported(embedded, log) -> Path:
-    """The float bundle of Voxtral-TTS that `serve` exported."""
-    shutil.rmtree(embedded / "voxtral-tts-tiny", ignore_errors=True)
+def exported(trained_bundles, log) -> Path:
+    """The bundle of Voxtral-TTS that `serve` uses without --bundle."""
     with serving(log) as (process, client):
-        assert f"{embedded / 'voxtral-tts-tiny'}: exporting the embedded model, once" in process.output
-        assert f"{embedded / 'voxtral-realtime-tiny'}: exporting" not in process.output
+        assert "exporting" not in process.output
         names = [model["id"] for model in client.get("/v1/models").json()["data"]]
         assert names == ["voxtral-tts-tiny", "voxtral-realtime-tiny"]
         speech = client.post("/v1/audio/speech", json={**LONG, "max_frames": 3})
         assert len(speech.content) == 3 * FRAME_BYTES
-    return embedded / "voxtral-tts-tiny"
+    return trained_bundles["voxtral_tts"]
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
@@ -122,14 +109,12 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     return paths
 
 
-def test_the_second_start_exports_nothing_and_all_hosts_are_served_with_tls_and_keys(
-    exported, tmp_path, keys
-):
+def test_all_hosts_are_served_with_tls_and_keys(exported, tmp_path, keys):
     own, secret = certificate(tmp_path)
     options = ("--host", "0.0.0.0", "--keys", keys, "--tls-cert", own, "--tls-key", secret)
     context = ssl.create_default_context(cafile=str(own))
     with serving(tmp_path / "log", *options, scheme="https", verify=context) as (process, client):
-        assert "exporting" not in process.output and "https://0.0.0.0" in process.output
+        assert "https://0.0.0.0" in process.output
         assert client.get("/v1/models").status_code == 401
         assert client.get("/v1/models", headers=HEADERS).status_code == 200
         with pytest.raises(httpx2.TransportError):

@@ -10,7 +10,7 @@ from support.export.faulty_engines import BatchedStreams, Engines, StreamEngine,
 from support.runtime import toy_speech
 
 from bundle.manifest import MANIFEST
-from model.synthetic.checkpoint import embedded_default
+from model.synthetic.checkpoint import random_checkpoint
 from runtime.engines.base import Engine, Stream
 from runtime.families.qwen3_tts.task import QwenTextToSpeech
 from runtime.families.voxtral_tts.task import VoxtralTextToSpeech
@@ -20,7 +20,7 @@ CACHE = 96
 
 def qwen_engines(checkpoint: Path | None = None) -> Engines:
     """Of the embedded Base model, or of another checkpoint."""
-    return Engines(checkpoint or embedded_default("qwen3_tts"), "none", cache=CACHE)
+    return Engines(checkpoint or random_checkpoint("qwen3_tts"), "none", cache=CACHE)
 
 
 def qwen_task(

@@ -11,7 +11,7 @@ from support.export.faulty_engines import Engines
 from support.runtime.speech_tasks import qwen_engines, qwen_task
 
 from bundle.errors import UsageError
-from model.synthetic.checkpoint import embedded_default
+from model.synthetic.checkpoint import random_checkpoint
 from runtime.families.qwen3_tts.recording import warn_of_misfit
 from runtime.families.qwen3_tts.task import QwenTextToSpeech
 from runtime.families.qwen3_tts.trace import TRACE
@@ -50,7 +50,7 @@ def traced(
     """The trace of a request, an object or the text of one."""
     text = request if isinstance(request, str) else json.dumps(request)
     constants = task._constants.model_copy(update={"kind": kind})
-    files = [embedded_default("qwen3_tts") / name for name in ("vocab.json", "merges.txt")]
+    files = [random_checkpoint("qwen3_tts") / name for name in ("vocab.json", "merges.txt")]
     return TRACE.run(task.engine, constants, {"request": np.array(text), **arrays}, False, files)
 
 

@@ -18,7 +18,7 @@ from bundle.manifest import ExportRequest
 from export.model import Model
 from export.resolve import Source, resolve
 from export.verify.eager import EagerEngine
-from model.synthetic.checkpoint import embedded_default
+from model.synthetic.checkpoint import random_checkpoint
 from runtime.audio.mel import LogMel
 from runtime.families.voxtral_realtime.constants import Constants
 from runtime.families.voxtral_realtime.decoder import DecodeOptions, StreamingDecoder
@@ -27,7 +27,7 @@ from runtime.families.voxtral_realtime.transcript import Transcript
 
 @pytest.fixture(scope="module")
 def eager() -> tuple[EagerEngine, Constants]:
-    source = Source(embedded_default("voxtral_realtime"))
+    source = Source(random_checkpoint("voxtral_realtime"))
     request = ExportRequest(options={"delay_ms": "480,80", "streaming": True})
     options = resolve(source, request).options
     constants = Constants.model_validate(source.family.constants(source.config, options))

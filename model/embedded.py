@@ -1,0 +1,43 @@
+"""The checkpoints that are used where a command is given none.
+
+A checkout of the project holds trained small models. Elsewhere, and for a family without one, the weights are
+random.
+"""
+
+import logging
+from pathlib import Path
+
+from bundle.errors import UsageError
+from model.families import DEFAULT, public_name
+
+FOLDER = Path(__file__).resolve().parent.parent / "artifacts" / "checkpoints"
+TRAINED = ("voxtral_tts", "voxtral_realtime")  # families
+log = logging.getLogger(__name__)
+
+
+def embedded_name(family: str) -> str:
+    """Name of a family's embedded checkpoint."""
+    return f"{public_name(family)}-tiny"
+
+
+def embedded_default(family: str = DEFAULT) -> Path:
+    """The folder of a family's trained checkpoint, or of the one with random weights."""
+    if family in TRAINED:
+        folder = FOLDER / embedded_name(family)
+        if folder.is_dir():
+            return folder
+        log.warning("%s: is part of a checkout of the project; random weights are used instead", folder)
+    from model.synthetic.checkpoint import random_checkpoint  # imports torch
+
+    return random_checkpoint(family)
+
+
+def trained_checkpoint(family: str) -> Path:
+    """The folder of a family's trained checkpoint. Raises UsageError where it is not installed."""
+    folder = FOLDER / embedded_name(family)
+    if not folder.is_dir():
+        raise UsageError(
+            f"{folder}: the trained model is part of a checkout of the project, which this is not; "
+            "clone the repository, or give a bundle or checkpoint of your own"
+        )
+    return folder

@@ -1,0 +1,22 @@
+"""The bundles of the embedded models, for commands that were given none."""
+
+import argparse
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+
+def make_bundle_optional(parser: argparse.ArgumentParser, default: str) -> None:
+    """Lets `--bundle` of a command of the runtime be left out."""
+    for action in parser._actions:
+        if action.dest == "bundle":
+            action.required = False
+            action.help = f"{action.help} (default: {default}, exported on first use)"
+
+
+def embedded_bundle(family: str) -> Path:
+    """The folder. What an export prints goes to stderr, because stdout is the command's."""
+    from export.embedded_bundle import embedded_bundle as find  # imports the exporter
+
+    with redirect_stdout(sys.stderr):
+        return find(family)

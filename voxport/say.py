@@ -1,0 +1,16 @@
+"""Speak a text, into a file or as raw samples on stdout. Without --bundle, the embedded model speaks."""
+
+import argparse
+
+from runtime.commands import say
+from voxport.embedded import embedded_bundle, make_bundle_optional
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    say.add_arguments(parser)
+    make_bundle_optional(parser, "the embedded model")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    arguments.bundle = arguments.bundle or embedded_bundle("voxtral_tts")
+    return say.run(arguments)

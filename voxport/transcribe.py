@@ -1,0 +1,16 @@
+"""Transcribe a recording, or live audio from stdin. Without --bundle, the embedded model listens."""
+
+import argparse
+
+from runtime.commands import transcribe
+from voxport.embedded import embedded_bundle, make_bundle_optional
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    transcribe.add_arguments(parser)
+    make_bundle_optional(parser, "the embedded model")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    arguments.bundle = arguments.bundle or embedded_bundle("voxtral_realtime")
+    return transcribe.run(arguments)
