@@ -1,7 +1,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
-DEMO := artifacts/voxtral-tts-tiny-onnx-w8
+SPEAKER := artifacts/voxtral-tts-tiny-onnx-w8
+LISTENER := artifacts/listener
 
 .PHONY: demo test tests check lint fuzz install
 install: .venv/.installed
@@ -14,8 +15,9 @@ install: .venv/.installed
 	touch $@
 
 demo: install
-	$(BIN)/python -m export --target onnx --quant w8
-	$(BIN)/python -m runtime say "Hello there. This is a model of random weights." --bundle $(DEMO) -o hello.wav
+	$(BIN)/voxport export --target onnx --quant w8 --out $(SPEAKER)
+	$(BIN)/voxport export --model voxtral-realtime --target onnx --quant w8 --streaming --out $(LISTENER)
+	$(BIN)/python -m tools.demo $(SPEAKER) $(LISTENER) -o hello.wav
 
 lint: install
 	$(BIN)/ruff format --check .

@@ -48,7 +48,8 @@ class ForcedRun:
 
     `codes` int64 [n, K]: column 0 is `first` + the argmax of the row of `logits` float32 [n, R]. The other
     columns, if any, are the argmax of `other_logits` float32 [n, K - 1, R'], or are rounded from `values`
-    float32 [n, K - 1]. `hidden` float32 [n, D] measures the effect of quantisation.
+    float32 [n, K - 1], each of which `value_calls` calls of graphs compute. `hidden` float32 [n, D] measures
+    the effect of quantisation.
     """
 
     codes: np.ndarray
@@ -56,17 +57,8 @@ class ForcedRun:
     hidden: np.ndarray
     first: int = 0
     values: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    value_calls: int = 1
     other_logits: np.ndarray = field(default_factory=lambda: np.zeros((0, 0, 0), np.float32))
-
-
-@dataclass(frozen=True)
-class NearResult:
-    """Whether the codes that have no logits are close enough to the reference, and the measured difference as
-    text.
-    """
-
-    passed: bool
-    detail: str
 
 
 @dataclass(frozen=True)
@@ -122,8 +114,6 @@ class VerificationWorkload(Generic[Constants]):
         next graph starts where the model allows it.
     free_run(stream, constants, steps): the output of a free run of at most `steps` steps: samples or tokens.
     compare(found, expected, constants): distances between two results of `free_run`.
-    codes_are_near(found, expected): compares the codes int64 [n, K] of two runs that have no logits; None
-        where the family has no such codes.
     check_choices(found, expected, constants, bar): checks of the outputs of kind CHOICE, on a stream of the
         artifact and one of eager; `bar` is that of the lowering error.
     rollout(stream, constants, frames): a free run of exactly so many frames; None where frames have few codes
@@ -133,7 +123,6 @@ class VerificationWorkload(Generic[Constants]):
     teacher_forced_run: Callable[[Stream, Constants, int, np.ndarray | None], ForcedRun]
     free_run: Callable[[Stream, Constants, int], np.ndarray]
     compare: Callable[[np.ndarray, np.ndarray, Constants], dict[str, float]]
-    codes_are_near: Callable[[np.ndarray, np.ndarray], NearResult | None]
     check_choices: Callable[[Stream, Stream, Constants, float], Iterable[ChoiceResult]] = (
         lambda found, expected, constants, bar: ()
     )

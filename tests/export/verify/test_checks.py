@@ -185,10 +185,10 @@ def test_a_wrong_token_with_a_large_margin_fails(engines):
     assert failed(codes_of(engines, engines.context(fault))) == ["codes, teacher-forced"]
 
 
-def test_acoustic_codes_two_levels_off_fail(engines):
+def test_acoustic_values_half_a_level_off_fail(engines):
     def fault(stream, name, inputs, outputs):
         if name == "acoustic_step" and inputs["step"][0] == engines.constants.euler_steps - 1:
-            outputs["next_x"] += 2.5 * 2 / (engines.constants.acoustic_levels - 1)
+            outputs["next_x"] += 0.5 * 2 / (engines.constants.acoustic_levels - 1)
 
     assert failed(codes_of(engines, engines.context(fault))) == ["other codes, teacher-forced"]
 
