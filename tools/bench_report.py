@@ -217,9 +217,9 @@ def conditions(runs: list[Run]) -> str:
     )
 
 
-def put(document: Path, name: str, content: str) -> None:
+def put(document: Path, name: str, content: str, tool: str = "bench_report") -> None:
     """Replaces the text between the two markers called `name`. Raises SystemExit if they are missing."""
-    begin, end = f"<!-- bench {name}: made by tools/bench_report.py -->", f"<!-- /bench {name} -->"
+    begin, end = f"<!-- bench {name}: made by tools/{tool}.py -->", f"<!-- /bench {name} -->"
     text = document.read_text()
     found = re.search(f"{re.escape(begin)}.*?{re.escape(end)}", text, re.DOTALL)
     if not found:

@@ -66,7 +66,7 @@ def main() -> None:
     found = [json.loads(path.read_text()) for path in arguments.results]
     for family, recogniser in sorted({(each["family"], each["recogniser"]) for each in found}):
         some = [each for each in found if (each["family"], each["recogniser"]) == (family, recogniser)]
-        put(arguments.document, f"{family} {recogniser}", table(some))
+        put(arguments.document, f"{family} {recogniser}", table(some), "evaluation_report")
     if arguments.plot:
         plot(found, arguments.plot)
 

@@ -1,20 +1,25 @@
 """`voxport evaluate` and `voxport sweep` on bundles of random weights, and on the trained recogniser."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from support.commands import one_line
 
 from bundle.manifest import Bundle
+from export.__main__ import main as export
+from export.evaluation import utterances
 from export.evaluation.reference import open_eager
 from export.evaluation.speech import ForcedComparison, speak_text
 from export.evaluation.spoken import speak_part
 from export.evaluation.sweep import ALL, parts, quantised_only
-from export.evaluation.utterances import Utterance
+from export.evaluation.utterances import HELD_OUT, Utterance, read_utterances
 from export.resolve import Source
 from export.targets import target_of_job
 from export.verify.manifest_check import check_manifest
+from model.embedded import trained_checkpoint
 from runtime.opening import open_bundle
 from voxport.__main__ import main as voxport
 
@@ -128,6 +133,47 @@ def test_the_sweep_has_a_row_for_each_part(bundle, realtime_bundles, tmp_path, c
     assert others[-1]["part"] == ALL
     assert all(row["log_mel_db"] > 0 for row in others if row["part"] in ("codec", ALL))
     assert plot.read_text().startswith("<?xml")
+
+
+@pytest.fixture
+def recordings(tmp_path) -> Path:
+    """Two of the held-out sentences with their recordings."""
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    first = read_utterances(HELD_OUT, 2)
+    (folder / "two.trans.txt").write_text("".join(f"{each.name} {each.text}\n" for each in first))
+    for each in first:
+        shutil.copy(each.check_recording(), folder)
+    return folder
+
+
+def test_the_commands_judge_speech_to_text(trained_bundles, recordings, tmp_path, capsys):
+    """The embedded model hears both sentences in full precision, and so does the bundle."""
+    bundle, out = trained_bundles["voxtral_realtime"], tmp_path / "found.json"
+    options = ["--checkpoint", str(trained_checkpoint("voxtral_realtime")), "--sentences", str(recordings)]
+    assert voxport(["evaluate", str(bundle), *options, "-o", str(out)]) == 0
+    figures = json.loads(out.read_text())["figures"]
+    assert figures == {"wer": 0, "wer_live": 0, "live_equal": 1, "wer_full": 0, "text_equal": 1}
+    capsys.readouterr()
+    assert voxport(["sweep", str(bundle), *options, "-o", str(out)]) == 2
+    assert "no weight of this bundle is quantised" in one_line(capsys)
+
+
+def test_an_export_can_be_evaluated(recordings, monkeypatch, brief, tmp_path, capsys):
+    """The figures are in the manifest and on the page of the report."""
+    monkeypatch.setattr(utterances, "HELD_OUT", recordings)
+    command = ["--model", "voxtral-realtime", "--target", "onnx", "--quant", "w4", "--evaluate"]
+    command += ["--checkpoint", str(trained_checkpoint("voxtral_realtime"))]
+    out, page = tmp_path / "bundle", tmp_path / "page.html"
+    assert export([*command, "--out", str(out), "--report", str(page)]) == 0
+    figures = Bundle(out).manifest.verification.reports["evaluation"]
+    assert figures["wer"] == figures["wer_full"] == 0
+    assert '"evaluation": {"wer": 0' in page.read_text(encoding="utf-8")
+    found = tmp_path / "sweep.json"
+    options = ["--checkpoint", str(trained_checkpoint("voxtral_realtime")), "--sentences", str(recordings)]
+    assert voxport(["sweep", str(out), *options, "-o", str(found)]) == 0
+    nothing, *others = json.loads(found.read_text())
+    assert nothing["text_equal"] == 1 and {row["part"] for row in others} >= {ALL, "encoder", "decoder"}
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,11 @@ from support.serve.http_server import Running, running, wait_until
 from support.serve.listening import LoudToText
 from support.serve.speaking import FRAME, ToneSpeech
 
+from runtime.serve.errors import ApiError
 from runtime.serve.http import uploads
 from runtime.serve.http.keys import Keys
 from runtime.serve.limits import Limits
+from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
 from runtime.serve.speech import api
@@ -157,3 +159,26 @@ def test_an_upload_whose_request_is_cancelled_is_deleted(tmp_path, monkeypatch):
 
     asyncio.run(cancelled())
     assert list(Path(tmp_path).iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("lengths", "seconds"), [((30.0,), 30), ((30.0, 12.4), 42), ((None,), 60), ((30.0, None), 60)]
+)
+def test_the_time_to_a_retry_follows_from_the_recordings_that_wait(lengths, seconds):
+    """Before recordings are measured they take their own length. At most 60 s are told."""
+
+    gate, task = threading.Event(), LoudToText(is_live=False)
+    task.before_feed = lambda *_: gate.wait(30) and None  # the first pass does not end
+
+    async def refused() -> int | None:
+        worker = ListenWorker("a", task, Limits(waiting=len(lengths)), Metrics())
+        worker.start()
+        for length in lengths:
+            worker.submit("anna", False, None, length)
+        with pytest.raises(ApiError) as found:
+            worker.submit("anna", False, None, 1.0)
+        gate.set()
+        worker.stop()
+        return found.value.retry_after
+
+    assert asyncio.run(refused()) == seconds

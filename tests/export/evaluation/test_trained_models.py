@@ -1,0 +1,49 @@
+"""The embedded trained models: one speaks sentences that it was not trained on, and the other hears them."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from support.paths import ROOT
+
+from export.evaluation.recognisers import BundleRecogniser
+from export.evaluation.speech import evaluate_speech
+from export.evaluation.utterances import HELD_OUT, read_utterances
+from runtime.opening import open_task
+from runtime.text_to_speech import TextToSpeech
+
+SENTENCES = 10
+MOST_WRONG = 0.2  # of all words. 100 sentences have 2 to 4 % (docs/evaluation.md); noise or silence has 100 %
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("voice", ["clear_female", "clear_male"])
+def test_held_out_sentences_are_spoken_and_heard(trained_bundles, voice):
+    speaker = open_task(TextToSpeech, trained_bundles["voxtral_tts"])
+    assert voice in speaker.voices()
+    recogniser = BundleRecogniser(trained_bundles["voxtral_realtime"])
+    sentences = read_utterances(HELD_OUT, SENTENCES)
+    figures, rows = evaluate_speech(speaker, None, recogniser, sentences, {"voice": voice})
+    assert figures["wer"] <= MOST_WRONG, [row["transcript"] for row in rows]
+    assert figures["wer_recordings"] == 0
+    assert figures["not_ended"] == figures["stopped_early"] == 0
+
+
+def test_the_demo_prints_both_texts(trained_bundles, tmp_path):
+    out = tmp_path / "hello.wav"
+    folders = [str(trained_bundles[family]) for family in ("voxtral_tts", "voxtral_realtime")]
+    command = [
+        sys.executable,
+        "-m",
+        "tools.demo",
+        *folders,
+        "--text",
+        "It is sunny in Paris today.",
+        "-o",
+        str(out),
+    ]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert "said:  It is sunny in Paris today.\n" in found and "heard: " in found
+    assert re.search(r"word error rate: (\d+\.\d)%", found)
+    assert out.stat().st_size > 40_000
