@@ -1,8 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
-SPEAKER := artifacts/voxtral-tts-tiny-onnx-w8
-LISTENER := artifacts/listener
+DEMO := artifacts/demo
 
 .PHONY: demo test tests check lint fuzz install
 install: .venv/.installed
@@ -15,9 +14,9 @@ install: .venv/.installed
 	touch $@
 
 demo: install
-	$(BIN)/voxport export --target onnx --quant w8 --out $(SPEAKER)
-	$(BIN)/voxport export --model voxtral-realtime --target onnx --quant w8 --streaming --out $(LISTENER)
-	$(BIN)/python -m tools.demo $(SPEAKER) $(LISTENER) -o hello.wav
+	$(BIN)/voxport export --model voxtral-tts --target onnx --quant w8 --out $(DEMO)/voxtral-tts
+	$(BIN)/voxport export --model voxtral-realtime --target onnx --quant w8 --out $(DEMO)/voxtral-realtime
+	$(BIN)/python -m tools.demo $(DEMO)/voxtral-tts $(DEMO)/voxtral-realtime -o hello.wav
 
 lint: install
 	$(BIN)/ruff format --check .

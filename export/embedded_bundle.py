@@ -1,51 +1,63 @@
 """Bundles of the embedded models in the user's cache folder, exported on first use."""
 
 import hashlib
+import json
 import logging
-from importlib.metadata import version
+from collections.abc import Mapping
 from pathlib import Path
 
 from bundle.errors import VoxportError
-from bundle.manifest import SCHEMA_VERSION, ExportRequest
+from bundle.manifest import SCHEMA_VERSION, Bundle, ExportRequest
 from bundle.user_cache import private_folder
-from model.embedded import embedded_default, embedded_name
+from bundle.versions import package_version
+from runtime.families import open_family
 
 TARGET = "onnx"
 log = logging.getLogger(__name__)
 
 
-def embedded_bundle(family: str) -> Path:
-    """The folder of a family's embedded model as an ONNX bundle in full precision, with live audio.
+def embedded_bundle(family: str, checkpoint: Path) -> Path:
+    """The folder of a family's checkpoint as an ONNX bundle in full precision, with live audio.
 
-    The path has a hash of the checkpoint, so another checkpoint has another bundle. Raises VoxportError.
+    The path has a hash of the checkpoint, so another checkpoint has another bundle. A damaged bundle is
+    replaced. Raises VoxportError.
     """
-    checkpoint = embedded_default(family)
+    options = open_family(family).server_options
     try:
-        folder = private_folder("bundles") / _digest(checkpoint) / embedded_name(family)
+        folder = private_folder("bundles") / _digest(checkpoint, options) / checkpoint.name
     except OSError as error:
-        raise VoxportError(f"the embedded model's bundle cannot be stored: {error}; give --bundle") from None
-    if not folder.exists():
-        _export(checkpoint, folder)
+        raise VoxportError(f"the bundle of the embedded model cannot be stored: {error}") from None
+    if not _is_whole(folder):
+        log.info("%s: exporting the embedded model, once", folder)
+        _export(checkpoint, ExportRequest(options={**options}), folder)
     return folder
 
 
-def _digest(checkpoint: Path) -> str:
-    digest = hashlib.sha256(f"{version('voxport')} {SCHEMA_VERSION}".encode())
+def _digest(checkpoint: Path, options: Mapping[str, bool | int | str]) -> str:
+    about = [package_version("voxport"), SCHEMA_VERSION, TARGET, dict(options)]
+    digest = hashlib.sha256(json.dumps(about).encode())
     for path in sorted(checkpoint.rglob("*")):
         if path.is_file():
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
 
-def _export(checkpoint: Path, folder: Path) -> None:
+def _is_whole(folder: Path) -> bool:
+    if not folder.exists():
+        return False
+    try:
+        Bundle(folder).check_hashes()
+    except VoxportError as error:
+        log.warning("%s; it is exported again", error)
+        return False
+    return True
+
+
+def _export(checkpoint: Path, request: ExportRequest, folder: Path) -> None:
     from export.build import Output, build  # imports torch
     from export.job import make_job
     from export.resolve import Source, resolve
     from export.targets import open_target
-    from runtime.families import open_family
 
-    source = Source(checkpoint)
-    log.info("%s: exporting the embedded model, once", folder)
-    request = ExportRequest(options={**open_family(source.family.name).server_options})
-    resolved, target = resolve(source, request), open_target(TARGET)
-    build(resolved, make_job(resolved, target, folder.name), target, Output(folder))
+    resolved, target = resolve(Source(checkpoint), request), open_target(TARGET)
+    build(resolved, make_job(resolved, target, folder.name), target, Output(folder, force=True))

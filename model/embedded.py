@@ -23,10 +23,10 @@ def embedded_name(family: str) -> str:
 def embedded_default(family: str = DEFAULT) -> Path:
     """The folder of a family's trained checkpoint, or of the one with random weights."""
     if family in TRAINED:
-        folder = FOLDER / embedded_name(family)
-        if folder.is_dir():
-            return folder
-        log.warning("%s: is part of a checkout of the project; random weights are used instead", folder)
+        try:
+            return trained_checkpoint(family)
+        except UsageError as error:
+            log.warning("%s. Random weights are used: speech is noise, and text means nothing", error)
     from model.synthetic.checkpoint import random_checkpoint  # imports torch
 
     return random_checkpoint(family)
@@ -37,7 +37,7 @@ def trained_checkpoint(family: str) -> Path:
     folder = FOLDER / embedded_name(family)
     if not folder.is_dir():
         raise UsageError(
-            f"{folder}: the trained model is part of a checkout of the project, which this is not; "
-            "clone the repository, or give a bundle or checkpoint of your own"
+            f"{folder}: not found; the trained model is only in a clone of the repository; "
+            "give a bundle or checkpoint of your own"
         )
     return folder

@@ -145,9 +145,8 @@ def qwen_bundles(tmp_path_factory) -> Path:
 def trained_bundles(tmp_path_factory) -> dict[str, Path]:
     """The bundles, by family, that commands use where they are given none. Their models are trained."""
     families = ("voxtral_tts", "voxtral_realtime")
-    with pytest.MonkeyPatch.context() as patch, FileLock(_shared_folder(tmp_path_factory) / "trained.lock"):
-        patch.setattr(embedded, "TRAINED", families)
-        return {family: embedded_bundle(family) for family in families}
+    with FileLock(_shared_folder(tmp_path_factory) / "trained.lock"):
+        return {family: embedded_bundle(family, embedded.trained_checkpoint(family)) for family in families}
 
 
 @pytest.fixture

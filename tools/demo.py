@@ -4,10 +4,12 @@ demo.py TEXT_TO_SPEECH SPEECH_TO_TEXT [--text TEXT] [-o FILE.wav]
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 import numpy as np
 
+from bundle.errors import VoxportError
 from export.evaluation.recognisers import BundleRecogniser
 from export.evaluation.words import word_error_rate
 from runtime.audio.files import write_audio
@@ -17,20 +19,29 @@ from runtime.text_to_speech import TextToSpeech
 TEXT = "Seven green bottles are standing on the wall."
 
 
-def main() -> None:
+def run(text_to_speech: Path, speech_to_text: Path, text: str, output: Path) -> None:
+    """Raises VoxportError."""
+    speech = open_task(TextToSpeech, text_to_speech)
+    samples = np.concatenate(list(speech.speak(text)))
+    write_audio(output, samples, speech.sample_rate)
+    transcript = BundleRecogniser(speech_to_text).transcribe(samples, speech.sample_rate)
+    print(f"text:       {text}\ntranscript: {transcript}")
+    print(f"word error rate: {word_error_rate([text], [transcript]):.1%}; sound: {output}")
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("speaker", type=Path)
-    parser.add_argument("listener", type=Path)
+    parser.add_argument("text_to_speech", type=Path, help="folder of a bundle that speaks")
+    parser.add_argument("speech_to_text", type=Path, help="folder of a bundle that transcribes")
     parser.add_argument("--text", default=TEXT)
     parser.add_argument("-o", "--output", type=Path, default=Path("hello.wav"))
-    arguments = parser.parse_args()
-    speaker = open_task(TextToSpeech, arguments.speaker)
-    samples = np.concatenate(list(speaker.speak(arguments.text)))
-    write_audio(arguments.output, samples, speaker.sample_rate)
-    heard = BundleRecogniser(arguments.listener).transcribe(samples, speaker.sample_rate)
-    print(f"said:  {arguments.text}\nheard: {heard}")
-    print(f"word error rate: {word_error_rate([arguments.text], [heard]):.1%}, sound: {arguments.output}")
+    try:
+        run(**vars(parser.parse_args()))
+    except VoxportError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -17,6 +17,7 @@ def make_bundle_optional(parser: argparse.ArgumentParser, default: str) -> None:
 def embedded_bundle(family: str) -> Path:
     """The folder. What an export prints goes to stderr, because stdout is the command's."""
     from export.embedded_bundle import embedded_bundle as find  # imports the exporter
+    from model.embedded import embedded_default
 
     with redirect_stdout(sys.stderr):
-        return find(family)
+        return find(family, embedded_default(family))

@@ -31,13 +31,12 @@ class Recogniser(Protocol):
 def open_recogniser(name: str | None) -> Recogniser:
     """A bundle for speech to text by its folder, or `whisper`. None: the embedded model, in full precision.
 
-    Raises UsageError.
+    Raises UsageError, or VoxportError where the embedded model cannot be exported.
     """
     if name == WHISPER:
         return WhisperRecogniser()
     if name is None:
-        trained_checkpoint(EMBEDDED)  # random weights hear nothing
-        return BundleRecogniser(embedded_bundle(EMBEDDED))
+        return BundleRecogniser(embedded_bundle(EMBEDDED, trained_checkpoint(EMBEDDED)))
     return BundleRecogniser(Path(name))
 
 

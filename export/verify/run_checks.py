@@ -256,21 +256,22 @@ def compare_codes(
 def compare_values(
     reference: ForcedRun, found: ForcedRun, unrounded: ForcedRun | None, float_bar: float
 ) -> Check:
-    """The values that codes are rounded from: their largest difference, and the root of its mean square.
+    """The values that codes are rounded from: the largest difference, and the root mean square of all.
 
-    Each call of a graph behind a value may add an error of `float_bar`. Integer activations may move values
-    by `ROUNDING_FACTOR` times what their rounding moves them.
+    Each call of a graph behind a value may add an error of `float_bar`. The largest ones add up; in the root
+    mean square, they add as independent errors do. With integer activations, `ROUNDING_FACTOR` times the
+    differences are added that their rounding causes in eager.
     """
-    found_moves = _sizes(found.values - reference.values)
-    bars = np.full(2, reference.value_calls * float_bar * float(np.abs(reference.values).max()))
+    differences, calls = _sizes(found.values - reference.values), reference.value_calls
+    bars = np.array([calls, calls**0.5]) * float_bar * _sizes(reference.values)
     if unrounded is not None:
         bars += ROUNDING_FACTOR * _sizes(unrounded.values - reference.values)
     equal = (found.codes[:, 1:] == reference.codes[:, 1:]).mean()
     detail = (
-        f"{equal:.2%} equal; values differ by up to {found_moves[0]:.1e}, bar {bars[0]:.1e}, "
-        f"root mean square {found_moves[1]:.1e}, bar {bars[1]:.1e}"
+        f"{equal:.2%} equal; values differ by up to {differences[0]:.1e}, bar {bars[0]:.1e}, "
+        f"root mean square {differences[1]:.1e}, bar {bars[1]:.1e}"
     )
-    return Check("other codes, teacher-forced", bool((found_moves <= bars).all()), detail)
+    return Check("other codes, teacher-forced", bool((differences <= bars).all()), detail)
 
 
 def _sizes(difference: np.ndarray) -> np.ndarray:

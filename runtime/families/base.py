@@ -48,8 +48,8 @@ class ForcedRun:
 
     `codes` int64 [n, K]: column 0 is `first` + the argmax of the row of `logits` float32 [n, R]. The other
     columns, if any, are the argmax of `other_logits` float32 [n, K - 1, R'], or are rounded from `values`
-    float32 [n, K - 1], each of which `value_calls` calls of graphs compute. `hidden` float32 [n, D] measures
-    the effect of quantisation.
+    float32 [n, K - 1]. `value_calls` is the number of graph calls that compute one value. `hidden` float32
+    [n, D] measures the effect of quantisation.
     """
 
     codes: np.ndarray

@@ -1,33 +1,46 @@
-"""The bundles of embedded models: exported once, and again for another checkpoint."""
+"""The bundles of embedded models: exported once, and again where damaged or for another checkpoint."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
+from bundle.errors import VoxportError
 from export import embedded_bundle as module
 from export.embedded_bundle import embedded_bundle
 from model.synthetic.checkpoint import random_checkpoint
 from runtime.opening import open_task
 from runtime.speech_to_text import SpeechToText
 
+FAMILY = "voxtral_realtime"
 pytestmark = pytest.mark.slow
 
 
-def test_it_is_exported_once_and_again_for_another_checkpoint(brief, tmp_path, monkeypatch, caplog):
-    first = embedded_bundle("voxtral_realtime")
-    assert first.name == "voxtral-realtime-tiny", "the name of the model for clients of a server"
-    assert open_task(SpeechToText, first).delays_ms
-    written = first.stat().st_mtime_ns
-    caplog.clear()
-    assert embedded_bundle("voxtral_realtime") == first
-    assert first.stat().st_mtime_ns == written and not caplog.records
+def test_it_is_exported_once_and_again_where_damaged_or_for_another_checkpoint(
+    brief, tmp_path, monkeypatch, caplog
+):
+    checkpoint = random_checkpoint(FAMILY)
+    first = embedded_bundle(FAMILY, checkpoint)
+    assert first.name == checkpoint.name, "the name of the model for clients of a server"
+    task = open_task(SpeechToText, first)
+    task.check_live()
 
-    other = shutil.copytree(random_checkpoint("voxtral_realtime"), tmp_path / "other")
+    exported = list[tuple[Path, Path]]()
+    monkeypatch.setattr(
+        module, "_export", lambda checkpoint, _, folder: exported.append((checkpoint, folder))
+    )
+    caplog.clear()
+    assert embedded_bundle(FAMILY, checkpoint) == first
+    assert not exported and not caplog.records
+    other = shutil.copytree(checkpoint, tmp_path / checkpoint.name)
     (other / "notes.txt").write_text("trained again")
-    monkeypatch.setattr(module, "embedded_default", lambda family: other)
-    monkeypatch.setattr(module, "_export", lambda checkpoint, folder: folder.mkdir(parents=True))
-    again = embedded_bundle("voxtral_realtime")
-    assert again != first and again.name == first.name
+    again = embedded_bundle(FAMILY, other)
+    assert exported == [(other, again)] and again != first and again.name == first.name
+    with (first / "tekken.json").open("ab") as file:
+        file.write(b" ")
+    assert embedded_bundle(FAMILY, checkpoint) == first
+    assert exported[1:] == [(checkpoint, first)]
+    assert "tekken.json" in caplog.text and "exported again" in caplog.text
 
 
 def test_a_cache_folder_that_others_may_write_to_is_refused(tmp_path, monkeypatch):
@@ -35,5 +48,5 @@ def test_a_cache_folder_that_others_may_write_to_is_refused(tmp_path, monkeypatc
     folder = tmp_path / "voxport" / "bundles"
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    with pytest.raises(module.VoxportError, match=r"others may write to it; remove it; give --bundle"):
-        embedded_bundle("voxtral_realtime")
+    with pytest.raises(VoxportError, match=r"others may write to it; remove it"):
+        embedded_bundle(FAMILY, tmp_path)

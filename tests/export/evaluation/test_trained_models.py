@@ -44,6 +44,6 @@ def test_the_demo_prints_both_texts(trained_bundles, tmp_path):
         str(out),
     ]
     found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    assert "said:  It is sunny in Paris today.\n" in found and "heard: " in found
+    assert "text:       It is sunny in Paris today.\n" in found and "transcript: " in found
     assert re.search(r"word error rate: (\d+\.\d)%", found)
     assert out.stat().st_size > 40_000
