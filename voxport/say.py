@@ -12,5 +12,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    say.check(arguments)  # before an export that takes half a minute
     arguments.bundle = arguments.bundle or embedded_bundle("voxtral_tts")
-    return say.run(arguments)
+    return say.speak(arguments)

@@ -162,15 +162,17 @@ def _sampling(arguments: argparse.Namespace) -> dict[str, float] | None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from runtime.audio.files import check_format
+    check(arguments)
+    return speak(arguments)
+
+
+def speak(arguments: argparse.Namespace) -> int:
+    """`run` of checked arguments."""
     from runtime.opening import open_task
     from runtime.text.language import language_code
     from runtime.text.reading import speakable
     from runtime.text_to_speech import TextToSpeech
 
-    _check(arguments)
-    if arguments.output:
-        check_format(arguments.output)
     is_arriving = arguments.stream and arguments.text == "-"
     language = language_code(arguments.language or "") or "en"
     text = speakable(_pieces(arguments), language, arguments.verbatim, is_arriving)
@@ -194,7 +196,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check(arguments: argparse.Namespace) -> None:
+def check(arguments: argparse.Namespace) -> None:
+    """Raises UsageError on options that contradict each other, and on an output that cannot be written."""
+    from runtime.audio.files import check_format
+
     if not arguments.stream and arguments.output is None:
         raise UsageError("say: no output; give -o FILE or --stream")
     if arguments.stream and arguments.json:
@@ -208,6 +213,8 @@ def _check(arguments: argparse.Namespace) -> None:
             "say: --stream writes raw samples, and stdout is a terminal; pipe them into a player, as in "
             "`| aplay -f S16_LE -r 24000 -c 1`, or write a file with -o in place of --stream"
         )
+    if arguments.output:
+        check_format(arguments.output)
 
 
 def _pieces(arguments: argparse.Namespace) -> Iterator[str]:

@@ -113,15 +113,12 @@ def _add_live_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.output and arguments.output.exists() and arguments.audio != "-":
-        with suppress(OSError):
-            if os.path.samefile(arguments.output, arguments.audio):
-                raise UsageError(f"-o {arguments.output}: is the recording itself; name another file")
-    ending = arguments.output.suffix[1:].lower() if arguments.output else ""
-    arguments.format = arguments.format or (ending if ending in FORMATS else "text")
-    _check(arguments)
-    if arguments.output:
-        check_writable(arguments.output)
+    check(arguments)
+    return transcribe(arguments)
+
+
+def transcribe(arguments: argparse.Namespace) -> int:
+    """`run` of checked arguments."""
     task = open_task(SpeechToText, arguments.bundle, engine_options(arguments), not arguments.no_check)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # on every terminal, file and pipe
@@ -129,8 +126,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check(arguments: argparse.Namespace) -> None:
-    """Raises UsageError on options that contradict each other. Sets the defaults of LIVE_ONLY."""
+def check(arguments: argparse.Namespace) -> None:
+    """Raises UsageError on options that contradict each other. Sets the format and defaults of LIVE_ONLY."""
+    if arguments.output and arguments.output.exists() and arguments.audio != "-":
+        with suppress(OSError):
+            if os.path.samefile(arguments.output, arguments.audio):
+                raise UsageError(f"-o {arguments.output}: is the recording itself; name another file")
+    ending = arguments.output.suffix[1:].lower() if arguments.output else ""
+    arguments.format = arguments.format or (ending if ending in FORMATS else "text")
     if arguments.live and str(arguments.audio) != "-":
         raise UsageError(
             f"transcribe: --live reads stdin; give - in place of {arguments.audio}, or leave --live out"
@@ -146,6 +149,8 @@ def _check(arguments: argparse.Namespace) -> None:
             setattr(arguments, name, default)
         elif not arguments.live:
             raise UsageError(f"transcribe: --{name.replace('_', '-')} needs --live; give both or none")
+    if arguments.output:
+        check_writable(arguments.output)
 
 
 def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:

@@ -1,0 +1,65 @@
+"""`voxport say`, `transcribe` and `serve` without --bundle."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.commands import one_line
+
+import voxport.embedded
+from model.synthetic.checkpoint import random_checkpoint
+from runtime.commands import serve
+from voxport.__main__ import main as voxport
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def trained(trained_bundles, monkeypatch) -> list[str]:
+    """The embedded models are the trained ones, as for a user. The families that a command asked for."""
+    asked = list[str]()
+
+    def find(family: str, checkpoint: Path) -> Path:
+        print("the exporter prints")
+        assert checkpoint == random_checkpoint(family), "of this family"
+        asked.append(family)
+        return trained_bundles[family]
+
+    monkeypatch.setattr("export.embedded_bundle.embedded_bundle", find)
+    return asked
+
+
+def test_say_and_transcribe_use_the_embedded_models(trained, tmp_path, capsys):
+    out = tmp_path / "speech.wav"
+    assert voxport(["say", "It is sunny in Paris today.", "-o", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out), "what the export prints is not on stdout"
+    assert voxport(["transcribe", str(out)]) == 0
+    assert len(capsys.readouterr().out.split()) > 2
+    assert trained == ["voxtral_tts", "voxtral_realtime"]
+
+
+def test_another_bundle_replaces_the_embedded_one(trained, bundles, tmp_path):
+    out = tmp_path / "speech.wav"
+    command = ["say", "Hi.", "-o", str(out), "--bundle", str(bundles / "onnx"), "--max-frames", "1"]
+    assert voxport(command) == 0
+    assert not trained
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["say", "Hi."], "no output"),
+        (["say", "Hi.", "-o", "speech.xyz"], "speech.xyz"),
+        (["transcribe", "talk.wav", "--live"], "--live reads stdin"),
+    ],
+)
+def test_wrong_options_are_found_before_an_export(trained, capsys, command, message):
+    assert voxport(command) == 2
+    assert message in one_line(capsys) and not trained
+
+
+def test_both_models_are_served(trained, trained_bundles, monkeypatch):
+    served = list[Path]()
+    monkeypatch.setattr(serve, "run", lambda arguments: served.extend(arguments.bundle) or 0)
+    assert voxport(["serve"]) == 0
+    assert served == list(trained_bundles.values())
