@@ -109,7 +109,7 @@ class Tensors(Protocol):
 class Synthetic:
     """Checkpoints of random weights in the published format.
 
-    version: of the tiny checkpoint of seed 0, the embedded default; raise it when its bytes change.
+    version: of the tiny checkpoint of seed 0; raise it when its bytes change.
     sizes: names of the available sizes.
     variants: kinds of the model that share the sizes; empty where there is one. Sizes of all but the first
         variant have its name as a suffix.

@@ -25,12 +25,11 @@ from model.voxtral_tts.modules import CFG_ALPHA, TIME_BASE, VoxtralTTSWeights
 
 LONGEST = 512  # positions of a sentence with its prompt
 DROPPED_CONDITIONS = 0.1  # share of frames without the condition, for classifier-free guidance
-DRAWS = 1  # times and noises of one frame in a step
 READING_LAYERS = (1, 2)  # head 0 of these learns to attend to the word that is spoken next
 
 
 class Velocities(NamedTuple):
-    """found and expected [frames · draws, A]"""
+    """found and expected [frames, A]"""
 
     found: torch.Tensor
     expected: torch.Tensor
@@ -114,7 +113,6 @@ class SpeechModel(nn.Module):
 
     def velocities(self, levels: torch.Tensor, hidden: torch.Tensor, noise: torch.Generator) -> Velocities:
         """Velocities at random times on straight lines from noise to `levels` [N, A], values in [-1, 1]."""
-        levels, hidden = levels.repeat(DRAWS, 1), hidden.repeat(DRAWS, 1)
         start = torch.randn(levels.shape, generator=noise).to(levels.device)
         t = torch.rand(len(levels), generator=noise).to(levels.device)
         kept = (torch.rand(len(levels), generator=noise) >= DROPPED_CONDITIONS).to(levels.device)
