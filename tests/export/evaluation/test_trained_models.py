@@ -14,7 +14,9 @@ from runtime.opening import open_task
 from runtime.text_to_speech import TextToSpeech
 
 SENTENCES = 10
-MOST_WRONG = 0.2  # of all words. 100 sentences have 5 % (docs/evaluation.md), and noise or silence 100 %
+# Of about 70 words. 100 sentences have 5 % (docs/evaluation.md), noise or silence has 100 %. With 5 %
+# for each word by itself, more than 20 % are wrong in one of 600,000 samples (binomial distribution).
+MOST_WRONG = 0.2
 pytestmark = pytest.mark.slow
 
 
@@ -45,5 +47,6 @@ def test_the_demo_prints_both_texts(trained_bundles, tmp_path):
     ]
     found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert "text:       It is sunny in Paris today.\n" in found and "transcript: " in found
-    assert re.search(r"word error rate: (\d+\.\d)%", found)
+    rate = re.search(r"word error rate: (\d+\.\d)%", found)
+    assert rate and float(rate[1]) <= 50, "of 6 words; noise has 100 %"
     assert out.stat().st_size > 40_000
