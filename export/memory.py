@@ -13,12 +13,13 @@ import psutil
 from bundle.errors import ExportError
 
 CGROUP = Path("/sys/fs/cgroup")
-# Bytes that a process may hold before memory is returned. The packages of a target alone take up to 0.6 GB,
-# and a collection of their objects takes up to a second: a tenth of the export of a small model.
-KEPT = 1.5e9
+# Bytes that a process may hold, and take since memory was last returned, before it is returned. The packages
+# of a target alone take up to 0.6 GB, and a collection of their objects takes a second or more.
+KEPT, TAKEN = 1.5e9, 0.25e9
 # New objects after which Python looks for reference cycles while a graph is lowered. With the default, 700,
 # that takes a tenth of the time, because tracing makes millions of objects and few of them are garbage.
 COLLECTED_AFTER = 20_000
+_held = 0  # bytes that the process held after the last collection
 
 
 def check_memory(needed: int, what: str, verifies: bool) -> None:
@@ -46,15 +47,22 @@ def _free_in_container() -> float:
 
 
 def free_memory() -> None:
-    """Returns memory to the system after loading and lowering, in a process that holds more than `KEPT`.
+    """Returns memory to the system after loading and lowering, where it may be much.
 
     Traced programs are in reference cycles and hold weights. The C library keeps freed memory until a trim.
     """
-    if psutil.Process().memory_info().rss < KEPT:
+    global _held
+    _held = min(_held, resident := _resident())
+    if resident < max(KEPT, _held + TAKEN):
         return
     gc.collect()
     with suppress(AttributeError, OSError):  # glibc alone
         ctypes.CDLL(None).malloc_trim(0)
+    _held = _resident()
+
+
+def _resident() -> int:
+    return psutil.Process().memory_info().rss
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from bundle.spec import READ_METHOD, WRITE_METHOD
 from export.targets.base import Graph
 from export.targets.executorch.kernels import LlamaAttention, rms_norm
 from export.targets.executorch.layout import state_rows_per_call
+from export.targets.executorch.graph_code import code_when_called
 from export.targets.tracing import (
     TRACE_ROWS,
     Stateful,
@@ -49,12 +50,14 @@ def lower_graph(graph: Graph, folder: Path) -> None:
     with (
         export_errors(f"{graph.name}: ExecuTorch export failed"),
         quiet(*LOGGERS),
+        code_when_called(),
         target_kernels(graph.module, int8_per_token, LlamaAttention(), rms_norm),
     ):
         programs = {graph.name: trace(graph.first, graph.module), **_state_methods(graph.first)}
     with (
         export_errors(f"{graph.name}: ExecuTorch lowering failed"),
         quiet(*LOGGERS),
+        code_when_called(),
         _shared_weights(),
         # torch would choose a kernel of the host for the size of the example, and bound dimensions by it
         torch.backends.mkldnn.flags(enabled=False),

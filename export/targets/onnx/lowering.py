@@ -21,6 +21,7 @@ from export.targets.base import Graph
 from export.targets.onnx.convolutions import widen_convolutions
 from export.targets.onnx.half import states_to_float16, to_float16, use_float_activations
 from export.targets.onnx.kernels import TRANSLATIONS, SharedBufferAttention, lower_linear, lower_to_blocks
+from export.targets.onnx.registry import registry_read_once
 from export.targets.onnx.simplify import simplify
 from export.targets.tracing import (
     dynamic_shapes,
@@ -75,6 +76,7 @@ def _convert(graph: Graph, arguments: list[torch.Tensor], dynamic: Axes, precisi
     names = [state.name for state in signature.states]
     with (
         quiet("torch.onnx", "onnxscript"),
+        registry_read_once(),
         target_kernels(graph.module, linear_kernel, SharedBufferAttention()),
     ):
         # not strict, because strict tracing renames states, which modules take as *args
