@@ -10,6 +10,11 @@ from support.serve.page import FOREIGN, SOUNDS, opened, speak, wait_for_text
 pytestmark = pytest.mark.slow
 
 
+def word_times(page) -> list[float]:
+    """Seconds, as they are shown."""
+    return [float(text.removesuffix(" s")) for text in page.locator("#words span").all_inner_texts()]
+
+
 def test_a_recording_is_transcribed(page, recording):
     page.set_input_files("#file", recording)
     wait_for_text(page, "#transcription-status", "Transcribed")
@@ -21,7 +26,7 @@ def test_words_have_times(page, recording):
     page.check("#word-times")
     page.set_input_files("#file", recording)
     wait_for_text(page, "#transcription-status", "Transcribed 4.0 s of audio")
-    times = [float(text.removesuffix(" s")) for text in page.locator("#words span").all_inner_texts()]
+    times = word_times(page)
     np.testing.assert_allclose(times, [start for start, _ in SOUNDS], atol=0.081)
     assert re.findall("[a-z]{3,}", page.inner_text("#words")) == ["one", "two", "three"]
 
@@ -48,14 +53,21 @@ def test_the_microphone_gives_the_transcript_of_its_file(page):
     assert page.is_hidden("#words") and page.is_hidden("#microphone-wave")
 
 
-def test_words_of_the_microphone_have_times_after_its_end(page):
+def test_words_of_the_microphone_have_times_while_it_is_open(page):
+    requests = []
+    page.on("request", lambda request: requests.append(request.url))
     page.check("#word-times")
     page.click("#microphone")
-    wait_for_text(page, "#transcript", "one two three")
+    wait_for_text(page, "#words", r"one\s[^]*two\s[^]*three")
+    assert page.inner_text("#transcription-status") == "Listening."
+    times, heard = word_times(page), page.inner_text("#transcription-time")
+    expected = [start - SOUNDS[0][0] for start, _ in SOUNDS]
+    np.testing.assert_allclose(np.subtract(times, times[0]), expected, atol=0.081)
+    assert times[0] >= 0 and times[-1] < float(heard.removesuffix(" s"))
     page.click("#transcription-stop")
     wait_for_text(page, "#transcription-status", r"Transcribed \d\.\d s of audio")
-    times = [float(text.removesuffix(" s")) for text in page.locator("#words span").all_inner_texts()]
-    assert len(times) == 3 and times[1] - times[0] == pytest.approx(0.8, abs=0.09)
+    assert word_times(page) == times and page.inner_text("#transcript") == "one two three"
+    assert not [url for url in requests if "/v1/audio/transcriptions" in url]
 
 
 def test_a_recording_ends_the_microphone(page, server, recording):
