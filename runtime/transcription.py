@@ -11,7 +11,11 @@ from runtime.audio.captions import Word
 
 @dataclass(frozen=True)
 class TranscriptDelta:
-    """Text that has become complete since the last delta, and the words that have."""
+    """Text that has become complete since the last delta, and the words that have.
+
+    A word is complete later than its text, so a delta may have words and no text. Their times lie within the
+    audio.
+    """
 
     text: str
     words: list[Word]

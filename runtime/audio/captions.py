@@ -74,16 +74,17 @@ def as_json(text: str, words: Iterable[Word] | None, **fields: JsonValue) -> str
     """A JSON object with the text, `fields`, and the words unless they are None."""
     content = {"text": text, **fields}
     if words is not None:
-        content["words"] = [_word_fields(word) for word in words]
+        content["words"] = [timed_fields(word) for word in words]
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 
 
 def as_word_line(word: Word, is_json: bool) -> str:
     """One word as a line without its end: a JSON object, or `[start] word`."""
     if is_json:
-        return json.dumps(_word_fields(word), ensure_ascii=False)
+        return json.dumps(timed_fields(word), ensure_ascii=False)
     return f"[{clock(word.start)}] {word.text}"
 
 
-def _word_fields(word: Word) -> dict[str, JsonValue]:
-    return {"word": word.text, "start": round(word.start, 3), "end": round(word.end, 3)}
+def timed_fields(word: Word, name: str = "word") -> dict[str, JsonValue]:
+    """The JSON object of a word. `name` is that of its text, which differs for cues."""
+    return {name: word.text, "start": round(word.start, 3), "end": round(word.end, 3)}

@@ -100,6 +100,11 @@ class StreamingDecoder:
         if embeddings := list(self._encoder.encode_silence()):
             self._prefill(np.concatenate(embeddings, axis=1))
 
+    @property
+    def seconds(self) -> float:
+        """Seconds of audio so far."""
+        return self._encoder.seconds
+
     def save_silence(self) -> Silence:
         """For streams of the same delay. Called after `begin`, before any audio."""
         encoder = self._encoder.state

@@ -66,6 +66,11 @@ class StreamingEncoder:
     def state(self, state: EncoderState) -> None:
         self._mel, self._frames, self.position = copy.copy(state.mel), state.frames, state.position
 
+    @property
+    def seconds(self) -> float:
+        """Seconds of audio so far, without silence."""
+        return self._samples / self._constants.sample_rate
+
     def encode_silence(self) -> Iterator[np.ndarray]:
         """The embeddings float32 [1, T, dim] of the silence in front. Called before the first samples."""
         yield from self._encode(1, self._max_tokens)

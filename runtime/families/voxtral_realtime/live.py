@@ -24,6 +24,7 @@ class SlotStream:
         self.decoder.encode_samples(samples)
 
     def finish(self) -> None:
+        self.transcript.end_audio(self.decoder.seconds)
         self.decoder.encode_end()
         self._is_finished = True
 

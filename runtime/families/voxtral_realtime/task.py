@@ -139,5 +139,6 @@ class VoxtralTranscription:
         yield from self._transcript.deltas(self._decoder.feed(samples))
 
     def finish(self) -> Iterator[TranscriptDelta]:
+        self._transcript.end_audio(self._decoder.seconds)
         yield from self._transcript.deltas(self._decoder.finish())
         yield self._transcript.end()

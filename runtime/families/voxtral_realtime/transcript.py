@@ -3,6 +3,7 @@
 import codecs
 import re
 from collections.abc import Callable, Iterable, Iterator
+from math import inf
 
 from runtime.audio.captions import Word
 from runtime.families.voxtral_realtime.constants import Constants
@@ -21,7 +22,7 @@ class Transcript:
 
     Token i belongs to the audio from i * 80 ms to (i + 1) * 80 ms. The times of a word are those of its
     marker and of its last token. The tokens of a long word are due after the word was spoken, so its end may
-    be late.
+    be late. Tokens of the silence behind the audio have the times of its last 80 ms.
     """
 
     def __init__(self, constants: Constants, token_bytes: Callable[[int], bytes]):
@@ -29,12 +30,13 @@ class Transcript:
         self._constants, self._token_bytes = constants, token_bytes
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._tokens = self._pads = 0  # all tokens, and pads in a row
+        self._length_s = inf  # of the audio, until it has ended
         self._word: Word | None = None  # begun and not ended
         self._words: list[Word] = []
 
     def add(self, token: int) -> str:
         """The text that the next token completes; often empty."""
-        constants, start = self._constants, self._seconds
+        constants, start = self._constants, self._next_start
         self._tokens += 1
         self._pads = self._pads + 1 if token == constants.pad_id else 0
         if token >= constants.first_text_id:
@@ -52,9 +54,13 @@ class Transcript:
             if delta.text or delta.words:
                 yield delta
 
+    def end_audio(self, seconds: float) -> None:
+        """The audio has `seconds`. Called before the tokens of the silence behind it."""
+        self._length_s = seconds
+
     def finish(self) -> str:
         """A replacement character if the last character is incomplete, else nothing. Ends the last word."""
-        text = self._append(self._utf8.decode(b"", final=True), self._seconds)
+        text = self._append(self._utf8.decode(b"", final=True), self._next_start)
         self._end_word()
         return text
 
@@ -68,19 +74,25 @@ class Transcript:
         return words
 
     @property
-    def _seconds(self) -> float:
+    def _next_start(self) -> float:
         """Start of the next token."""
-        return self._tokens * self._constants.seconds_per_token
+        size = self._constants.seconds_per_token
+        return max(0.0, min(self._tokens * size, self._length_s - size))
+
+    @property
+    def _last_end(self) -> float:
+        """End of the last token."""
+        return min(self._tokens * self._constants.seconds_per_token, self._length_s)
 
     def _append(self, text: str, start: float) -> str:
-        """Adds the text of a token that starts at `start` to the current word, and returns it.
+        """Adds the text of the last token, which starts at `start`, to the current word, and returns it.
 
         A terminal obeys control characters, so they are replaced.
         """
         text = CONTROL.sub("\ufffd", text)
         if text:
             word = self._word or Word("", start, start)
-            self._word = Word(word.text + text, word.start, start + self._constants.seconds_per_token)
+            self._word = Word(word.text + text, word.start, self._last_end)
             if len(self._word.text) >= MAX_WORD_CHARACTERS:
                 self._end_word()
         return text

@@ -59,7 +59,7 @@ def page_router(models: Models, limits: Limits) -> APIRouter:
         transcribing = [
             {"id": worker.name, "is_live": worker.live_slots > 0} for worker in models.listening.values()
         ]
-        most = {"text_characters": limits.text_characters, "upload_mib": limits.upload_mib}
+        most = {"text_characters": limits.text_characters}
         return {"object": "page", "speaking": speaking, "transcribing": transcribing, "limits": most}
 
     return router

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.datastructures import FormData
 
 from bundle.errors import UsageError
-from runtime.audio.captions import Word, as_srt, as_vtt, cues
+from runtime.audio.captions import Word, as_srt, as_vtt, cues, timed_fields
 from runtime.audio.gain import amplified, recording_gain_db
 from runtime.audio.sources import Recording
 from runtime.serve.errors import ApiError, from_exception
@@ -247,16 +247,12 @@ def _formatted(transcript: Transcript, options: Options, seconds: float) -> Resp
         "text": text,
     }
     if "word" in options.granularities:
-        content["words"] = [_timed(word, "word") for word in transcript.words]
+        content["words"] = [timed_fields(word) for word in transcript.words]
     if "segment" in options.granularities:
         content["segments"] = [
-            {"id": index, **_timed(cue, "text")} for index, cue in enumerate(cues(transcript.words))
+            {"id": index, **timed_fields(cue, "text")} for index, cue in enumerate(cues(transcript.words))
         ]
     return JSONResponse(content | {"usage": usage})
-
-
-def _timed(word: Word, name: str) -> dict[str, Any]:
-    return {name: word.text, "start": round(word.start, 3), "end": round(word.end, 3)}
 
 
 async def _events(job: ListenJob) -> AsyncIterator[bytes]:

@@ -2,9 +2,8 @@
 
 import { ApiError, describe, getJson, readKey } from "/page/api.js";
 import { element, seconds } from "/page/elements.js";
-import { toBase64, toPcm, toWav } from "/page/pcm.js";
-import { Recording } from "/page/recording.js";
-import { addText, setText, showStatus } from "/page/transcript.js";
+import { toBase64, toPcm } from "/page/pcm.js";
+import { addText, addWords, setText, showStatus } from "/page/transcript.js";
 import { Waveform } from "/page/waveform.js";
 
 const RATE = 24000;
@@ -29,11 +28,9 @@ export function microphoneObstacle() {
 }
 
 export class Microphone {
-  constructor(model, hasWordTimes, limits) {
+  constructor(model, hasWordTimes) {
     this._model = model;
     this._hasWordTimes = hasWordTimes;
-    this._mostBytes = (limits.upload_mib - 1) * 2 ** 20; // kept for the word times
-    this._kept = [];
     this._samples = 0;
     this._abort = new AbortController();
     this._stopped = new Promise((resolve) => (this._stop = resolve));
@@ -48,7 +45,6 @@ export class Microphone {
 
   cancel() {
     this._abort.abort();
-    this._second?.cancel();
   }
 
   /** Returns a text about the result. Throws ApiError or AbortError. */
@@ -65,7 +61,8 @@ export class Microphone {
       canvas.hidden = true;
       time.textContent = "";
     }
-    return this._timeWords();
+    if (this._samples < LEAST_SAMPLES) return "No audio was recorded.";
+    return `Transcribed ${seconds(this._samples / RATE)} of audio.`;
   }
 
   async _transcribe() {
@@ -141,6 +138,7 @@ export class Microphone {
         break;
       case `${TEXT}.delta`:
         addText(event.delta);
+        if (this._hasWordTimes) addWords(event.words);
         break;
       case `${TEXT}.completed`:
         setText(event.transcript);
@@ -160,14 +158,12 @@ export class Microphone {
   /** Takes a block of samples; null where nothing follows. */
   _take(samples) {
     if (!samples) return this._resolveDrained();
-    const bytes = toPcm(samples);
     this._samples += samples.length;
     waveform.add(samples);
     waveform.played = this._samples;
     waveform.draw();
     time.textContent = seconds(this._samples / RATE);
-    if (this._hasWordTimes && 2 * this._samples <= this._mostBytes) this._kept.push(bytes);
-    this._send({ type: "input_audio_buffer.append", audio: toBase64(bytes) });
+    this._send({ type: "input_audio_buffer.append", audio: toBase64(toPcm(samples)) });
     if (this._socket.bufferedAmount > MOST_UNSENT) {
       this._fail(new ApiError("The connection to the server is too slow for live audio."));
     }
@@ -182,16 +178,5 @@ export class Microphone {
     this._context?.close();
     if (this._socket) this._socket.onclose = null;
     this._socket?.close();
-  }
-
-  /** The realtime API has no times, so the audio is transcribed once more as a recording. */
-  async _timeWords() {
-    const length = seconds(this._samples / RATE);
-    if (this._samples < LEAST_SAMPLES) return "No audio was recorded.";
-    if (!this._hasWordTimes) return `Transcribed ${length} of audio.`;
-    if (2 * this._samples > this._mostBytes) return `Transcribed ${length} of audio, which is too long for word times.`;
-    showStatus("Finding the times of the words.");
-    this._second = new Recording(toWav(this._kept, RATE), this._model, true);
-    return this._second.run();
   }
 }

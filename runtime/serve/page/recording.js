@@ -4,7 +4,6 @@ import { events, request } from "/page/api.js";
 import { addText, setText, showWords } from "/page/transcript.js";
 
 export class Recording {
-  /** `file` is a File or a Blob. */
   constructor(file, model, hasWordTimes) {
     this._file = file;
     this._model = model;
@@ -15,7 +14,7 @@ export class Recording {
   /** Returns a text about the result. Throws ApiError or AbortError. */
   async run() {
     const form = new FormData();
-    form.append("file", this._file, this._file.name ?? "microphone.wav");
+    form.append("file", this._file);
     form.append("model", this._model);
     const options = this._hasWordTimes
       ? { response_format: "verbose_json", "timestamp_granularities[]": "word" }

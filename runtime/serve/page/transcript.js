@@ -47,10 +47,16 @@ export function setText(text) {
   if (transcript.textContent.trim() !== text) transcript.textContent = text;
 }
 
-/** Shows words, [{word, start}], with the times of their starts. */
+/** Shows words, [{word, start}], with the times of their starts, in place of those before. */
 export function showWords(list) {
-  words.hidden = list.length === 0;
-  words.replaceChildren(
+  words.replaceChildren();
+  addWords(list);
+  words.scrollTop = 0;
+}
+
+/** Adds words to those that are shown. */
+export function addWords(list) {
+  words.append(
     ...list.map(({ word, start }) => {
       const [item, time] = [document.createElement("li"), document.createElement("span")];
       time.textContent = `${start.toFixed(2)} s`;
@@ -58,6 +64,8 @@ export function showWords(list) {
       return item;
     }),
   );
+  words.hidden = !words.hasChildNodes();
+  words.scrollTop = words.scrollHeight;
 }
 
 stop.addEventListener("click", () => running?.stop());

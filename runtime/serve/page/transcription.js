@@ -9,7 +9,7 @@ const [model, wordTimes] = [element("transcription-model"), element("word-times"
 const [drop, file, microphone] = [element("drop"), element("file"), element("microphone")];
 const hint = element("microphone-hint");
 
-let offered = { transcribing: [], limits: {} };
+let offered = { transcribing: [] };
 
 /** Takes the description of the page. */
 export function offerTranscription(page) {
@@ -35,8 +35,7 @@ function transcribe(recording) {
 }
 
 function listen() {
-  const work = new Microphone(model.value, wordTimes.checked, offered.limits);
-  runTranscription(work, "Opening the microphone.");
+  runTranscription(new Microphone(model.value, wordTimes.checked), "Opening the microphone.");
 }
 
 model.addEventListener("change", showObstacle);

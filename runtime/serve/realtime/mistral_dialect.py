@@ -7,6 +7,7 @@ from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.realtime.connection import Connection, Message
 from runtime.serve.realtime.session import Session
 from runtime.serve.realtime.utterances import Utterance, decode_pcm
+from runtime.transcription import TranscriptDelta
 
 ENCODING, RATES = "pcm_s16le", (8000, 48000)
 MAX_APPEND = 262_144  # bytes
@@ -78,8 +79,9 @@ class MistralSession(Session):
         self._rate, self._delay_ms = rate, self._delay_ms if delay is None else delay
         await self.connection.send({"type": "session.updated", "session": self.description()})
 
-    async def on_text(self, utterance: Utterance, text: str) -> None:
-        await self.connection.send({"type": "transcription.text.delta", "text": text})
+    async def on_delta(self, utterance: Utterance, delta: TranscriptDelta) -> None:
+        if delta.text:
+            await self.connection.send({"type": "transcription.text.delta", "text": delta.text})
 
     async def on_end(self, utterance: Utterance, text: str) -> None:
         seconds = round(utterance.seconds)

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+from runtime.audio.captions import timed_fields
 from runtime.serve.errors import ApiError
 from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.realtime.connection import Message
 from runtime.serve.realtime.session import Session
 from runtime.serve.realtime.utterances import Utterance, Utterances, decode_pcm
+from runtime.transcription import TranscriptDelta
 
 RATES = (24000, 16000)
 LEAST_S = 0.1  # of audio that can be committed
@@ -17,7 +19,10 @@ DELAYS = ("minimal", "low", "medium", "high", "xhigh")
 
 
 class OpenAiSession(Session):
-    """Text is sent while audio arrives; a commit ends an utterance and gives its whole text."""
+    """Text is sent while audio arrives; a commit ends an utterance and gives its whole text.
+
+    `words` of the events with text extends the API: the words that are complete, with their times.
+    """
 
     rate = RATES[0]
     _model: str | None = None
@@ -146,8 +151,14 @@ class OpenAiSession(Session):
     def _item(self, utterance: Utterance) -> str:
         return f"item_{self.number}_{utterance.number}"
 
-    async def on_text(self, utterance: Utterance, text: str) -> None:
-        await self._send(f"{TEXT}.delta", item_id=self._item(utterance), content_index=0, delta=text)
+    async def on_delta(self, utterance: Utterance, delta: TranscriptDelta) -> None:
+        await self._send(
+            f"{TEXT}.delta",
+            item_id=self._item(utterance),
+            content_index=0,
+            delta=delta.text,
+            words=[timed_fields(word) for word in delta.words],
+        )
 
     async def on_end(self, utterance: Utterance, text: str) -> None:
         usage = {"type": "duration", "seconds": round(utterance.seconds, 3)}

@@ -17,6 +17,7 @@ from runtime.serve.realtime.connection import (
     SocketError,
 )
 from runtime.serve.realtime.utterances import Utterance, Utterances
+from runtime.transcription import TranscriptDelta
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class Session(Dialogue):
         """Transcribes with a model from now on. Raises ApiError where it is no model for live audio."""
         worker.check_live_slots()
         self._utterances = Utterances(
-            worker, self.key, self.limits, self.on_text, self.on_end, self.on_job_error
+            worker, self.key, self.limits, self.on_delta, self.on_end, self.on_job_error
         )
         return self._utterances
 
@@ -85,7 +86,7 @@ class Session(Dialogue):
         return f"event_{self.number}_{self._events}"
 
     @abstractmethod
-    async def on_text(self, utterance: Utterance, text: str) -> None: ...
+    async def on_delta(self, utterance: Utterance, delta: TranscriptDelta) -> None: ...
 
     @abstractmethod
     async def on_end(self, utterance: Utterance, text: str) -> None: ...

@@ -16,6 +16,7 @@ from runtime.serve.limits import Limits
 from runtime.serve.listen.job import ListenJob
 from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.realtime.connection import TRY_LATER, SocketClosed, SocketError
+from runtime.transcription import TranscriptDelta
 
 FULL_SCALE = 32768
 
@@ -37,7 +38,8 @@ class Utterance:
         return self.samples / self.rate
 
 
-Handler = Callable[[Utterance, str], Awaitable[None]]
+DeltaHandler = Callable[[Utterance, TranscriptDelta], Awaitable[None]]
+EndHandler = Callable[[Utterance, str], Awaitable[None]]
 ErrorHandler = Callable[[Utterance, ApiError], Awaitable[None]]
 
 
@@ -56,19 +58,22 @@ def decode_pcm(text: object) -> np.ndarray:
 
 
 class Utterances:
-    """`on_text(utterance, text)` gets each new piece of text, `on_end(utterance, text)` all of it."""
+    """`on_delta(utterance, delta)` gets what is new, `on_end(utterance, text)` the whole text.
+
+    The times of words count from the start of the utterance.
+    """
 
     def __init__(
         self,
         worker: ListenWorker,
         key: str,
         limits: Limits,
-        on_text: Handler,
-        on_end: Handler,
+        on_delta: DeltaHandler,
+        on_end: EndHandler,
         on_error: ErrorHandler,
     ):
         self._worker, self._key, self._limits = worker, key, limits
-        self._on_text, self._on_end, self._on_error = on_text, on_end, on_error
+        self._on_delta, self._on_end, self._on_error = on_delta, on_end, on_error
         self._count = 0
         self.current: Utterance | None = None
         self._all: list[Utterance] = []  # that are not transcribed to their end
@@ -142,8 +147,8 @@ class Utterances:
             while (delta := await utterance.job.read()) is not None:
                 text = delta.text if utterance.text else delta.text.lstrip()
                 utterance.text += text
-                if text:
-                    await self._on_text(utterance, text)
+                if text or delta.words:
+                    await self._on_delta(utterance, TranscriptDelta(text, delta.words))
             await self._on_end(utterance, utterance.text.strip())
         except ApiError as error:
             with suppress(SocketClosed):

@@ -6,6 +6,7 @@ from runtime.serve.errors import ApiError
 from runtime.serve.realtime.connection import Message
 from runtime.serve.realtime.session import Session
 from runtime.serve.realtime.utterances import Utterance, Utterances, decode_pcm
+from runtime.transcription import TranscriptDelta
 
 RATE = 16000
 NO_MODEL = "send session.update with the name of a model first"
@@ -50,8 +51,9 @@ class VllmSession(Session):
             raise ApiError(400, "there is no audio to transcribe", "invalid_audio")
         utterances.finish()
 
-    async def on_text(self, utterance: Utterance, text: str) -> None:
-        await self.connection.send({"type": "transcription.delta", "delta": text})
+    async def on_delta(self, utterance: Utterance, delta: TranscriptDelta) -> None:
+        if delta.text:
+            await self.connection.send({"type": "transcription.delta", "delta": delta.text})
 
     async def on_end(self, utterance: Utterance, text: str) -> None:
         audio_tokens = round(utterance.seconds * TOKENS_PER_SECOND)

@@ -46,9 +46,8 @@ def test_a_recording_is_transcribed_on_every_target(realtime_bundles, recording,
     found = json.loads(capsys.readouterr().out)
     assert found["seconds"] == 4 and found["text"] and found["words"]
     starts = [word["start"] for word in found["words"]]
-    assert starts == sorted(starts) and all(
-        0 <= word["start"] < word["end"] <= 4 + 12 * 0.08 for word in found["words"]
-    )
+    assert starts == sorted(starts)
+    assert all(0 <= word["start"] < word["end"] <= 4 for word in found["words"])
     assert runtime(arguments) == 0
     assert capsys.readouterr().out.strip("\n") == found["text"].strip("\n")
     assert runtime([*arguments, "--delay-ms", "80"]) == 0  # the last delay, as for a recording by default

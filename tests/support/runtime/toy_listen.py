@@ -8,9 +8,11 @@ from support.runtime.toy_engine import SlotEngine, SlotStream, random_weights
 from bundle.spec import CacheSpec, Kind, Signature, StateSpec, TensorSpec
 from runtime.engines.base import Arrays
 from runtime.families.voxtral_realtime.constants import Constants
+from runtime.families.voxtral_realtime.task import VoxtralSpeechToText
 
 DIM, VOCAB, MELS, TOKEN, WINDOW, FRAMES = 8, 24, 8, 1280, 12, 8
 DELAYS_MS = (80, 240)
+FREQUENT = 10  # the token that the random weights choose most often
 
 CONSTANTS = Constants(
     sample_rate=16000,
@@ -130,3 +132,19 @@ class ToyEngine(SlotEngine):
             "delays": (len(DELAYS_MS), DIM),
         }
         self.weights = random_weights(shapes)
+
+
+def writing_task() -> VoxtralSpeechToText:
+    """Writes many words: [STREAMING_WORD] and the most frequent token change places. A token is a letter."""
+    engine, order = ToyEngine(), np.arange(VOCAB)
+    order[[CONSTANTS.word_id, FREQUENT]] = FREQUENT, CONSTANTS.word_id
+    engine.weights |= {"tokens": engine.weights["tokens"][order], "head": engine.weights["head"][:, order]}
+    return VoxtralSpeechToText(engine, CONSTANTS, lambda token: bytes([ord("a") + token]), True, max_live=4)
+
+
+def writing_sound(count: int, seed: int = 1) -> np.ndarray:
+    """Noise whose level changes every 80 ms, as 16-bit integers [count]. Its peak is near full scale."""
+    generator = np.random.default_rng(seed)
+    levels = np.repeat(10 ** generator.uniform(-3, 0, count // TOKEN + 1), TOKEN)[:count]
+    samples = levels * generator.standard_normal(count)
+    return (30000 * samples / np.abs(samples).max()).astype(np.int16)

@@ -1,13 +1,29 @@
 """Transcription of the page: files and the microphone."""
 
 import base64
+import json
 import re
 
 import numpy as np
 import pytest
+from support.serve.listening import LOUD
 from support.serve.page import FOREIGN, SOUNDS, opened, speak, wait_for_text
 
 pytestmark = pytest.mark.slow
+SENT_RATE = 24000  # of the microphone's audio
+
+
+def word_times(page) -> list[float]:
+    """Seconds, as they are shown."""
+    return [float(text.removesuffix(" s")) for text in page.locator("#words span").all_inner_texts()]
+
+
+def starts_of_sounds(frames: list[str]) -> np.ndarray:
+    """Seconds in the audio of a socket's messages at which a loud sound follows silence."""
+    messages = [json.loads(frame) for frame in frames]
+    blocks = [base64.b64decode(each["audio"]) for each in messages if "audio" in each]
+    loud = np.flatnonzero(np.abs(np.frombuffer(b"".join(blocks), "<i2").astype(float)) > 32768 * LOUD)
+    return loud[np.diff(loud, prepend=-SENT_RATE) > 0.2 * SENT_RATE] / SENT_RATE
 
 
 def test_a_recording_is_transcribed(page, recording):
@@ -21,7 +37,7 @@ def test_words_have_times(page, recording):
     page.check("#word-times")
     page.set_input_files("#file", recording)
     wait_for_text(page, "#transcription-status", "Transcribed 4.0 s of audio")
-    times = [float(text.removesuffix(" s")) for text in page.locator("#words span").all_inner_texts()]
+    times = word_times(page)
     np.testing.assert_allclose(times, [start for start, _ in SOUNDS], atol=0.081)
     assert re.findall("[a-z]{3,}", page.inner_text("#words")) == ["one", "two", "three"]
 
@@ -48,14 +64,20 @@ def test_the_microphone_gives_the_transcript_of_its_file(page):
     assert page.is_hidden("#words") and page.is_hidden("#microphone-wave")
 
 
-def test_words_of_the_microphone_have_times_after_its_end(page):
+def test_words_of_the_microphone_have_times_while_it_is_open(page):
+    requests, frames = [], []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("websocket", lambda socket: socket.on("framesent", lambda frame: frames.append(frame)))
     page.check("#word-times")
     page.click("#microphone")
-    wait_for_text(page, "#transcript", "one two three")
+    wait_for_text(page, "#words", r"one\s[^]*two\s[^]*three")
+    assert page.inner_text("#transcription-status") == "Listening."
+    times = word_times(page)
+    np.testing.assert_allclose(times, starts_of_sounds(frames), atol=0.085)
     page.click("#transcription-stop")
     wait_for_text(page, "#transcription-status", r"Transcribed \d\.\d s of audio")
-    times = [float(text.removesuffix(" s")) for text in page.locator("#words span").all_inner_texts()]
-    assert len(times) == 3 and times[1] - times[0] == pytest.approx(0.8, abs=0.09)
+    assert word_times(page) == times and page.inner_text("#transcript") == "one two three"
+    assert not [url for url in requests if "/v1/audio/transcriptions" in url]
 
 
 def test_a_recording_ends_the_microphone(page, server, recording):

@@ -40,6 +40,8 @@ def test_openai_client(server, rate):
                 assert kinds.index("committed") < kinds.index("added") < kinds.index("completed")
                 assert "".join(each.delta for each in events if each.type.endswith(".delta")) == texts[-1]
                 assert {each.item_id for each in events if hasattr(each, "item_id")} == {event.item_id}
+                words = [word for each in events if each.type.endswith(".delta") for word in each.words]
+                assert [word["start"] for word in words] == [0.0, 0.16, 0.32]  # in each utterance
             return texts
 
     assert asyncio.run(run()) == ["one two three"] * 2
@@ -53,7 +55,8 @@ def test_text_comes_while_audio_arrives(server):
         return await socket.until("conversation.item.input_audio_transcription.delta")
 
     path = "/v1/realtime?intent=transcription&model=loud"
-    assert talk(server, conversation, path)[-1]["delta"] == "one"
+    event = talk(server, conversation, path)[-1]
+    assert event["delta"] == "one" and event["words"] == [{"word": "one", "start": 0.0, "end": 0.08}]
 
 
 def test_messages_of_vllm(server):

@@ -1,0 +1,109 @@
+"""Times of words in live transcription: those that the same sound has as a recording."""
+
+import asyncio
+import io
+import json
+from itertools import chain
+
+import numpy as np
+import openai
+import pytest
+import soundfile
+from support.runtime.toy_listen import CONSTANTS, DELAYS_MS, writing_sound, writing_task
+from support.serve.http_server import running
+from support.serve.realtime_client import MISTRAL, VLLM, Socket, talk, text_of
+
+RATE = CONSTANTS.sample_rate
+SOUND = writing_sound(47952)  # 2.997 s
+DELAYS = dict(zip(("minimal", "xhigh"), DELAYS_MS, strict=True))
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running({"toy": writing_task()}) as started:
+        yield started
+
+
+def blocks() -> list[str]:
+    """Messages of 100 ms, which are no whole number of tokens."""
+    return [text_of(block.tobytes()) for block in np.split(SOUND, range(1600, len(SOUND), 1600))]
+
+
+def recorded_words(url: str, delay_ms: int) -> list[dict]:
+    file = io.BytesIO()
+    soundfile.write(file, SOUND, RATE, format="WAV")
+    found = openai.OpenAI(base_url=url, api_key="none").audio.transcriptions.create(
+        model="toy",
+        file=("sound.wav", file.getvalue()),
+        response_format="verbose_json",
+        timestamp_granularities=["word"],
+        extra_body={"delay_ms": delay_ms},
+    )
+    return [{"word": word.word, "start": word.start, "end": word.end} for word in found.words]
+
+
+async def live_events(url: str, delay: str) -> list:
+    """The events with text of one utterance."""
+    client = openai.AsyncOpenAI(base_url=url, api_key="none")
+    async with client.realtime.connect(extra_query={"intent": "transcription"}) as connection:
+        audio = {"format": {"type": "audio/pcm", "rate": RATE}, "transcription": {"delay": delay}}
+        await connection.session.update(session={"type": "transcription", "audio": {"input": audio}})
+        for block in blocks():
+            await connection.input_audio_buffer.append(audio=block)
+        await connection.input_audio_buffer.commit()
+        events = []
+        async for event in connection:
+            if event.type.endswith("transcription.delta"):
+                events.append(event)
+            if event.type.endswith("transcription.completed"):
+                assert "".join(each.delta for each in events) == event.transcript
+                return events
+
+
+@pytest.mark.parametrize("delay", DELAYS)
+def test_live_times_are_those_of_the_recording(server, delay):
+    url = f"{server.url}/v1"
+    events = asyncio.run(live_events(url, delay))
+    words = list(chain.from_iterable(event.words for event in events))
+    assert words == recorded_words(url, DELAYS[delay]) and len(words) > 4
+    for times in ([word["start"] for word in words], [word["end"] for word in words]):
+        assert times == sorted(times) and times[-1] <= len(SOUND) / RATE
+    assert {type(event).__name__ for event in events} == {"ConversationItemInputAudioTranscriptionDeltaEvent"}
+
+
+def test_a_word_has_its_times_before_the_sound_ends(server):
+    async def conversation(socket: Socket):
+        await socket.receive()
+        for block in blocks():
+            await socket.send("input_audio_buffer.append", audio=block)
+        while not (words := (await socket.receive()).get("words")):
+            pass
+        return words
+
+    words = talk(server, conversation, "/v1/realtime?intent=transcription&model=toy")
+    assert words[0] == recorded_words(f"{server.url}/v1", DELAYS_MS[0])[0]
+
+
+APPENDS = {"delta": "input_audio_buffer.append", "text": "input_audio.append"}  # by the field of the text
+UPDATE = {"type": "session.update", "model": "toy"}
+
+
+@pytest.mark.parametrize(
+    "path, field, first, end",
+    [
+        (VLLM, "delta", [UPDATE], {"type": "input_audio_buffer.commit", "final": True}),
+        (MISTRAL.replace("loud", "toy"), "text", [], {"type": "input_audio.end"}),
+    ],
+    ids=["vllm", "mistral"],
+)
+def test_the_other_dialects_send_no_delta_without_text(server, path, field, first, end):
+    async def conversation(socket: Socket):
+        await socket.receive()
+        sound = [{"type": APPENDS[field], "audio": block} for block in blocks()]
+        for message in (*first, *sound, end):
+            await socket.socket.send(json.dumps(message))
+        return await socket.until("transcription.done")
+
+    *deltas, done = talk(server, conversation, path)
+    assert all(each[field] for each in deltas)
+    assert "".join(each[field] for each in deltas) == done["text"]
