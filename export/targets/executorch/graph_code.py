@@ -14,8 +14,8 @@ _compile = GraphModule.recompile
 def code_when_called() -> Iterator[None]:
     """Lets graphs have code only once they are called. Passes of exporters walk through graphs instead.
 
-    ExecuTorch changes a program for each part that it delegates. With the code of the whole program each time,
-    lowering takes time that grows with the square of the number of parts.
+    ExecuTorch changes a program for each part that it delegates. If it compiles the whole program each time,
+    the time of lowering grows with the square of the number of parts.
     """
     graph_module: Any = GraphModule  # Any: a method of it is replaced
     graph_module.recompile = _compile_later
@@ -25,7 +25,9 @@ def code_when_called() -> Iterator[None]:
         graph_module.recompile = _compile
 
 
-def _compile_later(module: Any) -> None:  # Any: reads and sets private attributes, as the method that it replaces
+def _compile_later(
+    module: Any,
+) -> None:  # Any: reads and sets private attributes, as the method that it replaces
     codegen = module.graph._codegen
     if isinstance(codegen, _PyTreeCodeGen):
         module._in_spec, module._out_spec = codegen.pytree_info.in_spec, codegen.pytree_info.out_spec

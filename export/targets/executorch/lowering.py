@@ -25,9 +25,9 @@ from torch import nn
 
 from bundle.spec import READ_METHOD, WRITE_METHOD
 from export.targets.base import Graph
+from export.targets.executorch.graph_code import code_when_called
 from export.targets.executorch.kernels import LlamaAttention, rms_norm
 from export.targets.executorch.layout import state_rows_per_call
-from export.targets.executorch.graph_code import code_when_called
 from export.targets.tracing import (
     TRACE_ROWS,
     Stateful,

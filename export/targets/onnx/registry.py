@@ -1,4 +1,4 @@
-"""torch's table of ONNX functions for its operators, which its exporter reads from source anew for each graph."""
+"""torch's table of ONNX functions for its operators, which its exporter reads again for each graph."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

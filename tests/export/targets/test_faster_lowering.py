@@ -1,0 +1,74 @@
+"""What lowering changes in its tools to take less time."""
+
+import operator
+
+import pytest
+import torch
+from torch.fx import GraphModule, symbolic_trace
+
+from export import memory
+from export.targets.executorch.graph_code import code_when_called
+from export.targets.onnx.registry import registry_read_once
+
+
+def test_a_graph_computes_what_it_holds_when_it_is_called():
+    with code_when_called():
+        graph = symbolic_trace(lambda a, b: a + b)
+        (added,) = (node for node in graph.graph.nodes if node.target is operator.add)
+        added.target = operator.mul
+        graph.recompile()
+        assert graph(3, 4) == 12
+        added.target = operator.sub
+        graph.recompile()
+    assert graph(3, 4) == -1, "a graph that was changed within is compiled after it"
+
+
+def test_graphs_have_no_code_before_they_are_called(monkeypatch):
+    compiled = []
+    compile_code = torch.fx.graph_module._forward_from_src
+    monkeypatch.setattr(
+        "torch.fx.graph_module._forward_from_src", lambda *given: compiled.append(1) or compile_code(*given)
+    )
+    with code_when_called():
+        graph = GraphModule({}, symbolic_trace(lambda a: -a).graph)
+        graph.recompile()
+        assert not compiled
+        assert graph(2) == -2 and graph(3) == -3
+        assert len(compiled) == 1
+    graph.recompile()
+    assert len(compiled) == 2
+
+
+def test_a_translation_of_one_export_is_not_in_the_next():
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    read = ONNXRegistry.from_torchlib
+    with registry_read_once():
+        first = ONNXRegistry().from_torchlib(opset_version=23)
+        target, found = next(iter(first.functions.items()))
+        before = list(found)
+        first.register_op(target, lambda a, b: a)
+        assert first.functions[target] != before
+        assert ONNXRegistry().from_torchlib(opset_version=23).functions[target] == before
+    assert ONNXRegistry.from_torchlib == read
+
+
+@pytest.mark.parametrize(
+    ("resident", "collections"),
+    [
+        ([1.4, 1.4], 0),  # GB: less than is kept
+        ([1.6, 1.5, 1.7], 1),  # the third is 0.2 GB above the second
+        ([1.6, 1.5, 1.8, 1.6], 2),
+        ([1.6, 1.5, 0.9, 1.55, 1.4], 2),  # memory that others returned is taken again
+    ],
+)
+def test_memory_is_returned_where_much_was_taken_since_the_last_time(resident, collections, monkeypatch):
+    """Each collection is followed by one more reading."""
+    readings, found = iter([gigabytes * 1e9 for gigabytes in resident]), []
+    monkeypatch.setattr(memory, "_held", 0)
+    monkeypatch.setattr(memory, "_resident", lambda: next(readings))
+    monkeypatch.setattr("gc.collect", lambda: found.append(1))
+    with pytest.raises(StopIteration):
+        while True:
+            memory.free_memory()
+    assert len(found) == collections
