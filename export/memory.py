@@ -62,7 +62,7 @@ def free_memory() -> None:
 
 
 def _resident() -> int:
-    return psutil.Process().memory_info().rss
+    return int(psutil.Process().memory_info().rss)
 
 
 @contextmanager
