@@ -25,9 +25,7 @@ def code_when_called() -> Iterator[None]:
         graph_module.recompile = _compile
 
 
-def _compile_later(
-    module: Any,
-) -> None:  # Any: reads and sets private attributes, as the method that it replaces
+def _compile_later(module: Any) -> None:  # Any: sets private attributes, as the method that it replaces
     codegen = module.graph._codegen
     if isinstance(codegen, _PyTreeCodeGen):
         module._in_spec, module._out_spec = codegen.pytree_info.in_spec, codegen.pytree_info.out_spec
