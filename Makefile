@@ -1,13 +1,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 \
+	--dist loadfile --no-loadscope-reorder
 DEMO := artifacts/demo
 
 .PHONY: demo test tests check lint fuzz install
 install: .venv/.installed
 
 .venv/.installed: pyproject.toml requirements.lock
-	$(PYTHON) -c 'import sys; sys.exit("voxport needs Python 3.11 or newer; run: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -c 'import sys; sys.exit("voxport needs Python 3.11 or newer; run: make PYTHON=python3.11 ...") \
+	    if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
@@ -34,5 +36,5 @@ test: install
 	$(MAKE) --jobs=2 lint tests
 
 fuzz: install
-	cd tests && PYTHONPATH=.. OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz --cases $(or $(CASES),1000) --seed $(or $(SEED),1) \
-		--bundles ../artifacts/fuzz
+	cd tests && PYTHONPATH=.. OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz \
+		--cases $(or $(CASES),1000) --seed $(or $(SEED),1) --bundles ../artifacts/fuzz

@@ -18,7 +18,7 @@ from bundle.errors import UsageError, VoxportError, one_line
 from bundle.versions import version_text
 
 PACKAGES = ("bundle", "model", "quantize", "export", "runtime", "voxport")
-USAGE, FAILED, INTERRUPTED = 2, 3, 130
+INTERRUPTED = 130  # the exit code; those of errors are in `bundle.errors`
 QUIET_S = 2.0
 SERVER_MODULES = ("fastapi", "prometheus_client", "python_multipart", "starlette", "uvicorn", "websockets")
 EXAMPLE_BUNDLE = "artifacts/voxtral-tts-tiny-onnx-w8"  # in examples of commands
@@ -69,8 +69,9 @@ def run_command_line(
     Only `--help` and `--version` raise SystemExit. Unexpected errors are raised as they are.
     """
     parser, if_interrupted = Parser(prog=prog), ""
-    # Python starts so where a descriptor is closed
-    sys.stdout, sys.stderr = (each or open(os.devnull, "w") for each in (sys.stdout, sys.stderr))  # noqa: SIM115
+    # Python starts without one of them where its descriptor is closed
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     set_up_logging()
     _handle_signals()
     try:
@@ -82,7 +83,7 @@ def run_command_line(
     except VoxportError as error:
         return _fail(f"error: {parser.with_flag(error)}", error.exit_code)
     except ModuleNotFoundError as error:
-        return _fail(f"error: {_missing_module(str(error.name))}", USAGE)
+        return _fail(f"error: {_missing_module(str(error.name))}", UsageError.exit_code)
     except BrokenPipeError:  # the reader of stdout has ended
         _discard_stdout()
         return 0
@@ -90,9 +91,9 @@ def run_command_line(
         if error.filename is None:  # stdout cannot be written
             _discard_stdout()
         where = f"{str(error.filename)[:200]}: " if error.filename else ""
-        return _fail(f"error: {where}{error.strerror or error}", FAILED)
+        return _fail(f"error: {where}{error.strerror or error}", VoxportError.exit_code)
     except MemoryError:
-        return _fail("error: not enough memory", FAILED)
+        return _fail("error: not enough memory", VoxportError.exit_code)
     except KeyboardInterrupt:
         code = _fail("; ".join(filter(None, ("interrupted", if_interrupted))), INTERRUPTED)
         for each in (signal.SIGINT, signal.SIGTERM):  # nothing is left to clean up or to say

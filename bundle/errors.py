@@ -3,7 +3,7 @@
 | code | meaning | raised as |
 |---|---|---|
 | 0 | success | |
-| 2 | wrong usage: an option, a path or a request that cannot be served | `UsageError` |
+| 2 | wrong usage: an option, a path, a request that cannot be served, a missing extra | `UsageError` |
 | 3 | the work failed: export, an engine, a full disk | `VoxportError`, `ExportError` |
 | 4 | an artifact does not match eager PyTorch | `VerificationError` |
 | 5 | a file is damaged, incomplete or not what it should be | `IntegrityError` |

@@ -176,7 +176,7 @@ class Verification(Record):
 class Manifest(Record):
     """All of `manifest.json`."""
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[2]
     job: ExportJob
     files: dict[RelativePath, FileEntry]
     tokenizer: tuple[RelativePath, ...]

@@ -14,6 +14,7 @@ from bundle.errors import IntegrityError, UsageError, VerificationError, Voxport
 from bundle.files import files_below
 from bundle.manifest import (
     MANIFEST,
+    SCHEMA_VERSION,
     VOICE_KEY,
     Bundle,
     ExportJob,
@@ -131,6 +132,7 @@ def _check_graph(export: Export, name: str, graph: FinishedGraph, folder: Path) 
     """
     own = tuple(entry for entry in export.job.components if entry.graph == name)
     part = Manifest(
+        schema_version=SCHEMA_VERSION,
         job=export.job.model_copy(update={"components": own}),
         files=graph.files,
         tokenizer=(),
@@ -160,6 +162,7 @@ def _write_bundle(export: Export, finished: dict[str, FinishedGraph], folder: Pa
     """Writes everything but the artifacts; the manifest says `unverified`."""
     source = export.resolved.source
     manifest = Manifest(
+        schema_version=SCHEMA_VERSION,
         job=export.job,
         files={},
         tokenizer=source.tokenizer_files,

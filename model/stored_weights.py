@@ -1,6 +1,7 @@
 """`StoredWeights`: the tensors of a checkpoint folder, in the layout of the published files or of MLX.
 
-Each tensor is found under its published or its mlx-audio name, and its own layout is told by its shape.
+A tensor has its published name or that of mlx-audio. Its shape decides its layout, or
+`voxport_layout` in the metadata of its file where both layouts have that shape.
 """
 
 from collections import defaultdict

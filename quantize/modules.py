@@ -22,7 +22,7 @@ SMALLEST = 1e-30  # least absmax of a block of activations: 127 / absmax is fini
 
 
 class WeightFormat(Protocol):
-    """What is read of the scheme of any stored weight. See `quantize.schemes.Scheme`."""
+    """The fields of any scheme that modules read. See `quantize.schemes.Scheme`."""
 
     @property
     def bits(self) -> int: ...
@@ -32,7 +32,7 @@ class WeightFormat(Protocol):
 
 
 class IntegerFormat(WeightFormat, Protocol):
-    """What is read of the scheme of a weight of integers. See `quantize.schemes.IntegerScheme`."""
+    """The fields of an integer scheme that modules read. See `quantize.schemes.IntegerScheme`."""
 
     @property
     def group(self) -> int | None: ...

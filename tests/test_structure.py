@@ -1,4 +1,5 @@
-"""The structure of the source: what packages import, circles of imports, and lengths of files and functions.
+"""The structure of the source: what packages import, circles of imports, and lengths of lines, files and
+functions.
 
 Every import statement counts: those inside functions and those for the type checker too.
 """
@@ -27,6 +28,8 @@ TORCH_ENGINE = "runtime.engines.executorch"  # the only module there that may im
 # Packages that only the named modules may import, besides their own.
 PRIVATE = {"model.training": set(), "runtime.serve": {"runtime.commands.serve"}}
 MAX_LINES, MAX_FUNCTION_LINES, MAX_FILES = 350, 45, 26
+MAX_COLUMNS = 110  # of a line that is no row of a table
+TEXTS = ("*.py", "*.md", "*.js", "*.css", "*.html", "*.j2", "*.toml", "*.conf", "Makefile", ".ci/run")
 
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -43,23 +46,23 @@ class Module:
         return self.name.partition(".")[0]
 
 
-def source_files() -> list[str]:
-    """Paths of the tracked Python files. Without git or a checkout: of all files outside hidden folders."""
+def source_files(*patterns: str) -> list[str]:
+    """Paths of the tracked files. Without git or a checkout: of all files outside hidden folders."""
     try:
-        command = ["git", "-C", str(ROOT), "ls-files", "--", "*.py"]
+        command = ["git", "-C", str(ROOT), "ls-files", "--", *patterns]
         tracked = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     except (OSError, subprocess.CalledProcessError):
         tracked = []
     if tracked:
         return [path for path in tracked if (ROOT / path).is_file()]
-    found = (path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
+    found = (path.relative_to(ROOT) for pattern in patterns for path in ROOT.rglob(pattern))
     return [path.as_posix() for path in found if not any(part.startswith(".") for part in path.parts)]
 
 
 @cache
 def modules() -> dict[str, Module]:
     """All modules by name."""
-    return {module.name: module for module in map(read, source_files())}
+    return {module.name: module for module in map(read, source_files("*.py"))}
 
 
 def read(path: str) -> Module:
@@ -188,6 +191,16 @@ def test_files_are_short():
         f"{module.path}:{MAX_LINES + 1}: has {module.lines} lines, expected at most {MAX_LINES}"
         for module in modules().values()
         if module.lines > MAX_LINES
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_lines_are_short():
+    wrong = [
+        f"{path}:{number}: has {len(line)} columns, expected at most {MAX_COLUMNS}"
+        for path in source_files(*TEXTS)
+        for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > MAX_COLUMNS and not line.startswith("|")
     ]
     assert not wrong, "\n".join(wrong)
 

@@ -12,12 +12,14 @@ import argparse
 import json
 import re
 import statistics
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 REAL_TIME_MS = 80.0
+COLUMNS = 110  # of a line of text
 
 Run = dict[str, Any]  # Any: a JSON object
 Groups = dict[str, list[Run]]  # the runs of each target and recipe
@@ -103,7 +105,7 @@ def read(paths: list[Path]) -> dict[str, Groups]:
 
 
 def _median_frame(group: tuple[str, list[Run]]) -> float:
-    return statistics.median(run["frame"]["median_ms"] for run in group[1])
+    return statistics.median([float(run["frame"]["median_ms"]) for run in group[1]])
 
 
 def layout_of(groups: Groups) -> Layout:
@@ -146,7 +148,7 @@ def table(groups: Groups) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     runs = _all_runs(groups)
     name, setting = runs[0]["bundle"]["name"], layout.setting.format_map(runs[0])
-    return "\n".join([*lines, *batch_table(groups), "", f"{name}; {conditions(runs)}{setting}."])
+    return "\n".join([*lines, *batch_table(groups), "", wrapped(f"{name}; {conditions(runs)}{setting}.")])
 
 
 def _part(runs: list[Run], label: str) -> str:
@@ -187,7 +189,7 @@ def summary(families: dict[str, Groups]) -> str:
             ]
             lines.append("| " + " | ".join(cells) + " |")
     runs = [run for groups in families.values() for run in _all_runs(groups)]
-    return "\n".join([*lines, "", f"{conditions(runs)}."])
+    return "\n".join([*lines, "", wrapped(f"{conditions(runs)}.")])
 
 
 def _all_runs(groups: Groups) -> list[Run]:
@@ -215,6 +217,11 @@ def conditions(runs: list[Run]) -> str:
         f"{', '.join(sorted(versions))}; memory read at {bandwidth}, measured in each run; "
         f"medians of {runs[0]['frame']['frames']} frames, {repeats} runs (lowest-highest)"
     )
+
+
+def wrapped(text: str) -> str:
+    """The text in lines of at most `COLUMNS` characters."""
+    return textwrap.fill(text, COLUMNS, break_long_words=False, break_on_hyphens=False)
 
 
 def put(document: Path, name: str, content: str, tool: str = "bench_report") -> None:

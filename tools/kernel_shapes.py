@@ -63,8 +63,8 @@ def product_graph(products: list[tuple[int, int]], setting: Setting) -> bytes:
     """A model with one product for each (inputs, outputs): x of each width [rows, K] -> y0, y1, ..."""
     rng, graph = np.random.default_rng(0), onnx.GraphProto(name="products")
     for columns in {columns for columns, _ in products}:
-        shape = ["rows", columns]
-        graph.input.append(helper.make_tensor_value_info(f"x{columns}", TensorProto.FLOAT, shape))
+        rows_of_input: list[str | int | None] = ["rows", columns]
+        graph.input.append(helper.make_tensor_value_info(f"x{columns}", TensorProto.FLOAT, rows_of_input))
     for name, value in (("top", np.float32(127)), ("one", np.float32(1)), ("zero", np.uint8(128))):
         graph.initializer.append(numpy_helper.from_array(np.array(value), name))
     graph.initializer.append(numpy_helper.from_array(np.array([-1]), "axis"))
@@ -76,7 +76,12 @@ def product_graph(products: list[tuple[int, int]], setting: Setting) -> bytes:
         graph.initializer.append(numpy_helper.from_array(rng.integers(1, 256, shape, np.uint8), f"w{index}"))
         graph.initializer.append(numpy_helper.from_array(scales, f"s{index}"))
         if setting.block:
-            attributes = {"K": columns, "N": rows, "bits": setting.bits, "block_size": setting.block}
+            attributes: dict[str, Any] = {
+                "K": columns,
+                "N": rows,
+                "bits": setting.bits,
+                "block_size": setting.block,
+            }
             attributes |= {"accuracy_level": setting.accuracy_level, "domain": MICROSOFT}
             inputs = [f"x{columns}", f"w{index}", f"s{index}"]
             graph.node.append(helper.make_node("MatMulNBits", inputs, [f"y{index}"], **attributes))
@@ -85,7 +90,8 @@ def product_graph(products: list[tuple[int, int]], setting: Setting) -> bytes:
         graph.output.append(helper.make_tensor_value_info(f"y{index}", TensorProto.FLOAT, ["rows", rows]))
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    return model.SerializeToString()
+    content: bytes = model.SerializeToString()
+    return content
 
 
 def integer_product(x: str, index: int) -> list[onnx.NodeProto]:

@@ -67,7 +67,8 @@ def watch(predictor: CodePredictor, largest: Largest) -> None:
     """Hooks on every layer of the predictor."""
     for part in predictor.modules():
         if isinstance(part, NormedAttention):
-            part.wo.register_forward_hook(largest.output("output of attention"))
+            wo: Any = part.wo  # typed as a function
+            wo.register_forward_hook(largest.output("output of attention"))
             for norm in (part.q_norm, part.k_norm):
                 norm.register_forward_hook(largest.head_norm)
         if isinstance(part, GatedMLP):

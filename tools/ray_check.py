@@ -161,7 +161,7 @@ async def socket_keeps_its_replica(client: httpx2.AsyncClient, tts: str, stt: st
     sound = noise.astype("<i2").tobytes()
     alone = await utterances(stt, sound)
     speech = [client.post("/v1/audio/speech", json=request(tts, max_frames=100)) for _ in range(4)]
-    beside, *answers = await asyncio.gather(utterances(stt, sound), *speech)
+    beside, answers = await asyncio.gather(utterances(stt, sound), asyncio.gather(*speech))
     assert beside == alone, "the transcripts of a session differ"
     assert all(each.status_code == 200 for each in answers)
     return {"utterances": len(beside), "characters": len(beside[0]), "requests_beside": len(answers)}

@@ -89,7 +89,9 @@ class ExecuTorchEngine(Engine):
         with warnings.catch_warnings(), _captured_stderr():
             warnings.simplefilter("ignore")
             import torch
-            from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  registers the cache operators
+
+            # registers the cache operators
+            from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
             from executorch.extension.pybindings import portable_lib
             from executorch.runtime import Runtime
 

@@ -19,7 +19,7 @@ from support.export.bundle_bytes import contents
 from support.paths import ROOT
 
 from bundle.errors import IntegrityError
-from bundle.manifest import ExportRequest, Manifest, read_manifest
+from bundle.manifest import SCHEMA_VERSION, ExportRequest, Manifest, read_manifest
 from export.__main__ import main as export
 from export.bundle_readme import bundle_readme
 from export.job import make_job
@@ -107,7 +107,9 @@ def test_the_readme_of_a_bundle_names_every_tensor(bundles):
 def test_the_readme_of_a_bundle_mentions_caches_only_where_there_are_some(checkpoint):
     target = open_target("onnx")
     job = make_job(resolve(Source(checkpoint), ExportRequest()), target, "tiny")
-    manifest = Manifest(job=job, files={}, tokenizer=(), voices={}, weight_errors={})
+    manifest = Manifest(
+        schema_version=SCHEMA_VERSION, job=job, files={}, tokenizer=(), voices={}, weight_errors={}
+    )
     with_caches = bundle_readme(manifest, "Call it once.", target)
     assert "Call it once.\n\n## Components\n" in with_caches
     assert "caches hold 2048 rows" in with_caches

@@ -23,6 +23,7 @@ from runtime.engines.call_checks import check_outputs
         ('{"job": {"a": 1, "a": 2}}', "'a' comes twice"),
         ('{"schema_version": true}', "schema_version is True"),
         ('{"schema_version": 2.0}', r"schema_version is 2\.0"),
+        ('{"executed_by": "not run"}', "schema_version: Field required"),
         (" " * (2**24 + 1), "expected at most 16777216"),
         (json.dumps({"voices": {"\x1b[31m": "x"}}), r"json: the text .*31m.* has control characters"),
         (

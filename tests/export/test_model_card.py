@@ -9,7 +9,7 @@ import yaml
 from ruamel.yaml import YAML
 from safetensors.torch import load_file, save_file
 
-from bundle.manifest import ExportRequest, Manifest, Verification
+from bundle.manifest import SCHEMA_VERSION, ExportRequest, Manifest, Verification
 from export.job import make_job
 from export.model_card import model_card
 from export.resolve import Source, resolve
@@ -26,7 +26,9 @@ BLOCK = re.compile(r"\s*---[\r\n]+([\S\s]*?)[\r\n]+---(?:\r\n|\r|\n|$)")  # as t
 
 def manifest_of(source: Source, **request) -> Manifest:
     job = make_job(resolve(source, ExportRequest(**request)), open_target("onnx", None), "tiny")
-    return Manifest(job=job, files={}, tokenizer=(), voices={}, weight_errors={})
+    return Manifest(
+        schema_version=SCHEMA_VERSION, job=job, files={}, tokenizer=(), voices={}, weight_errors={}
+    )
 
 
 def parsed(card: str) -> dict:

@@ -69,7 +69,8 @@ def _run_child(main: Main, command: Command, folder: Path, files: tuple[int, int
             os.dup2(source, target)
         for number, name in enumerate(("stdin", "stdout", "stderr")):
             mode = "w" if number else "r"
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115  stays open
+            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115  stays open
+            setattr(sys, name, stream)
         if command.stdin is None:
             os.close(0)
             sys.stdin = None  # as Python starts with a closed stdin

@@ -9,6 +9,7 @@ calls.
 import logging
 import warnings
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,8 @@ def _export(path: Path, layers: int, with_cache: bool) -> None:
     model: Any = construct_transformer(arguments).eval()
     if with_cache:
         model = replace_sdpa_with_custom_op(replace_kv_cache_with_custom_kv_cache(model))
-    config = Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=PerGroup(32))
+    four_bits = torch.int4  # type: ignore[attr-defined]  # torch defines it when it is imported
+    config = Int8DynamicActivationIntxWeightConfig(weight_dtype=four_bits, weight_granularity=PerGroup(32))
     quantize_(model, config)
     inputs = (torch.randn(1, 1 if with_cache else HEAD_ROWS, DIM),)
     if with_cache:
@@ -109,10 +111,13 @@ def calls(folder: Path, layers: int, threads: int) -> dict[str, Callable[[], Non
                 _export(path, count, with_cache)
         method = Runtime.get().load_program(path).load_method("forward")
         inputs = [torch.randn(1, rows, DIM), *([torch.tensor([PAST])] if with_cache else [])]
-        found[name] = lambda method=method, inputs=inputs, times=times: [  # type: ignore[misc]
-            method.execute(inputs) for _ in range(times)
-        ]
+        found[name] = partial(_execute, method, inputs, times)
     return found
+
+
+def _execute(method: Any, inputs: list[torch.Tensor], times: int) -> None:  # Any: a method of ExecuTorch
+    for _ in range(times):
+        method.execute(inputs)
 
 
 def describe() -> dict[str, str]:
