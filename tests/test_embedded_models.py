@@ -9,6 +9,7 @@ from support.commands import one_line
 import voxport.embedded
 from model.synthetic.checkpoint import random_checkpoint
 from runtime.commands import serve
+from runtime.serve.address import bind
 from voxport.__main__ import main as voxport
 
 pytestmark = pytest.mark.slow
@@ -60,6 +61,8 @@ def test_wrong_options_are_found_before_an_export(trained, capsys, command, mess
 
 def test_both_models_are_served(trained, trained_bundles, monkeypatch):
     served = list[Path]()
-    monkeypatch.setattr(serve, "run", lambda arguments: served.extend(arguments.bundle) or 0)
-    assert voxport(["serve"]) == 0
+    monkeypatch.setattr(serve, "serve_bundles", lambda arguments, ready: served.extend(arguments.bundle) or 0)
+    with bind("127.0.0.1", 0) as free:
+        port = str(free.port)
+    assert voxport(["serve", "--port", port]) == 0
     assert served == list(trained_bundles.values())

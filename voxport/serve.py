@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    serve.check(arguments)  # before an export that takes a minute
-    arguments.bundle = arguments.bundle or [embedded_bundle(family) for family in FAMILIES]
-    return serve.run(arguments)
+    ready = serve.check(arguments)  # before an export that takes a minute
+    with ready.listener:
+        arguments.bundle = arguments.bundle or [embedded_bundle(family) for family in FAMILIES]
+        return serve.serve_bundles(arguments, ready)

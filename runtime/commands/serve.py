@@ -2,6 +2,8 @@
 
 import argparse
 import logging
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,9 +11,12 @@ from typing import TYPE_CHECKING
 from bundle.command import integer
 from bundle.errors import UsageError
 from runtime.commands import add_engine_arguments, engine_options
-from runtime.serve.address import LOOPBACK, parse_wyoming
+from runtime.serve.address import LOOPBACK, Listener, bind, parse_wyoming, tls_context
 
 if TYPE_CHECKING:
+    from runtime.serve.http.keys import Keys
+    from runtime.serve.limits import Limits
+    from runtime.serve.voices.store import VoiceStore
     from runtime.serve.wyoming.server import WyomingServer
 
 log = logging.getLogger(__name__)
@@ -41,7 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_access(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--keys", type=Path, metavar="FILE", help="file with a name:key per line; every request needs a key"
+        "--keys",
+        type=Path,
+        metavar="FILE",
+        help="file with a name:key per line; every request then needs a key, except those for the files of "
+        "the page, /healthz and /readyz (default: no key is needed)",
     )
     parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate of the server, in PEM")
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="private key of the certificate, in PEM")
@@ -50,7 +59,8 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="URL",
-        help="web page that may use this server, such as https://example.org; also allows its host name",
+        help="web page whose requests are taken, such as https://example.org; also allows its host name. "
+        "The page can use sockets; browsers do not let it read HTTP answers, which have no CORS headers",
     )
 
 
@@ -65,15 +75,15 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
         "--voices",
         type=Path,
         metavar="DIR",
-        help="folder for voices that clients make from recordings, where a bundle can clone; made where "
-        "it is missing (default: clients can make none)",
+        help="folder for voices made from uploads; created if missing (default: uploads are refused)",
     )
     parser.add_argument(
         "--slots",
         type=integer(1, 64),
         default=4,
         metavar="N",
-        help="texts that a bundle speaks at a time, where its engine batches (default: 4)",
+        help="texts that a bundle speaks at a time, at most as many as its engine batches: 8 with ONNX, 1 "
+        "with other engines (default: 4)",
     )
 
 
@@ -82,7 +92,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
     limits = parser.add_argument_group("limits")
     for name, limit in LIMITS.items():
-        kind = integer(1) if isinstance(limit.default, int) else _positive
+        kind = integer(1) if limit.type is int else _positive
         text = f"{limit.metadata['help']} (default: {limit.default:g})"
         limits.add_argument(
             f"--{name.replace('_', '-')}", type=kind, default=limit.default, metavar="N", help=text
@@ -90,49 +100,72 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError("expected a positive number")
-    return value
+    with suppress(ValueError):
+        if 0 < (value := float(text)) < 1e9:
+            return value
+    raise argparse.ArgumentTypeError(f"expected a positive number below 1e9, found {text!r}")
 
 
-def check(arguments: argparse.Namespace) -> None:
-    """Raises UsageError on options that contradict each other."""
+@dataclass(frozen=True)
+class Ready:
+    """What the options name, checked and opened. `wyoming` lacks its models, limits and metrics."""
+
+    listener: Listener
+    keys: "Keys"
+    limits: "Limits"
+    voices: "VoiceStore | None"
+    wyoming: "partial[WyomingServer] | None"
+
+
+def check(arguments: argparse.Namespace) -> Ready:
+    """Checks every option but the bundles, whose opening takes longest. Raises UsageError.
+
+    The listener is to be closed.
+    """
+    from runtime.serve.http.keys import Keys, read_keys
+    from runtime.serve.limits import LIMITS, Limits
+    from runtime.serve.voices.store import VoiceStore
+
     if arguments.host not in LOOPBACK and not arguments.keys:
         raise UsageError(f"host {arguments.host}: others can reach it, so it needs --keys FILE", field="host")
     if bool(arguments.tls_cert) != bool(arguments.tls_key):
         raise UsageError("tls_cert: needs tls_key, and the other way round", field="tls_cert")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    from runtime.serve.http.app import build_app
-    from runtime.serve.http.keys import Keys, read_keys
-    from runtime.serve.http.server import Address, serve
-    from runtime.serve.limits import LIMITS, Limits
-    from runtime.serve.metrics import Metrics
-    from runtime.serve.models import Models, open_bundles
-    from runtime.serve.voices.store import VoiceStore
-
-    check(arguments)
-    logging.getLogger("runtime.text").setLevel(logging.INFO)  # its debug lines quote the text of a client
     wyoming = _wyoming(arguments.wyoming) if arguments.wyoming else None
     keys = read_keys(arguments.keys) if arguments.keys else Keys()
     limits = Limits(**{name: getattr(arguments, name) for name in LIMITS})
-    metrics = Metrics()
+    tls = tls_context(arguments.tls_cert, arguments.tls_key) if arguments.tls_cert else None
     voices = VoiceStore(arguments.voices, limits.stored_voices) if arguments.voices else None
+    return Ready(bind(arguments.host, arguments.port, tls=tls), keys, limits, voices, wyoming)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    ready = check(arguments)
+    with ready.listener:
+        return serve_bundles(arguments, ready)
+
+
+def serve_bundles(arguments: argparse.Namespace, ready: Ready) -> int:
+    """Opens the bundles and serves them until a signal."""
+    from runtime.serve.http.app import build_app
+    from runtime.serve.http.server import serve
+    from runtime.serve.metrics import Metrics
+    from runtime.serve.models import Models, open_bundles
+
+    logging.getLogger("runtime.text").setLevel(logging.INFO)  # its debug lines quote the text of a client
+    limits, metrics = ready.limits, Metrics()
     tasks = open_bundles(arguments.bundle, engine_options(arguments), not arguments.no_check)
-    models = Models(tasks, limits, metrics, arguments.slots, voices)
+    models = Models(tasks, limits, metrics, arguments.slots, ready.voices)
     models.start()
-    scheme = "https" if arguments.tls_cert else "http"
+    scheme = "https" if ready.listener.tls else "http"
     log.info("serving %s at %s://%s:%d", ", ".join(models.names), scheme, arguments.host, arguments.port)
-    app = build_app(models, metrics, limits, keys, arguments.allow_origin)
-    address = Address(arguments.host, arguments.port, arguments.tls_cert, arguments.tls_key)
-    serve(app, models, limits, address, wyoming(models, limits, metrics) if wyoming else None)
+    app = build_app(models, metrics, limits, ready.keys, arguments.allow_origin)
+    companion = ready.wyoming(models, limits, metrics) if ready.wyoming else None
+    serve(app, models, limits, ready.listener, companion)
     return 0
 
 
 def _wyoming(uri: str) -> "partial[WyomingServer]":
-    """The server for the address, without its models, limits and metrics. Raises UsageError."""
+    """The server for the address, which is free. Raises UsageError."""
     host, port = parse_wyoming(uri)
     try:
         from runtime.serve.wyoming.server import WyomingServer
@@ -142,4 +175,5 @@ def _wyoming(uri: str) -> "partial[WyomingServer]":
             "pip install '.[wyoming]'",
             field="wyoming",
         ) from None
-    return partial(WyomingServer, host=host, port=port)
+    with bind(host, port, "wyoming"):
+        return partial(WyomingServer, host=host, port=port)

@@ -1,10 +1,101 @@
 """Addresses that the server listens on."""
 
+import errno
+import os
+import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 from urllib.parse import urlsplit
 
 from bundle.errors import UsageError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # this machine lacks one of the addresses of a name
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Sockets that are bound and refuse connections until a server listens. With `tls` it speaks TLS."""
+
+    sockets: list[socket.socket]
+    tls: ssl.SSLContext | None = None
+
+    @property
+    def port(self) -> int:
+        port: int = self.sockets[0].getsockname()[1]
+        return port
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self.sockets:
+            each.close()
+
+
+def bind(host: str, port: int, field: str = "port", tls: ssl.SSLContext | None = None) -> Listener:
+    """Binds all addresses of a host. A port of 0 is any free one. Raises UsageError with `field`."""
+    found, absent = list[socket.socket](), None
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            try:
+                found.append(_bound(family, kind, protocol, address))
+            except OSError as error:
+                if error.errno not in ABSENT:
+                    raise
+                absent = error
+        if not found:
+            raise absent or OSError("has no address")
+    except (OSError, UnicodeError) as error:  # a name may be no name of a host
+        Listener(found).__exit__()
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UsageError(f"{field}: {port} of host {host}: {reason}", field=field) from None
+    return Listener(found, tls)
+
+
+def _bound(
+    family: int, kind: int, protocol: int, address: tuple[str | int, ...] | tuple[int, bytes]
+) -> socket.socket:
+    found = socket.socket(family, kind, protocol)
+    try:
+        if os.name == "posix":  # else the port of a server that has ended cannot be used for a minute
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:  # the addresses of IPv4 have a socket of their own
+            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        found.bind(address)
+    except OSError:
+        found.close()
+        raise
+    return found
+
+
+def tls_context(certificate: Path, private_key: Path) -> ssl.SSLContext:
+    """Raises UsageError that names the wrong file."""
+    for path, field in ((certificate, "tls_cert"), (private_key, "tls_key")):
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise UsageError(
+                f"{field}: {path}: {error.strerror}; expected a file in PEM", field=field
+            ) from None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(certificate)
+    except (OSError, ValueError):  # ssl.SSLError is an OSError
+        reason = f"tls_cert: {certificate}: expected a certificate in PEM"
+        raise UsageError(reason, field="tls_cert") from None
+    try:
+        context.load_cert_chain(certificate, private_key, password=lambda: "")  # else it asks the terminal
+    except (OSError, ValueError):
+        reason = (
+            f"tls_key: {private_key}: expected the private key of {certificate}, in PEM, without password"
+        )
+        raise UsageError(reason, field="tls_key") from None
+    return context
 
 
 def parse_wyoming(uri: str) -> tuple[str, int]:

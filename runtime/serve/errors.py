@@ -64,6 +64,11 @@ def draining() -> ApiError:
     return ApiError(503, "the server is shutting down; try another one", "server_shutting_down", None, 1)
 
 
+def engine_failed(name: str) -> ApiError:
+    """`name`: of the bundle."""
+    return ApiError(503, f"{name}: the engine failed; restart the server", "engine_failed")
+
+
 def overloaded(message: str, seconds: float) -> ApiError:
     """`seconds`: about how long the queued work takes."""
     return ApiError(503, message, OVERLOADED, retry_after=max(1, min(60, round(seconds))))

@@ -10,7 +10,7 @@ def _limit(default: float, text: str) -> Any:  # a dataclass field takes its typ
 
 @dataclass(frozen=True)
 class Limits:
-    """Sizes are in bytes and times in seconds, except where the name says otherwise."""
+    """The end of a name is its unit: `_s` are seconds. Names without a unit count what they name."""
 
     text_characters: int = _limit(4096, "characters of a text to speak")
     body_kib: int = _limit(64, "KiB of a JSON body")

@@ -101,25 +101,28 @@ def deployment_options(options: RayOptions) -> dict[str, Any]:
 class Replica:
     """One server in a process of Ray. `serve.ingress` calls the methods."""
 
+    _models: Models | None = None  # until the bundles are opened
+
     def __init__(self, options: RayOptions):
         """Opens the bundles. Raises UsageError, IntegrityError."""
         keys, metrics = read_keys(options.keys) if options.keys else Keys(), Metrics()
         folders = [Path(folder) for folder in options.bundle]
         tasks = open_bundles(folders, EngineOptions(threads=options.cpus), options.check)
-        self._models = Models(tasks, options.limits, metrics, options.slots)
-        self._models.start()
-        self._app = build_app(self._models, metrics, options.limits, keys, options.allow_origin)
+        self._models = models = Models(tasks, options.limits, metrics, options.slots)
+        models.start()
+        self._app = build_app(models, metrics, options.limits, keys, options.allow_origin)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         return self._app
 
     def check_health(self) -> None:
         """Raises RuntimeError where an engine has failed; Ray then replaces the replica."""
-        if self._models.has_failed:
+        if self._models is None or self._models.has_failed:
             raise RuntimeError("an engine of this replica has failed")
 
     def __del__(self) -> None:
-        self._models.drain(0)  # requests have ended: Ray waits for them before
+        if self._models is not None:  # else `__init__` has raised
+            self._models.drain(0)  # requests have ended: Ray waits for them before
 
 
 def build(arguments: dict[str, Any]) -> Any:

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from threading import Condition, Thread
 from typing import Generic, Protocol, TypeVar
 
-from runtime.serve.errors import ApiError, draining
+from runtime.serve.errors import ApiError, draining, engine_failed
 from runtime.serve.fair_queue import FairQueue
 from runtime.serve.limits import Limits
 from runtime.serve.metrics import Metrics
@@ -35,7 +35,7 @@ class Worker(ABC, Generic[Job]):
         self.name, self._limits, self._metrics = name, limits, metrics
         self._waiting: FairQueue[Job] = FairQueue()
         self._changed = Condition()
-        self._stops = self._is_draining = self._is_warm = False
+        self._stops = self._is_draining = self._is_warm = self._has_failed = False
         for metric in (metrics.waiting, metrics.slots_busy):  # rows of /metrics in the order of the bundles
             metric.labels(name).set(0)
         self._thread = Thread(target=self._run, name=f"engine of {name}", daemon=True)
@@ -73,8 +73,15 @@ class Worker(ABC, Generic[Job]):
         if self._thread.ident:
             self._thread.join(timeout=10)
 
+    def check_open(self) -> None:
+        """Raises ApiError where new work is not taken."""
+        with self._changed:
+            self._check_open()
+
     def _check_open(self) -> None:
         """Called with `_changed`. Raises ApiError."""
+        if self._has_failed:
+            raise engine_failed(self.name)
         if not self.is_open:
             raise draining()
 
@@ -99,7 +106,7 @@ class Worker(ABC, Generic[Job]):
         """Does a piece of work, or waits for some. An exception ends the thread."""
 
     def _run(self) -> None:
-        error = draining()
+        failed = False
         try:
             self._warm()
             self._is_warm = True
@@ -107,10 +114,10 @@ class Worker(ABC, Generic[Job]):
                 self._turn()
         except Exception:  # nothing is known about the engine now: the bundle is no longer served
             log.exception("%s: the engine thread ended", self.name)
-            error = ApiError(503, f"{self.name}: the engine failed; restart the server", "engine_failed")
+            failed = True
         with self._changed:
             jobs = [*self._waiting.remove(lambda job: True), *self._active()]
             self._forget()
-            self._is_draining = True
+            self._is_draining, self._has_failed = True, failed
         for job in jobs:
-            job.end(error)
+            job.end(engine_failed(self.name) if failed else draining())

@@ -11,9 +11,10 @@ import numpy as np
 from support.serve.listening import LoudToText
 from support.serve.speaking import ToneSpeech
 
+from runtime.serve.address import bind
 from runtime.serve.http.app import build_app
 from runtime.serve.http.keys import Keys
-from runtime.serve.http.server import Address, serve
+from runtime.serve.http.server import serve
 from runtime.serve.limits import Limits
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
@@ -62,7 +63,7 @@ def main() -> None:
     models = Models(tasks, LIMITS, metrics, SLOTS)
     models.start()
     app = build_app(models, metrics, LIMITS, keys)
-    serve(app, models, LIMITS, Address("127.0.0.1", int(sys.argv[1])), lag)
+    serve(app, models, LIMITS, bind("127.0.0.1", int(sys.argv[1])), lag)
     print(json.dumps(lag.summary()), flush=True)
 
 

@@ -5,11 +5,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runtime.serve.errors import ApiError, from_exception
 from runtime.serve.http.access import Access
@@ -46,6 +47,7 @@ def build_app(
     _add_listings(app, models)
     _add_probes(app, models, metrics)
     describe(app, models, limits)
+    app.router.default = _not_found
 
     async def answer(request: HTTPConnection, raised: Exception) -> Response:
         if request.scope["type"] == "websocket":
@@ -59,13 +61,22 @@ def build_app(
     async def leave(request: HTTPConnection, raised: Exception) -> Response:
         return Response(status_code=CLIENT_LEFT)  # nobody receives it
 
-    for kind in (ApiError, HTTPException, Exception):
+    for kind in (ApiError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, answer)
     app.add_exception_handler(ClientDisconnect, leave)  # before the body was there
     return Access(app, keys, limits, metrics, origins)
 
 
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    """An unknown path, also of a socket: the router would close a socket without an error."""
+    raise ApiError(404, "this server has no such path", "not_found")
+
+
 def _as_api_error(error: Exception) -> ApiError:
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        param = str(first["loc"][-1]) if first["loc"] else None
+        return ApiError(400, f"{param or 'request'}: {first['msg']}", "invalid_value", param)
     if isinstance(error, HTTPException):
         return ApiError(
             error.status_code, str(error.detail), "not_found" if error.status_code == 404 else None

@@ -32,7 +32,9 @@ def read_keys(path: Path) -> Keys:
     """Raises UsageError that names the line."""
     try:
         with path.open("rb") as file:
-            text = file.read(MOST_BYTES).decode()
+            content = file.read(MOST_BYTES + 1)
+        _check_size(path, content)
+        text = content.decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise UsageError(f"keys: {path}: {reason}; expected lines of name:key", field="keys") from None
@@ -40,7 +42,13 @@ def read_keys(path: Path) -> Keys:
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
         if not line or line.startswith("#"):
             continue
-        name, _, key = line.partition(":")
+        name, key = (part.strip() for part in line.partition(":")[::2])
+        if not (key.isascii() and key.isprintable()):
+            raise UsageError(
+                f"keys: {path}, line {number}: a key has characters that a header cannot have; expected "
+                "printable ASCII",
+                field="keys",
+            )
         if not name or len(key) < LEAST_CHARACTERS or name in hashes:
             raise UsageError(
                 f"keys: {path}, line {number}: expected name:key, a new name and a key of at least "
@@ -51,3 +59,13 @@ def read_keys(path: Path) -> Keys:
     if not hashes:
         raise UsageError(f"keys: {path}: has no keys; expected lines of name:key", field="keys")
     return Keys(hashes)
+
+
+def _check_size(path: Path, content: bytes) -> None:
+    """Raises UsageError on more than `MOST_BYTES`."""
+    if len(content) > MOST_BYTES:
+        line = content.count(b"\n", 0, MOST_BYTES) + 1
+        raise UsageError(
+            f"keys: {path}, line {line}: the file is longer than {MOST_BYTES} bytes; remove keys",
+            field="keys",
+        )

@@ -3,15 +3,15 @@
 import asyncio
 import logging
 import socket
+import ssl
 import time
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from runtime.serve.address import Listener
 from runtime.serve.http.protocol import protocols
 from runtime.serve.limits import MIB, Limits
 from runtime.serve.models import Models
@@ -19,16 +19,6 @@ from runtime.serve.models import Models
 NO_HANDSHAKE = "ASGI callable returned without completing handshake."
 LAST_WORDS_S = 1.0  # for sockets to send their last error, when the time for running work is over
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where the server listens. With a certificate and its key it speaks TLS."""
-
-    host: str
-    port: int
-    certificate: Path | None = None
-    private_key: Path | None = None
 
 
 class Server(uvicorn.Server):
@@ -70,12 +60,12 @@ def serve(
     app: ASGIApp,
     models: Models,
     limits: Limits,
-    address: Address,
+    listener: Listener,
     companion: AbstractAsyncContextManager[object] | None = None,
 ) -> None:
     """Returns when the server has ended. `companion` is open while it runs, such as another server."""
-    config = configuration(app, limits, address)
-    Server(config, models, limits.drain_s, companion).run()
+    config = configuration(app, limits, listener.tls)
+    Server(config, models, limits.drain_s, companion).run(listener.sockets)
 
 
 def _is_no_refusal(record: logging.LogRecord) -> bool:
@@ -83,15 +73,12 @@ def _is_no_refusal(record: logging.LogRecord) -> bool:
     return record.msg != NO_HANDSHAKE
 
 
-def configuration(app: ASGIApp, limits: Limits, address: Address) -> uvicorn.Config:
+def configuration(app: ASGIApp, limits: Limits, tls: ssl.SSLContext | None = None) -> uvicorn.Config:
     """uvicorn logs errors only: its other lines have the query of a socket's URL, which may hold a secret."""
     logging.getLogger("uvicorn.error").addFilter(_is_no_refusal)
     return uvicorn.Config(
         app,
-        host=address.host,
-        port=address.port,
-        ssl_certfile=address.certificate,
-        ssl_keyfile=str(address.private_key) if address.private_key else None,
+        ssl_context_factory=(lambda *_: tls) if tls else None,
         **protocols(limits),
         log_config=None,
         log_level=logging.ERROR,

@@ -4,9 +4,11 @@ import asyncio
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from fastapi import Request
 from starlette.datastructures import FormData, UploadFile
@@ -17,7 +19,15 @@ from bundle.errors import UsageError
 from runtime.serve.errors import ApiError
 
 MAX_FIELDS = 64
+# Threads that store, measure and encode uploads. The default ones would be occupied, and speech would wait.
+THREADS = ThreadPoolExecutor(2, "upload")
+Result = TypeVar("Result")
 log = logging.getLogger(__name__)
+
+
+async def in_upload_thread(function: Callable[..., Result], *arguments: object) -> Result:
+    """The result of a call that may take seconds."""
+    return await asyncio.get_running_loop().run_in_executor(THREADS, function, *arguments)
 
 
 async def read_form(request: Request, file: str) -> tuple[FormData, UploadFile]:
@@ -55,7 +65,7 @@ class StoredUpload:
         self._upload, self._field = upload, field
 
     async def __aenter__(self) -> Path:
-        storing = asyncio.create_task(asyncio.to_thread(self._store))
+        storing = asyncio.create_task(in_upload_thread(self._store))
         try:
             return await asyncio.shield(storing)
         except asyncio.CancelledError:  # a thread cannot be stopped: what it stores is deleted

@@ -25,7 +25,7 @@ from runtime.serve.http.responses import (
     bounded,
     while_connected,
 )
-from runtime.serve.http.uploads import StoredUpload, hidden, read_form, text_fields
+from runtime.serve.http.uploads import StoredUpload, hidden, in_upload_thread, read_form, text_fields
 from runtime.serve.limits import MIB, Limits
 from runtime.serve.listen.job import ListenJob
 from runtime.serve.listen.worker import ListenWorker
@@ -93,9 +93,9 @@ def transcription_router(models: Models, limits: Limits) -> APIRouter:
         _check_room(worker, options)
         async with StoredUpload(upload, "file") as path:
             with hidden(path, "file"):
-                recording = await asyncio.to_thread(Recording, path, worker.task.sample_rate)
+                recording = await in_upload_thread(Recording, path, worker.task.sample_rate)
                 _check_length(recording, limits)
-                blocks = await asyncio.to_thread(_amplified, recording)
+                blocks = await in_upload_thread(_amplified, recording)
             key, length_s = request.scope["voxport"]["key"], recording.length_s
             job = worker.submit(key, False, options.delay_ms, length_s)
             feeding = asyncio.create_task(_feed(job, blocks, path, limits))
@@ -138,23 +138,28 @@ def _parse(form: FormData) -> Options:
     for name, (is_right, expected) in checks.items():
         if not is_right:
             raise ApiError(400, f"{name}: {expected}", "invalid_value", name)
-    response_format = values.get("response_format", "json")
-    if granularities and response_format != "verbose_json":
-        raise ApiError(
-            400,
-            f"{LIST_FIELD}: needs response_format verbose_json",
-            "invalid_value",
-            "timestamp_granularities",
-        )
+    response_format, stream = values.get("response_format", "json"), values.get("stream") == "true"
+    _check_combination(response_format, granularities, stream)
     delay = values.get("delay_ms")
     return Options(
         values["model"],
         response_format,
         granularities or ("segment",),
-        values.get("stream") == "true",
+        stream,
         None if delay is None else int(delay),
         values.get("language") or None,
     )
+
+
+def _check_combination(response_format: str, granularities: tuple[str, ...], stream: bool) -> None:
+    """Refuses fields that would have no effect. Raises ApiError."""
+    if stream and response_format != "json":
+        reason = "response_format: expected json with stream; its events have no other format"
+        raise ApiError(400, reason, "invalid_value", "response_format")
+    if granularities and (stream or response_format != "verbose_json"):
+        needed = "a request without stream" if stream else "response_format verbose_json"
+        reason = f"{LIST_FIELD}: needs {needed}"
+        raise ApiError(400, reason, "invalid_value", "timestamp_granularities")
 
 
 def _is_zero(text: str) -> bool:

@@ -160,10 +160,10 @@ def _renamed(error: ApiError) -> ApiError:
 
 async def _pieces(job: SpeechJob, encoder: Encoder) -> AsyncIterator[bytes]:
     while (block := await job.read()) is not None:
-        piece = await asyncio.to_thread(encoder.encode, block)
+        piece = encoder.encode(block) if encoder.is_quick else await asyncio.to_thread(encoder.encode, block)
         if piece:
             yield piece
-    yield await asyncio.to_thread(encoder.finish)
+    yield encoder.finish() if encoder.is_quick else await asyncio.to_thread(encoder.finish)
 
 
 async def _events(job: SpeechJob, encoder: Encoder, characters: int) -> AsyncIterator[bytes]:

@@ -17,6 +17,7 @@ class Encoder(ABC):
     """Encodes mono 16-bit samples. Calls come from one thread at a time."""
 
     media_type: str
+    is_quick = False  # whether a call takes so little time that it needs no thread
 
     @abstractmethod
     def encode(self, block: bytes) -> bytes:
@@ -31,6 +32,7 @@ class PcmEncoder(Encoder):
     """Samples as they are."""
 
     media_type = "audio/pcm"
+    is_quick = True
 
     def encode(self, block: bytes) -> bytes:
         return block

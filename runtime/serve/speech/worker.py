@@ -41,6 +41,7 @@ class SpeechWorker(Worker[SpeechJob]):
         self._turns: dict[str, int] = {}  # of keys: the number of the last part that was started
         self._parts = count(1)
         self._rate = FIRST_RATE
+        log.info("%s: at most %d texts at a time", name, self.slots)
         metrics.slots.labels(name).set(self.slots)
 
     # Handlers

@@ -10,9 +10,9 @@ from fastapi.responses import JSONResponse, Response
 from starlette.datastructures import FormData
 
 from bundle.errors import UsageError
-from runtime.serve.errors import ApiError, draining, from_exception, overloaded
+from runtime.serve.errors import ApiError, from_exception, overloaded
 from runtime.serve.http.responses import CLIENT_LEFT, ClientLeft, bounded, while_connected
-from runtime.serve.http.uploads import StoredUpload, hidden, read_form, text_fields
+from runtime.serve.http.uploads import StoredUpload, hidden, in_upload_thread, read_form, text_fields
 from runtime.serve.limits import MIB, Limits
 from runtime.serve.models import Models
 from runtime.serve.speech.worker import SpeechWorker
@@ -48,7 +48,7 @@ class VoiceMaker:
         try:
             async with self._turn:
                 return await self._finished(
-                    asyncio.create_task(asyncio.to_thread(self._make, asked, recording))
+                    asyncio.create_task(in_upload_thread(self._make, asked, recording))
                 )
         finally:
             self._waiting -= 1
@@ -64,8 +64,7 @@ class VoiceMaker:
             raise
 
     def _make(self, asked: VoiceRequest, recording: Path) -> StoredVoice:
-        if not asked.worker.is_open:
-            raise draining()
+        asked.worker.check_open()
         with hidden(recording, FILE):
             try:
                 content = asked.worker.task.make_voice(recording, asked.transcript)

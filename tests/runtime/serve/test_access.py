@@ -1,5 +1,6 @@
 """Keys, hosts, origins and the numbers of requests and sockets."""
 
+import json
 import socket
 import threading
 from contextlib import suppress
@@ -8,6 +9,8 @@ import httpx2
 import pytest
 from support.serve.http_server import running, wait_until
 from support.serve.speaking import ToneSpeech
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from bundle.errors import UsageError
 from runtime.serve.http.keys import Keys, read_keys
@@ -152,6 +155,40 @@ def test_a_wrong_file_of_keys_is_named(tmp_path, content):
         read_keys(path)
     with pytest.raises(UsageError, match="missing"):
         read_keys(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (f"anna:{KEY}\nbob:{'ö' * 20}\n", 2),
+        (f"anna:{KEY}\n\nbob:{'o' * 20}\x7f\n", 3),
+        (f"anna:{KEY}\n" + "# a comment\n" * 2**17 + f"bob:{OTHER}\n", 87381),
+    ],
+    ids=["no ASCII", "a control character", "too long"],
+)
+def test_keys_that_no_request_can_have_are_refused_by_line(tmp_path, content, line):
+    path = tmp_path / "keys"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=f"keys: .*, line {line}: ") as found:
+        read_keys(path)
+    assert found.value.field == "keys"
+
+
+def test_blanks_around_names_and_keys_do_not_count(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text(f"anna : {KEY} \n")
+    assert read_keys(path).name(KEY) == "anna"
+
+
+@pytest.mark.parametrize("path", ["/v1/other", "/v1/models"])
+def test_a_socket_of_an_unknown_path_gets_the_envelope_of_errors(path):
+    with running({"tone": ToneSpeech()}) as server:
+        address = f"ws://127.0.0.1:{server.port}{path}"
+        with pytest.raises(InvalidStatus) as found, connect(address):
+            pass
+    answer = found.value.response
+    assert answer.status_code == 404 and answer.headers["x-request-id"].startswith("req_")
+    assert json.loads(answer.body)["error"]["code"] == "not_found"
 
 
 def test_a_connection_whose_request_does_not_arrive_is_closed():

@@ -22,6 +22,7 @@ from support.serve.listening import BLOCK, LoudToText
 from support.serve.speaking import FRAME, ToneSpeech, tone
 
 from runtime.audio.files import pcm16
+from runtime.serve.voices.store import VoiceStore
 
 CONFIG = ROOT / "docs" / "nginx.conf"
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
@@ -49,8 +50,8 @@ def proxied(folder: Path, pass_s: float = 0.0, is_first_down: bool = False) -> I
     """Two servers with a slot each, and nginx. The first may be a port where nothing listens."""
     tasks = [ToneSpeech(pass_s), ToneSpeech(pass_s)]
     with (
-        running({"tone": tasks[0], "loud": LoudToText()}, slots=1) as first,
-        running({"tone": tasks[1], "loud": LoudToText()}, slots=1) as second,
+        running({"tone": tasks[0], "loud": LoudToText()}, slots=1, voices=store(folder / "1")) as first,
+        running({"tone": tasks[1], "loud": LoudToText()}, slots=1, voices=store(folder / "2")) as second,
     ):
         port = free_port()
         ports = {8001: free_port() if is_first_down else first.port, 8002: second.port, 8080: port}
@@ -63,6 +64,10 @@ def proxied(folder: Path, pass_s: float = 0.0, is_first_down: bool = False) -> I
                 task.gate.set()
             process.terminate()
             process.wait(10)
+
+
+def store(folder: Path) -> VoiceStore:
+    return VoiceStore(folder, 5)
 
 
 def main_config(folder: Path, ports: dict[int, int]) -> Path:
@@ -146,6 +151,38 @@ def test_a_response_that_fails_does_not_look_whole(tmp_path):
             task.fault = fail_later()
         with pytest.raises(httpx2.RemoteProtocolError):
             proxy.speak("a" * 50)
+
+
+def requests(proxy: Proxied, route: str) -> int:
+    """How many requests have ended on both servers."""
+    rows = [each.metrics.requests.collect()[0].samples for each in proxy.servers]
+    found = [sample for row in rows for sample in row if sample.name.endswith("_total")]
+    return sum(int(sample.value) for sample in found if sample.labels["route"] == route)
+
+
+def test_an_answer_that_takes_longer_than_the_read_timeout_of_sockets_is_made_once(tmp_path, monkeypatch):
+    """75 s become 1 s; the answer has its first byte after 2 s. A transcript is as late as a FLAC file."""
+    documented = CONFIG.read_text()
+    assert documented.count("proxy_read_timeout 75s") == 1
+    (tmp_path / "shorter.conf").write_text(documented.replace("_timeout 75s", "_timeout 1s"))
+    monkeypatch.setattr(f"{__name__}.CONFIG", tmp_path / "shorter.conf")
+    with proxied(tmp_path, pass_s=0.1) as proxy:
+        body = {"model": "tone", "input": "a" * 20, "response_format": "flac"}
+        answer = httpx2.post(f"{proxy.url}/v1/audio/speech", json=body, timeout=20)
+        assert answer.status_code == 200 and answer.content.startswith(b"fLaC")
+        assert requests(proxy, "/v1/audio/speech") == 1
+
+
+def test_a_voice_is_sent_to_one_server_only(tmp_path, monkeypatch):
+    """Both servers refuse it with 503. A text that is refused so is sent to both."""
+    monkeypatch.setattr(ToneSpeech, "check_clones", lambda self: None)
+    with proxied(tmp_path) as proxy:
+        for server in proxy.servers:
+            server.models.drain(0)
+        files = {"audio_sample": ("a.wav", bytes(100))}
+        answer = httpx2.post(f"{proxy.url}/v1/audio/voices", data={"name": "Anna"}, files=files)
+        assert answer.status_code == 503 and requests(proxy, "/v1/audio/voices") == 1
+        assert proxy.speak().status_code == 503 and requests(proxy, "/v1/audio/speech") == 2
 
 
 def fail_later():

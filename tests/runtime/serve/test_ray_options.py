@@ -1,5 +1,6 @@
 """Arguments of the application of Ray Serve. `tools/ray_check.py` runs it on a cluster."""
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from support.paths import ROOT
 
 from bundle.errors import UsageError
 from runtime.serve.limits import Limits
-from runtime.serve.ray_app import build, deployment_options, parse_options
+from runtime.serve.ray_app import Replica, build, deployment_options, parse_options
 
 
 def test_arguments_are_texts_as_on_the_command_line(monkeypatch, tmp_path):
@@ -55,6 +56,15 @@ def test_this_server_refuses_before_ray_does():
     assert found["autoscaling_config"]["max_replicas"] == 4
     assert found["autoscaling_config"]["target_ongoing_requests"] == 2
     assert found["graceful_shutdown_timeout_s"] == limits.drain_s
+
+
+def test_a_replica_that_cannot_start_ends_without_another_error(tmp_path, monkeypatch):
+    found = list[object]()
+    monkeypatch.setattr(sys, "unraisablehook", found.append)
+    with pytest.raises(UsageError, match="missing"):
+        Replica(parse_options({"bundle": str(tmp_path), "keys": str(tmp_path / "missing")}))
+    gc.collect()
+    assert not found
 
 
 def test_ray_is_imported_by_build_only():

@@ -145,11 +145,18 @@ def test_what_cannot_be_served_is_refused_by_name(server, fields, status, code, 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[" * 10_000, b'{"speed": NaN}', b"null", b"\xff", b'{"input": "' + b"a" * 100 + b'"}'],
+    [b"", b"{", b"[" * 10_000, b"null", b"\xff", b'{"input": "' + b"a" * 100 + b'"}'],
 )
 def test_wrong_json_is_refused(server, content):
     response = post(server, content)
     assert response.status_code == 400 and response.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_speed_that_is_no_number_is_refused_by_name(server, number):
+    content = json.dumps(request()).replace("{", f'{{"speed": {number}, ', 1)
+    response = post(server, content.encode())
+    assert response.status_code == 400 and response.json()["error"]["param"] == "speed"
 
 
 def test_a_large_body_is_refused_with_and_without_its_length(server):
@@ -175,29 +182,6 @@ def test_lists_of_models_and_voices(server, client):
     assert voices["voices"] == voices["data"] and voices["object"] == "list"
     assert voices["data"][0] == {"id": "anna", "name": "anna", "model": "tone"}
     assert httpx2.get(f"{server.url}/v1/audio/voices?model=x").status_code == 404
-
-
-def test_an_error_of_one_request_leaves_the_others():
-    def fault(text: str, frame: int) -> None:
-        if text.startswith("Wrong"):
-            raise RuntimeError("the engine failed")
-
-    with running({"tone": ToneSpeech(fault=fault)}) as server:
-        responses = {}
-
-        def ask(text: str) -> None:
-            responses[text] = post(server, request(input=text))
-
-        threads = [threading.Thread(target=ask, args=(text,)) for text in ("Wrong.", "Right.", "Also right.")]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(10)
-        assert responses["Wrong."].status_code == 500
-        assert responses["Wrong."].json()["error"]["code"] == "internal_error"
-        assert "Traceback" not in responses["Wrong."].text
-        for text in ("Right.", "Also right."):
-            assert responses[text].content == pcm16(tone(text))
 
 
 def test_a_client_that_leaves_frees_its_slot():
@@ -277,22 +261,6 @@ def test_a_client_that_reads_nothing_holds_no_slot_and_is_dropped():
             assert post(server, request()).content == pcm16(tone(TEXT))  # the slot is free
             wait_until(lambda: server.models.speaking["tone"].is_idle, 5)
         assert server.value("frames_total", bundle="tone") < len(text)
-
-
-def test_a_dead_engine_thread_is_not_ready_and_refuses(monkeypatch):
-    task = ToneSpeech()
-    with running({"tone": task}) as server:
-        worker = server.models.speaking["tone"]
-
-        def fail() -> None:
-            raise RuntimeError("planted")
-
-        monkeypatch.setattr(worker, "_turn", fail)
-        worker._wake()
-        wait_until(lambda: not worker._thread.is_alive())
-        assert httpx2.get(f"{server.url}/readyz").status_code == 503
-        assert httpx2.get(f"{server.url}/healthz").status_code == 200
-        assert post(server, request()).status_code == 503
 
 
 def test_a_draining_server_finishes_what_runs_and_refuses_the_rest():

@@ -1,8 +1,10 @@
 """The engine thread of a bundle that speaks: readiness, turns of keys, and time to a retry."""
 
 import asyncio
+import logging
 import tempfile
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +23,7 @@ from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
 from runtime.serve.speech import api
+from runtime.serve.speech.api import SpeechBody
 from runtime.serve.speech.worker import WARM_TEXT
 
 NAMES = ("anna", "bob")
@@ -88,6 +91,60 @@ def test_keys_take_turns_between_the_parts_of_a_long_text():
         for thread in threads:
             thread.join(20)
     assert order == [SENTENCE, "The other.", SENTENCE, SENTENCE, "The second."]
+
+
+def test_texts_wait_while_the_samples_of_all_requests_fill_the_buffers():
+    """A part needs 1 MiB of the 1 MiB. The first text is spoken, but nothing of it is read."""
+    limits = Limits(buffers_mib=1, job_buffer_mib=1)
+
+    async def speak() -> None:
+        models = Models({"tone": ToneSpeech()}, limits, Metrics(), 2)
+        models.start()
+        worker = models.speaking["tone"]
+        unread, waiting = (worker.submit(worker.prepare("Hello there.", {}), key) for key in NAMES)
+        await asyncio.to_thread(wait_until, lambda: unread.is_done)
+        await asyncio.sleep(0.1)
+        assert unread.buffered and not waiting.frames
+        unread.cancel()
+        await asyncio.to_thread(wait_until, lambda: waiting.is_done)
+        assert waiting.buffered == 2 * FRAME * len("Hello there.")
+        models.drain(0)
+
+    asyncio.run(speak())
+
+
+@pytest.mark.parametrize(("asked", "used"), [(2, 2), (64, 4)])
+def test_the_number_of_slots_is_logged(asked, used, caplog):
+    with caplog.at_level(logging.INFO, "runtime.serve"):
+        Models({"tone": ToneSpeech()}, Limits(), Metrics(), asked)
+    assert f"tone: at most {used} texts at a time" in caplog.text
+
+
+@pytest.mark.parametrize("response_format", ["pcm", "wav"])
+def test_samples_that_need_no_encoder_are_sent_while_all_threads_are_occupied(response_format):
+    class Occupied(ThreadPoolExecutor):
+        """The voice is chosen, and the text prepared. Later calls wait."""
+
+        def submit(self, function, *arguments, **named):
+            calls.append(function)
+            return super().submit(function, *arguments, **named) if len(calls) <= 2 else Future()
+
+    calls = list[object]()
+
+    async def read() -> int:
+        asyncio.get_running_loop().set_default_executor(Occupied(1))
+        models = Models({"tone": ToneSpeech()}, Limits(), Metrics(), 1)
+        models.start()
+        worker = models.speaking["tone"]
+        body = SpeechBody(model="tone", input="Hello there.", response_format=response_format)
+        await asyncio.to_thread(lambda: None)
+        job = await api.submit(worker, body, None, "anna")
+        encoder = api.ENCODERS[response_format](24000)
+        sizes = [len(piece) async for piece in api._pieces(job, encoder)]
+        models.drain(0)
+        return sum(sizes)
+
+    assert asyncio.run(asyncio.wait_for(read(), 10)) >= 2 * FRAME * len("Hello there.")
 
 
 def test_the_time_to_a_retry_follows_from_the_frames_that_wait():

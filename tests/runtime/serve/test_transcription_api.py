@@ -1,7 +1,9 @@
 """POST /v1/audio/transcriptions, used by the OpenAI client and by plain HTTP."""
 
 import io
+import json
 import threading
+from itertools import count
 from pathlib import Path
 
 import httpx2
@@ -12,8 +14,10 @@ import soundfile
 from support.serve.http_server import Running, running, wait_until
 from support.serve.listening import BLOCK, RATE, LoudToText
 
+from runtime.audio.sources import Recording
 from runtime.serve.http import uploads
 from runtime.serve.limits import Limits
+from runtime.serve.listen import api
 
 
 def recording(words: int, rate: int = RATE, name: str = "WAV") -> bytes:
@@ -82,6 +86,21 @@ def test_events_add_up_to_the_text(client):
     assert events[-1].type == "transcript.text.done" and events[-1].usage.total_tokens > 0
 
 
+def test_an_error_after_the_first_text_is_the_last_event():
+    task, feeds = LoudToText(), count()
+    with running({"loud": task}) as server:
+
+        def fail() -> None:
+            if next(feeds):
+                raise RuntimeError("planted")
+
+        task.before_feed = fail
+        lines = post(server, {"stream": "true"}, recording(8)).text.splitlines()
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    assert [each["type"] for each in events] == ["transcript.text.delta"] * 5 + ["error"]
+    assert events[-1]["error"]["code"] == "internal_error" and "planted" not in str(events[-1])
+
+
 @pytest.mark.parametrize("rate, name", [(48000, "WAV"), (16000, "FLAC")])
 def test_other_rates_and_formats(client, rate, name):
     assert transcribe(client, recording(2, rate, name)).text == "one two"
@@ -102,6 +121,19 @@ WRONG = [
         "timestamp_granularities[]",
     ),
     ({"stream": "yes"}, 400, "invalid_value", "stream"),
+    ({"stream": "true", "response_format": "srt"}, 400, "invalid_value", "response_format"),
+    (
+        {"stream": "true", "response_format": "verbose_json", "timestamp_granularities[]": "word"},
+        400,
+        "invalid_value",
+        "response_format",
+    ),
+    (
+        {"stream": "true", "timestamp_granularities[]": "word"},
+        400,
+        "invalid_value",
+        "timestamp_granularities",
+    ),
     ({"delay_ms": "-1"}, 400, "invalid_value", "delay_ms"),
     ({"delay_ms": "9" * 5000}, 400, "invalid_value", "delay_ms"),
     ({"delay_ms": "\u0668\u0660"}, 400, "invalid_value", "delay_ms"),  # 80 in other digits
@@ -153,6 +185,18 @@ def test_a_full_disk_is_told(server, monkeypatch):
     monkeypatch.setattr(uploads.shutil, "copyfileobj", fail)
     response = post(server)
     assert response.status_code == 503 and response.json()["error"]["code"] == "storage_full"
+
+
+def test_recordings_are_measured_in_threads_that_speech_does_not_use(server, monkeypatch):
+    names = list[str]()
+
+    def measured(*arguments) -> Recording:
+        names.append(threading.current_thread().name)
+        return Recording(*arguments)
+
+    monkeypatch.setattr(api, "Recording", measured)
+    assert post(server).status_code == 200
+    assert len(names) == 1 and names[0].startswith("upload")
 
 
 def test_nothing_of_an_upload_is_left(server, monkeypatch, tmp_path):

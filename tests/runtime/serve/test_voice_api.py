@@ -213,6 +213,7 @@ def test_a_client_that_leaves_has_no_voice(held, tmp_path):
         files = {"audio_sample": ("a.wav", recording())}
         httpx2.post(f"{server.url}/v1/audio/voices", data={"name": "Anna"}, files=files, timeout=0.3)
     assert task.making.is_set()
+    wait_until(lambda: not server.connections)
     task.may_make.set()
     wait_until(lambda: server.value("requests_total", route="/v1/audio/voices", code="500") == 0)
     wait_until(lambda: list((tmp_path / "store").iterdir()) == [])

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import uvicorn
 
+from runtime.serve.address import bind
 from runtime.serve.http.app import build_app
 from runtime.serve.http.keys import Keys
-from runtime.serve.http.server import Address, configuration
+from runtime.serve.http.server import configuration
 from runtime.serve.limits import Limits
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
@@ -51,16 +52,15 @@ def running(
     models = Models(tasks, limits, metrics, slots, voices)
     models.start()
     app = build_app(models, metrics, limits, keys or Keys(), origins)
-    config = configuration(app, limits, Address("127.0.0.1", 0))
+    config = configuration(app, limits)
     config.timeout_graceful_shutdown = 1
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
+    listener = bind("127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, args=(listener.sockets,), daemon=True)
     thread.start()
     wait_until(lambda: server.started and models.is_ready)
     try:
-        yield Running(
-            server.servers[0].sockets[0].getsockname()[1], models, metrics, server.server_state.connections
-        )
+        yield Running(listener.port, models, metrics, server.server_state.connections)
     finally:
         server.should_exit = True
         thread.join(10)

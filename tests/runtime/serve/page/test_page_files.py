@@ -9,6 +9,7 @@ from http.client import HTTPConnection
 from importlib.resources import files
 
 import pytest
+import soundfile
 from support.serve.page_server import PageServer, running_server
 
 from runtime.serve.http.keys import Keys
@@ -65,3 +66,11 @@ def test_a_host_adds_no_source_to_the_policy(server):
     policy = connection.getresponse().headers["content-security-policy"]
     assert policy is None or "*" not in policy
     connection.close()
+
+
+def test_the_page_offers_recordings_that_can_be_read():
+    page = files("runtime.serve").joinpath("page", "index.html").read_text()
+    (offered,) = re.findall(r'type="file" accept="([^"]*)"', page)
+    containers = {".aif": "AIFF", ".oga": "OGG", ".opus": "OGG"}
+    for end in offered.split(","):
+        assert containers.get(end, end[1:].upper()) in soundfile.available_formats(), end

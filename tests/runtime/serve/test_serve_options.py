@@ -1,0 +1,119 @@
+"""Options of `voxport serve` that are wrong. Each is found before a bundle is opened."""
+
+import argparse
+import socket
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bundle.command import Parser
+from bundle.errors import UsageError
+from runtime.commands import serve
+
+
+def parse(*options: object) -> argparse.Namespace:
+    parser = Parser()
+    serve.add_arguments(parser)
+    return parser.parse_args(["--bundle", "missing", *map(str, options)])
+
+
+def refused(*options: object) -> UsageError:
+    with pytest.raises(UsageError) as found:
+        serve.check(parse(*options))
+    return found.value
+
+
+def pem(folder: Path, name: str, password: str | None = None) -> tuple[Path, Path]:
+    certificate, key = folder / f"{name}.pem", folder / f"{name}-key.pem"
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-days",
+        "2",
+    ]
+    command += ["-subj", "/CN=localhost", "-out", str(certificate), "-keyout", str(key)]
+    command += ["-passout", f"pass:{password}"] if password else ["-nodes"]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("openssl, which makes the certificate, is not installed")
+    return certificate, key
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_port_in_use_is_found_first(host):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        error = refused("--host", host, "--port", port)
+        assert error.field == "port" and str(port) in str(error) and "in use" in str(error)
+        error = refused("--port", 1, "--wyoming", f"tcp://{host}:{port}")
+        assert error.field == "wyoming" and "in use" in str(error)
+
+
+def test_a_host_that_is_not_of_this_machine_is_found_first(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text(f"anna:{'k' * 20}\n")
+    for host in ("192.0.2.1", "a..b"):
+        assert refused("--host", host, "--keys", keys).field == "port"
+
+
+def test_files_of_tls_are_checked_first(tmp_path):
+    certificate, key = pem(tmp_path, "own")
+    _, other_key = pem(tmp_path, "other")
+    locked, locked_key = pem(tmp_path, "locked", "secret")
+    text = tmp_path / "text"
+    text.write_text("no PEM")
+    missing = tmp_path / "missing"
+    wrong = [
+        (missing, key, "tls_cert"),
+        (certificate, missing, "tls_key"),
+        (text, key, "tls_cert"),
+        (certificate, text, "tls_key"),
+        (certificate, other_key, "tls_key"),
+        (locked, locked_key, "tls_key"),
+    ]
+    for first, second, field in wrong:
+        error = refused("--tls-cert", first, "--tls-key", second)
+        path = first if field == "tls_cert" else second
+        assert error.field == field and str(error).startswith(f"{field}: {path}: ")
+
+
+def test_other_files_and_addresses_are_checked_first(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("short")
+    assert refused("--keys", tmp_path / "missing").field == "keys"
+    assert refused("--keys", file).field == "keys"
+    assert refused("--voices", file).field == "voices"
+    assert refused("--wyoming", "http://127.0.0.1:80").field == "wyoming"
+
+
+def test_what_was_checked_is_bound_and_listens_later(tmp_path):
+    certificate, key = pem(tmp_path, "own")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    ready = serve.check(parse("--port", port, "--tls-cert", certificate, "--tls-key", key))
+    with ready.listener:
+        assert ready.listener.port == port and isinstance(ready.listener.tls, ssl.SSLContext)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+    assert ready.listener.sockets[0].fileno() == -1
+
+
+@pytest.mark.parametrize("value", ["abc", "", "0", "-1", "nan", "1e9"])
+def test_a_number_of_a_limit_that_is_wrong_is_shown(value):
+    with pytest.raises(UsageError, match="--queue-s: expected a positive number below 1e9, found '") as found:
+        parse(f"--queue-s={value}")
+    assert "_positive" not in str(found.value) and repr(value) in str(found.value)
+
+
+def test_limits_whose_type_is_a_float_take_fractions():
+    assert parse("--queue-s", "0.5").queue_s == 0.5
+    with pytest.raises(UsageError, match="--waiting: expected an integer"):
+        parse("--waiting", "0.5")

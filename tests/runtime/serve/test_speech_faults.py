@@ -1,0 +1,97 @@
+"""Faults of the engine while texts are spoken: what each client gets."""
+
+import json
+import socket
+import threading
+
+import httpx2
+from support.serve.http_server import Running, running, wait_until
+from support.serve.speaking import FRAME, ToneSpeech, tone
+
+from runtime.audio.files import pcm16
+
+TEXT = "Hello there."
+
+
+def post(server: Running, content: dict) -> httpx2.Response:
+    return httpx2.post(f"{server.url}/v1/audio/speech", json=content)
+
+
+def request(**fields) -> dict:
+    return {"model": "tone", "voice": "anna", "input": TEXT, "response_format": "pcm", **fields}
+
+
+def fail_at_frame_5(text: str, frame: int) -> None:
+    if frame == 5:
+        raise RuntimeError("planted")
+
+
+def test_an_engine_that_fails_after_the_first_samples_ends_events_with_an_error():
+    with running({"tone": ToneSpeech(fault=fail_at_frame_5)}) as server:
+        lines = post(server, request(stream_format="sse")).text.splitlines()
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    assert [each["type"] for each in events] == ["speech.audio.delta"] * 5 + ["speech.audio.error"]
+    assert events[-1]["error"]["code"] == "internal_error" and "planted" not in str(events[-1])
+    assert "event: speech.audio.error" in lines
+
+
+def test_an_engine_that_fails_after_the_first_samples_cuts_the_audio_without_its_last_chunk():
+    content = json.dumps(request()).encode()
+    head = f"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(content)}\r\n\r\n"
+    with (
+        running({"tone": ToneSpeech(fault=fail_at_frame_5)}) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=5) as client,
+    ):
+        client.sendall(head.encode() + content)
+        answer = b"".join(iter(lambda: client.recv(2**16), b""))
+    assert answer.startswith(b"HTTP/1.1 200 ") and b"transfer-encoding: chunked" in answer.lower()
+    assert len(answer) > 5 * 2 * FRAME and not answer.endswith(b"0\r\n\r\n")
+
+
+def test_an_error_of_one_request_leaves_the_others():
+    def fault(text: str, frame: int) -> None:
+        if text.startswith("Wrong"):
+            raise RuntimeError("the engine failed")
+
+    with running({"tone": ToneSpeech(fault=fault)}) as server:
+        responses = {}
+
+        def ask(text: str) -> None:
+            responses[text] = post(server, request(input=text))
+
+        threads = [threading.Thread(target=ask, args=(text,)) for text in ("Wrong.", "Right.", "Also right.")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        assert responses["Wrong."].status_code == 500
+        assert responses["Wrong."].json()["error"]["code"] == "internal_error"
+        assert "Traceback" not in responses["Wrong."].text
+        for text in ("Right.", "Also right."):
+            assert responses[text].content == pcm16(tone(text))
+
+
+def test_a_dead_engine_thread_is_not_ready_and_refuses(monkeypatch):
+    """What runs and what is new gets the same error; the server is not shutting down."""
+    task = ToneSpeech()
+    task.gate.clear()
+    with running({"tone": task}) as server:
+        worker, answers = server.models.speaking["tone"], list[httpx2.Response]()
+        asking = threading.Thread(
+            target=lambda: answers.append(post(server, request(response_format="flac")))
+        )
+        asking.start()
+        wait_until(lambda: task.running)
+
+        def fail() -> None:
+            raise RuntimeError("planted")
+
+        monkeypatch.setattr(worker, "_turn", fail)
+        task.gate.set()
+        asking.join(10)
+        worker._thread.join(10)
+        assert httpx2.get(f"{server.url}/readyz").status_code == 503
+        assert httpx2.get(f"{server.url}/healthz").status_code == 200
+        for answer in (*answers, post(server, request())):
+            assert answer.status_code == 503 and answer.json()["error"]["code"] == "engine_failed"
+        assert len(answers) == 1
