@@ -35,7 +35,9 @@ FAMILIES = {
     "voxtral_realtime": Row("Voxtral-Realtime", "model.voxtral_realtime"),
     "qwen3_tts": Row("Qwen3-TTS", "model.qwen3_tts"),
 }
-DEFAULT = "voxtral_tts"
+TEXT_TO_SPEECH, SPEECH_TO_TEXT = "text-to-speech", "automatic-speech-recognition"  # the hub's names of tasks
+DEFAULT_OF_TASK = {TEXT_TO_SPEECH: "voxtral_tts", SPEECH_TO_TEXT: "voxtral_realtime"}
+DEFAULT = DEFAULT_OF_TASK[TEXT_TO_SPEECH]
 
 
 def find_family(name: str) -> str:
