@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bundle.manifest import ComponentEntry, ExportJob, RecipeEntry
+from bundle.manifest import ComponentEntry, ExportJob
 from bundle.manifest import Source as SourceEntry
 from bundle.versions import package_version
 from export.estimate import GraphWeights, graph_weights
@@ -38,7 +38,7 @@ def make_job(resolved: Resolved, target: Target, name: str) -> ExportJob:
         compute_precision=target.compute_precision,
         options=resolved.options.model_dump(),
         constants=resolved.constants,
-        recipes={graph: RecipeEntry.model_validate(recipe.to_dict()) for graph, recipe in recipes.items()},
+        recipes={graph: recipe.to_entry() for graph, recipe in recipes.items()},
         cache_length=resolved.cache_length,
         components=tuple(
             _entry(target, component, recipes[component.graph].name, weights[component.graph])

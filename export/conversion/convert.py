@@ -142,7 +142,7 @@ def _key(hashes: dict[str, str], outputs: list[Output], metadata: object, conver
         sorted(hashes.values()),
         conversion.to,
         str(conversion.dtype),
-        conversion.recipe.to_dict(),
+        conversion.recipe.to_entry().model_dump(mode="json"),
         [output.entries for output in outputs],
         metadata,
         code_hash(),
