@@ -82,12 +82,12 @@ def code_hash() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
-def first_difference(found: Any, expected: Any, path: str) -> str | None:
+def difference_path(found: Any, expected: Any, path: str) -> str | None:
     """Path of the first value in which two JSON values differ, below `path`; None where they are equal."""
     if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
-        return first_difference(dict(enumerate(found)), dict(enumerate(expected)), path)
+        return difference_path(dict(enumerate(found)), dict(enumerate(expected)), path)
     if isinstance(found, dict) and isinstance(expected, dict):
         keys = sorted(found.keys() | expected.keys())
-        below = (first_difference(found.get(key), expected.get(key), f"{path}.{key}") for key in keys)
+        below = (difference_path(found.get(key), expected.get(key), f"{path}.{key}") for key in keys)
         return next(filter(None, below), None)
     return None if found == expected else path

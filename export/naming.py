@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from bundle.manifest import ExportJob
-from export.job import first_difference
+from export.job import difference_path
 from export.resolve import Resolved, default_recipe
 from export.targets.base import Target
 
@@ -67,10 +67,10 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:8]
 
 
-def differences(found: ExportJob, wanted: ExportJob) -> list[str]:
+def differences(found: ExportJob, expected: ExportJob) -> list[str]:
     """The options in which two jobs differ, each with both values; then files and tools. Empty if equal."""
-    there, here = _choices(found), _choices(wanted)
-    if found.recipes == wanted.recipes:  # however they are spelled
+    there, here = _choices(found), _choices(expected)
+    if found.recipes == expected.recipes:  # however they are spelled
         for name in ("quant", "quant_for", "rules"):
             there.pop(name), here.pop(name)
     texts = [
@@ -78,12 +78,12 @@ def differences(found: ExportJob, wanted: ExportJob) -> list[str]:
         for name in {**here, **there}
         if there.get(name) != here.get(name)
     ]
-    files = sorted(found.source.files.keys() | wanted.source.files.keys())
-    changed = [name for name in files if found.source.files.get(name) != wanted.source.files.get(name)]
+    files = sorted(found.source.files.keys() | expected.source.files.keys())
+    changed = [name for name in files if found.source.files.get(name) != expected.source.files.get(name)]
     if changed:
         texts.append(f"{changed[0]} of the checkpoint is another file")
-    jobs = (found.model_dump(mode="json"), wanted.model_dump(mode="json"))
-    path = first_difference(*jobs, "job")
+    jobs = (found.model_dump(mode="json"), expected.model_dump(mode="json"))
+    path = difference_path(*jobs, "job")
     return texts or ([path] if path else [])
 
 

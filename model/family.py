@@ -163,7 +163,7 @@ class Family:
             their layouts; None where `weights` has all.
         high_precision: patterns of module paths that are kept as floats unless a rule says otherwise.
         eight_bits: graphs whose weights have at least 8 bits unless `quant_for` says otherwise.
-        exceeds_half: graphs with values that half precision may not hold. Targets compute them in float32.
+        exceeds_float16: graphs with values that half precision may not hold. Targets compute them in float32.
         constant: patterns of module paths that are folded into constants at export.
         reads(config, graph): how often one call of a graph reads the weights below a module path, where it
             is not once.
@@ -209,7 +209,7 @@ class Family:
     all_weights: Callable[[Config], nn.Module] | None = None
     high_precision: tuple[str, ...] = ()
     eight_bits: tuple[str, ...] = ()
-    exceeds_half: tuple[str, ...] = ()
+    exceeds_float16: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
     reads: Callable[[Config, str], dict[str, int]] = lambda config, graph: {}
 

@@ -29,19 +29,19 @@ def config_faults(folder: Path, family: Family, packed: Packed) -> list[str]:
     published = family.mlx.published_config
     if published and (folder / published).is_file():
         own = {name: value for name, value in content.items() if name not in OWN_KEYS}
-        difference = first_difference(own, family.mlx.config(folder))
+        difference = differing_value(own, family.mlx.config(folder))
         if difference:
             key, found, expected = difference
             faults.append(f"{path}: {key}: {found!r}, expected {expected!r} as in {published}; {AGAIN}")
     return faults
 
 
-def first_difference(found: Any, expected: Any, key: str = "") -> tuple[str, Any, Any] | None:
+def differing_value(found: Any, expected: Any, key: str = "") -> tuple[str, Any, Any] | None:
     """Key and both values of the first difference, among the keys that both have."""
     if not (isinstance(found, dict) and isinstance(expected, dict)):
         return None if found == expected else (key, found, expected)
     for name in (name for name in expected if name in found):
-        difference = first_difference(found[name], expected[name], f"{key}.{name}".lstrip("."))
+        difference = differing_value(found[name], expected[name], f"{key}.{name}".lstrip("."))
         if difference:
             return difference
     return None
