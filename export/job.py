@@ -4,7 +4,8 @@ import hashlib
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
+
+from pydantic import JsonValue
 
 from bundle.manifest import ComponentEntry, ExportJob
 from bundle.manifest import Source as SourceEntry
@@ -82,12 +83,13 @@ def code_hash() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
-def difference_path(found: Any, expected: Any, path: str) -> str | None:
+def difference_path(found: JsonValue, expected: JsonValue, path: str) -> str | None:
     """Path of the first value in which two JSON values differ, below `path`; None where they are equal."""
-    if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
-        return difference_path(dict(enumerate(found)), dict(enumerate(expected)), path)
     if isinstance(found, dict) and isinstance(expected, dict):
         keys = sorted(found.keys() | expected.keys())
-        below = (difference_path(found.get(key), expected.get(key), f"{path}.{key}") for key in keys)
-        return next(filter(None, below), None)
-    return None if found == expected else path
+        pairs = [(f"{path}.{key}", found.get(key), expected.get(key)) for key in keys]
+    elif isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        pairs = [(f"{path}.{place}", *both) for place, both in enumerate(zip(found, expected, strict=True))]
+    else:
+        return None if found == expected else path
+    return next(filter(None, (difference_path(one, other, below) for below, one, other in pairs)), None)

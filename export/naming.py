@@ -3,7 +3,8 @@
 import hashlib
 import json
 import re
-from typing import Any
+
+from pydantic import JsonValue
 
 from bundle.manifest import ExportJob
 from export.job import difference_path
@@ -54,7 +55,7 @@ def _changed_options(resolved: Resolved) -> list[str]:
     return found
 
 
-def _part(name: str, value: Any) -> str:
+def _part(name: str, value: JsonValue) -> str:
     flag = name.replace("_", "-")
     if isinstance(value, bool):
         return flag if value else f"no-{flag}"
@@ -63,7 +64,7 @@ def _part(name: str, value: Any) -> str:
     return f"{flag}-{text.replace(',', '+') if is_plain else _digest(text)}"
 
 
-def _digest(value: Any) -> str:
+def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:8]
 
 
@@ -87,7 +88,7 @@ def differences(found: ExportJob, expected: ExportJob) -> list[str]:
     return texts or ([path] if path else [])
 
 
-def _choices(job: ExportJob) -> dict[str, Any]:
+def _choices(job: ExportJob) -> dict[str, JsonValue]:
     """Everything that the caller of an export chooses."""
     return {
         "family": job.family,
@@ -103,7 +104,7 @@ def _choices(job: ExportJob) -> dict[str, Any]:
     }
 
 
-def _text(value: Any) -> str:
+def _text(value: JsonValue) -> str:
     if isinstance(value, list):
-        return " ".join(value) or "not given"
+        return " ".join(map(str, value)) or "not given"
     return "absent" if value is None else str(value)

@@ -15,15 +15,13 @@ from bundle.errors import CheckpointError, CheckpointNotFound
 from bundle.manifest import NO_LICENCE_NEEDED
 from bundle.spec import LayoutName
 from model.checkpoint import Checkpoint, Shapes, expected_tensors
-from model.checkpoint_format import CheckpointFormat
+from model.checkpoint_format import CheckpointFormat, Config
 from model.component import Component
 from model.layout_tags import check_layout_tags
 from model.mlx import CONFIG as MLX_CONFIG
 from model.mlx import MLX_WEIGHTS, NO_MLX, MlxModel, read_mlx_config
 
-# Any: each family has its own class of configuration, of options and of checkpoint holder, which callers only
-# pass on.
-Config = Any
+# Any: each family has its own class of options and of checkpoint holder, which callers only pass on.
 Options = Any
 Root = Any
 Distribution = tuple[np.float32, np.float32]

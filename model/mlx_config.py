@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+
+from pydantic import JsonValue
 
 from model.family import Family
 from model.mlx import CONFIG, MODEL_TYPE, OWN_KEYS, QUANTIZATION, quantization_of, read_mlx_config
@@ -36,7 +37,9 @@ def config_faults(folder: Path, family: Family, packed: Packed) -> list[str]:
     return faults
 
 
-def differing_value(found: Any, expected: Any, key: str = "") -> tuple[str, Any, Any] | None:
+def differing_value(
+    found: JsonValue, expected: JsonValue, key: str = ""
+) -> tuple[str, JsonValue, JsonValue] | None:
     """Key and both values of the first difference, among the keys that both have."""
     if not (isinstance(found, dict) and isinstance(expected, dict)):
         return None if found == expected else (key, found, expected)
@@ -68,7 +71,7 @@ def _quantization_faults(folder: Path, packed: Packed) -> Iterator[str]:
         yield f"{QUANTIZATION}: there, and no layer has integers"
 
 
-def _text(entry: Any) -> str:
+def _text(entry: object) -> str:
     """A few words for an entry."""
     if isinstance(entry, dict):
         return f"{entry.get('bits')} bits in groups of {entry.get('group_size')}"

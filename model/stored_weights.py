@@ -12,7 +12,8 @@ import torch
 
 from bundle.errors import CheckpointError
 from model.checkpoint import DTYPES, Checkpoint, Shapes
-from model.family import Config, Family
+from model.checkpoint_format import Config
+from model.family import Family
 from model.layout_tags import tagged_layout
 from model.layouts import (
     COMPUTED,
