@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bundle.errors import CheckpointError, CheckpointNotFound, ConfigError, UnknownFamily, VoxportError
 from model.download import partial_downloads, snapshots, unfinished
-from model.mlx import CONFIG as MLX_CONFIG
+from model.mlx.model import CONFIG as MLX_CONFIG
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

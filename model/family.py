@@ -17,9 +17,9 @@ from bundle.spec import LayoutName
 from model.checkpoint import Checkpoint, Shapes, expected_tensors
 from model.checkpoint_format import CheckpointFormat, Config
 from model.component import Component
-from model.layout_tags import check_layout_tags
-from model.mlx import CONFIG as MLX_CONFIG
-from model.mlx import MLX_WEIGHTS, NO_MLX, MlxModel, read_mlx_config
+from model.mlx.layout_tags import check_layout_tags
+from model.mlx.model import CONFIG as MLX_CONFIG
+from model.mlx.model import MLX_WEIGHTS, NO_MLX, MlxModel, read_mlx_config
 
 # Any: each family has its own class of options and of checkpoint holder, which callers only pass on.
 Options = Any

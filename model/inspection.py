@@ -13,9 +13,9 @@ from model.checkpoint_format import Config
 from model.download import partial_downloads
 from model.families import family_of, open_family
 from model.family import Family
-from model.layout_tags import check_layout_tags
-from model.mlx import QUANTIZATION, read_mlx_config
-from model.mlx_files import check_one_place, is_mlx_folder
+from model.mlx.files import check_one_place, is_mlx_folder
+from model.mlx.layout_tags import check_layout_tags
+from model.mlx.model import QUANTIZATION, read_mlx_config
 from model.stored_weights import BIASES, BYTES, SCALES, WEIGHT, StoredWeights
 
 PUBLISHED = "published"

@@ -18,7 +18,7 @@ from export.conversion.plan import Plan
 from model.checkpoint_format import Config, not_json
 from model.download import unfinished
 from model.family import Family
-from model.mlx import CONFIG, MODEL_TYPE, QUANTIZATION, read_mlx_config, without_integers
+from model.mlx.model import CONFIG, MODEL_TYPE, QUANTIZATION, read_mlx_config, without_integers
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from model.family import Family
-from model.mlx import CONFIG, MODEL_TYPE, OWN_KEYS, QUANTIZATION, quantization_of, read_mlx_config
+from model.mlx.model import CONFIG, MODEL_TYPE, OWN_KEYS, QUANTIZATION, quantization_of, read_mlx_config
 
 AGAIN = "convert the model again"
 DEFAULT = {"group_size": 64, "bits": None, "mode": "affine"}  # of mlx-audio, for all layers without an entry
