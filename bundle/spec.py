@@ -181,6 +181,6 @@ def cache_shape(layout: LayoutName, rows: int, n_kv_heads: int, head_dim: int) -
     return (1, n_kv_heads, rows, head_dim)
 
 
-def coreml_state_name(graph: str, state: str) -> str:
-    """Name of a state in a Core ML package, and of a mutable buffer in an ExecuTorch program."""
+def graph_state_name(graph: str, state: str) -> str:
+    """Name of a graph's state in a Core ML package, and of its mutable buffer in an ExecuTorch program."""
     return f"{graph}_{state}"

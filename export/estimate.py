@@ -7,7 +7,6 @@ AVX-512. `speed` scales the times to the current machine.
 import math
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -83,9 +82,27 @@ def _graph_weights(resolved: Resolved, graph: str, float_bytes: int) -> GraphWei
     return found
 
 
-def estimate(resolved: Resolved, target: Target, verifies: bool) -> dict[str, Any]:
-    """Weights and bytes of each graph; disk and peak memory in bytes, time in seconds. `verifies` includes
-    verification.
+@dataclass(frozen=True)
+class GraphEstimate:
+    """Number of weights of one graph, their bytes in the artifact, and the name of the recipe."""
+
+    weights: int
+    bytes: int
+    recipe: str
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What an export needs: disk, peak memory, and seconds on the reference machine."""
+
+    graphs: dict[str, GraphEstimate]
+    disk_bytes: int
+    memory_bytes: int
+    reference_seconds: float
+
+
+def estimate(resolved: Resolved, target: Target, verifies: bool) -> Estimate:
+    """The estimate of an export to `target`. `verifies` includes verification.
 
     Verification needs the weights of all graphs. The peak of memory is therefore where the largest tensor of
     a graph is read, where the artifact of a graph is made, or where all artifacts run beside their
@@ -101,7 +118,7 @@ def estimate(resolved: Resolved, target: Target, verifies: bool) -> dict[str, An
         rate = READ if resolved.recipes[graph].linears is None else QUANTISED
         seconds += costs.product * found.products + found.count / rate
     rows = {
-        graph: {"weights": found.count, "bytes": int(found.stored), "recipe": resolved.recipes[graph].name}
+        graph: GraphEstimate(found.count, int(found.stored), resolved.recipes[graph].name)
         for graph, found in weights.items()
     }
     artifact = sum(int(found.stored) for found in weights.values())
@@ -115,12 +132,12 @@ def estimate(resolved: Resolved, target: Target, verifies: bool) -> dict[str, An
         peak = max(peak, loaded + costs.running * artifact + STREAMS * caches + reference)
         sample = costs.sample * count / 1e9 if source.is_large else 0
         seconds += len(modes(resolved, target, DEFAULTS)) * (costs.verification + sample)
-    return {
-        "graphs": rows,
-        "disk_bytes": int(artifact + sum(voice.numel() * 4 for voice in source.voices.values())),
-        "memory_bytes": int(TOOLS_BYTES + peak),
-        "reference_seconds": seconds,
-    }
+    return Estimate(
+        graphs=rows,
+        disk_bytes=int(artifact + sum(voice.numel() * 4 for voice in source.voices.values())),
+        memory_bytes=int(TOOLS_BYTES + peak),
+        reference_seconds=seconds,
+    )
 
 
 def speed(seconds: float = 1.0) -> float:

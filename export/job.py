@@ -4,9 +4,10 @@ import hashlib
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from bundle.manifest import ComponentEntry, ExportJob, RecipeEntry
+from pydantic import JsonValue
+
+from bundle.manifest import ComponentEntry, ExportJob
 from bundle.manifest import Source as SourceEntry
 from bundle.versions import package_version
 from export.estimate import GraphWeights, graph_weights
@@ -38,7 +39,7 @@ def make_job(resolved: Resolved, target: Target, name: str) -> ExportJob:
         compute_precision=target.compute_precision,
         options=resolved.options.model_dump(),
         constants=resolved.constants,
-        recipes={graph: RecipeEntry.model_validate(recipe.to_dict()) for graph, recipe in recipes.items()},
+        recipes={graph: recipe.to_entry() for graph, recipe in recipes.items()},
         cache_length=resolved.cache_length,
         components=tuple(
             _entry(target, component, recipes[component.graph].name, weights[component.graph])
@@ -82,12 +83,13 @@ def code_hash() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
-def first_difference(found: Any, expected: Any, path: str) -> str | None:
+def difference_path(found: JsonValue, expected: JsonValue, path: str) -> str | None:
     """Path of the first value in which two JSON values differ, below `path`; None where they are equal."""
-    if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
-        return first_difference(dict(enumerate(found)), dict(enumerate(expected)), path)
     if isinstance(found, dict) and isinstance(expected, dict):
         keys = sorted(found.keys() | expected.keys())
-        below = (first_difference(found.get(key), expected.get(key), f"{path}.{key}") for key in keys)
-        return next(filter(None, below), None)
-    return None if found == expected else path
+        pairs = [(f"{path}.{key}", found.get(key), expected.get(key)) for key in keys]
+    elif isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        pairs = [(f"{path}.{place}", *both) for place, both in enumerate(zip(found, expected, strict=True))]
+    else:
+        return None if found == expected else path
+    return next(filter(None, (difference_path(one, other, below) for below, one, other in pairs)), None)

@@ -63,7 +63,7 @@ class Model:
             path: (found.searched / max(found.norm, 1e-30)) ** 0.5 for path, found in quantizer.errors.items()
         }
         components = tuple(component for component in self.components if component.graph == graph)
-        return Graph(graph, module, components, exceeds_half=graph in family.exceeds_half)
+        return Graph(graph, module, components, exceeds_float16=graph in family.exceeds_float16)
 
     def release(self, graph: str) -> None:
         """Frees the weights of a graph. They are loaded again when asked for."""

@@ -3,10 +3,11 @@
 import hashlib
 import json
 import re
-from typing import Any
+
+from pydantic import JsonValue
 
 from bundle.manifest import ExportJob
-from export.job import first_difference
+from export.job import difference_path
 from export.resolve import Resolved, default_recipe
 from export.targets.base import Target
 
@@ -54,7 +55,7 @@ def _changed_options(resolved: Resolved) -> list[str]:
     return found
 
 
-def _part(name: str, value: Any) -> str:
+def _part(name: str, value: JsonValue) -> str:
     flag = name.replace("_", "-")
     if isinstance(value, bool):
         return flag if value else f"no-{flag}"
@@ -63,14 +64,14 @@ def _part(name: str, value: Any) -> str:
     return f"{flag}-{text.replace(',', '+') if is_plain else _digest(text)}"
 
 
-def _digest(value: Any) -> str:
+def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:8]
 
 
-def differences(found: ExportJob, wanted: ExportJob) -> list[str]:
+def differences(found: ExportJob, expected: ExportJob) -> list[str]:
     """The options in which two jobs differ, each with both values; then files and tools. Empty if equal."""
-    there, here = _choices(found), _choices(wanted)
-    if found.recipes == wanted.recipes:  # however they are spelled
+    there, here = _choices(found), _choices(expected)
+    if found.recipes == expected.recipes:  # however they are spelled
         for name in ("quant", "quant_for", "rules"):
             there.pop(name), here.pop(name)
     texts = [
@@ -78,16 +79,16 @@ def differences(found: ExportJob, wanted: ExportJob) -> list[str]:
         for name in {**here, **there}
         if there.get(name) != here.get(name)
     ]
-    files = sorted(found.source.files.keys() | wanted.source.files.keys())
-    changed = [name for name in files if found.source.files.get(name) != wanted.source.files.get(name)]
+    files = sorted(found.source.files.keys() | expected.source.files.keys())
+    changed = [name for name in files if found.source.files.get(name) != expected.source.files.get(name)]
     if changed:
         texts.append(f"{changed[0]} of the checkpoint is another file")
-    jobs = (found.model_dump(mode="json"), wanted.model_dump(mode="json"))
-    path = first_difference(*jobs, "job")
+    jobs = (found.model_dump(mode="json"), expected.model_dump(mode="json"))
+    path = difference_path(*jobs, "job")
     return texts or ([path] if path else [])
 
 
-def _choices(job: ExportJob) -> dict[str, Any]:
+def _choices(job: ExportJob) -> dict[str, JsonValue]:
     """Everything that the caller of an export chooses."""
     return {
         "family": job.family,
@@ -103,7 +104,7 @@ def _choices(job: ExportJob) -> dict[str, Any]:
     }
 
 
-def _text(value: Any) -> str:
+def _text(value: JsonValue) -> str:
     if isinstance(value, list):
-        return " ".join(value) or "not given"
+        return " ".join(map(str, value)) or "not given"
     return "absent" if value is None else str(value)

@@ -19,8 +19,8 @@ from model.checkpoint import is_below
 from model.component import Component
 from model.families import family_of, open_family
 from model.family import Family
-from model.mlx import MLX_WEIGHTS
-from model.mlx_files import check_one_place
+from model.mlx.files import check_one_place
+from model.mlx.model import MLX_WEIGHTS
 from model.stored_weights import is_for_mlx
 from quantize.recipe import Recipe, Rule, at_least_8_bits, find_recipe, parse_rule
 

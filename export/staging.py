@@ -73,7 +73,7 @@ def _clean_up(folder: Path, error: BaseException) -> None:
 
 @contextmanager
 def _locked(folder: Path, out: Path) -> Iterator[None]:
-    """The lock lies on the folder itself, so that it ends with the process that holds it."""
+    """Locks the folder itself, so the lock ends with its process."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

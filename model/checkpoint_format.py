@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 INDEX_SUFFIX = ".index.json"  # behind the name of a weight file that is split; names its shards
+Config = Any  # each family has its own class of configuration, which callers only pass on
 RANDOM_WEIGHTS = "random_weights"  # key of the metadata in weight files that voxport wrote
 
 
@@ -70,18 +71,18 @@ class CheckpointFormat(ABC):
         """Paths of the voice files that exist, below `folder`. Raises CheckpointError on two of one voice."""
         return []
 
-    def voices(self, folder: Path, config: Any) -> dict[str, torch.Tensor]:
+    def voices(self, folder: Path, config: Config) -> dict[str, torch.Tensor]:
         """Rows [N, dim] of each voice by name. `config` is the family's configuration.
 
         Raises CheckpointError.
         """
         return {Path(name).stem: self.voice(folder / name, config) for name in self.voice_files(folder)}
 
-    def voice(self, path: Path, config: Any) -> torch.Tensor:
+    def voice(self, path: Path, config: Config) -> torch.Tensor:
         """Rows [N, dim] of one voice. Raises CheckpointError."""
         raise NotImplementedError(f"{type(self).__name__} has voice files, and no method that reads one")
 
-    def voice_names(self, config: Any) -> list[str]:
+    def voice_names(self, config: Config) -> list[str]:
         """The voices that the configuration lists, whether their files exist or not."""
         return []
 

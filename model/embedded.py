@@ -10,8 +10,7 @@ from pathlib import Path
 from bundle.errors import UsageError
 from model.families import DEFAULT, public_name
 
-FOLDER = Path(__file__).resolve().parent.parent / "artifacts" / "checkpoints"
-TRAINED = ("voxtral_tts", "voxtral_realtime")  # families
+FOLDER = Path(__file__).resolve().parent.parent / "artifacts" / "checkpoints"  # of the trained models
 log = logging.getLogger(__name__)
 
 
@@ -22,14 +21,22 @@ def embedded_name(family: str) -> str:
 
 def embedded_default(family: str = DEFAULT) -> Path:
     """The folder of a family's trained checkpoint, or of the one with random weights."""
-    if family in TRAINED:
-        try:
-            return trained_checkpoint(family)
-        except UsageError as error:
-            log.warning("%s. Random weights are used: speech is noise, and text means nothing", error)
+    if has_trained(family):
+        return trained_checkpoint(family)
+    if not FOLDER.is_dir():
+        log.warning(
+            "%s: not found; trained models are only in a clone of the repository. "
+            "Random weights are used: speech is noise, and text means nothing",
+            FOLDER,
+        )
     from model.synthetic.checkpoint import random_checkpoint  # imports torch
 
     return random_checkpoint(family)
+
+
+def has_trained(family: str) -> bool:
+    """Whether this installation has a trained checkpoint of the family."""
+    return (FOLDER / embedded_name(family)).is_dir()
 
 
 def trained_checkpoint(family: str) -> Path:

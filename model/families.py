@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bundle.errors import CheckpointError, CheckpointNotFound, ConfigError, UnknownFamily, VoxportError
 from model.download import partial_downloads, snapshots, unfinished
-from model.mlx import CONFIG as MLX_CONFIG
+from model.mlx.model import CONFIG as MLX_CONFIG
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -35,7 +35,9 @@ FAMILIES = {
     "voxtral_realtime": Row("Voxtral-Realtime", "model.voxtral_realtime"),
     "qwen3_tts": Row("Qwen3-TTS", "model.qwen3_tts"),
 }
-DEFAULT = "voxtral_tts"
+TEXT_TO_SPEECH, SPEECH_TO_TEXT = "text-to-speech", "automatic-speech-recognition"  # the hub's names of tasks
+DEFAULT_OF_TASK = {TEXT_TO_SPEECH: "voxtral_tts", SPEECH_TO_TEXT: "voxtral_realtime"}
+DEFAULT = DEFAULT_OF_TASK[TEXT_TO_SPEECH]
 
 
 def find_family(name: str) -> str:

@@ -15,15 +15,13 @@ from bundle.errors import CheckpointError, CheckpointNotFound
 from bundle.manifest import NO_LICENCE_NEEDED
 from bundle.spec import LayoutName
 from model.checkpoint import Checkpoint, Shapes, expected_tensors
-from model.checkpoint_format import CheckpointFormat
+from model.checkpoint_format import CheckpointFormat, Config
 from model.component import Component
-from model.layout_tags import check_layout_tags
-from model.mlx import CONFIG as MLX_CONFIG
-from model.mlx import MLX_WEIGHTS, NO_MLX, MlxModel, read_mlx_config
+from model.mlx.layout_tags import check_layout_tags
+from model.mlx.model import CONFIG as MLX_CONFIG
+from model.mlx.model import MLX_WEIGHTS, NO_MLX, MlxModel, read_mlx_config
 
-# Any: each family has its own class of configuration, of options and of checkpoint holder, which callers only
-# pass on.
-Config = Any
+# Any: each family has its own class of options and of checkpoint holder, which callers only pass on.
 Options = Any
 Root = Any
 Distribution = tuple[np.float32, np.float32]
@@ -163,7 +161,7 @@ class Family:
             their layouts; None where `weights` has all.
         high_precision: patterns of module paths that are kept as floats unless a rule says otherwise.
         eight_bits: graphs whose weights have at least 8 bits unless `quant_for` says otherwise.
-        exceeds_half: graphs with values that half precision may not hold. Targets compute them in float32.
+        exceeds_float16: graphs with values that half precision may not hold. Targets compute them in float32.
         constant: patterns of module paths that are folded into constants at export.
         reads(config, graph): how often one call of a graph reads the weights below a module path, where it
             is not once.
@@ -209,7 +207,7 @@ class Family:
     all_weights: Callable[[Config], nn.Module] | None = None
     high_precision: tuple[str, ...] = ()
     eight_bits: tuple[str, ...] = ()
-    exceeds_half: tuple[str, ...] = ()
+    exceeds_float16: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
     reads: Callable[[Config, str], dict[str, int]] = lambda config, graph: {}
 

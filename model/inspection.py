@@ -9,19 +9,21 @@ from typing import Any
 
 from bundle.errors import ConfigError, IntegrityError
 from model.checkpoint import Checkpoint, Shapes, expected_tensors
+from model.checkpoint_format import Config
 from model.download import partial_downloads
 from model.families import family_of, open_family
-from model.family import Config, Family
-from model.layout_tags import check_layout_tags
-from model.mlx import QUANTIZATION, read_mlx_config
-from model.mlx_files import check_one_place, is_mlx_folder
+from model.family import Family
+from model.mlx.files import check_one_place, is_mlx_folder
+from model.mlx.layout_tags import check_layout_tags
+from model.mlx.model import QUANTIZATION, read_mlx_config
 from model.stored_weights import BIASES, BYTES, SCALES, WEIGHT, StoredWeights
 
 PUBLISHED = "published"
+Contents = dict[str, Any]  # Any: JSON values
 MAX_NAMED = 3  # tensors of a kind that a note names
 
 
-def inspect_checkpoint(folder: Path) -> dict[str, Any]:
+def inspect_checkpoint(folder: Path) -> Contents:
     """Contents of a checkpoint as JSON values, after the checks of an export. Loads no weights.
 
     `loadable`, `problems` and `notes` are always there. The other keys are there as far as the files allow.
@@ -31,7 +33,7 @@ def inspect_checkpoint(folder: Path) -> dict[str, Any]:
     """
     problems: list[str] = []
     notes: list[str] = []
-    found: dict[str, Any] = {}
+    found: Contents = {}
     with _collected(problems):
         family = open_family(family_of(folder))
         found = {"family": family.name, "languages": list(family.languages)}
@@ -43,11 +45,11 @@ def inspect_checkpoint(folder: Path) -> dict[str, Any]:
     return {"loadable": is_loadable, "problems": problems, "notes": notes, **found}
 
 
-def _contents(family: Family, folder: Path, problems: list[str], notes: list[str]) -> dict[str, Any]:
+def _contents(family: Family, folder: Path, problems: list[str], notes: list[str]) -> Contents:
     config = checkpoint = None
     with _collected(problems):
         check_one_place(folder, family)
-    found: dict[str, Any] = {"tokenizer": False}
+    found: Contents = {"tokenizer": False}
     with _collected(problems):
         family.format.check_tokenizer(folder)
         found["tokenizer"] = bool(family.format.tokenizer_files(folder))
@@ -91,7 +93,7 @@ def _stored(family: Family, folder: Path, config: Config, problems: list[str]) -
     return None
 
 
-def _described(stored: StoredWeights) -> dict[str, Any]:
+def _described(stored: StoredWeights) -> Contents:
     """The layout of the folder and of every tensor, and what each dtype takes."""
     rows = [row for name in sorted(stored.tensors) for row in _tensor_rows(stored, name)]
     kinds = sorted({row["dtype"] for row in rows})
@@ -116,12 +118,12 @@ def _described(stored: StoredWeights) -> dict[str, Any]:
     }
 
 
-def _tensor_rows(stored: StoredWeights, name: str) -> list[dict[str, Any]]:
+def _tensor_rows(stored: StoredWeights, name: str) -> list[Contents]:
     """The tensor in the file that has the published name, and its scales and biases. `layout` is `same` where
     PyTorch and MLX store it alike.
     """
     found = stored.tensors[name]
-    row: dict[str, Any] = {"name": found.name, "published": name}
+    row: Contents = {"name": found.name, "published": name}
     rows = [row | {"layout": "same" if found.stored.has_one_form else found.layout}]
     if found.bits:
         rows[0] |= {"bits": found.bits, "group": found.group}
@@ -144,7 +146,7 @@ def _open(family: Family, folder: Path, problems: list[str]) -> Checkpoint | Non
     return Checkpoint(files) if whole else None
 
 
-def _weights(family: Family, config: Config, checkpoint: Checkpoint, problems: list[str]) -> dict[str, Any]:
+def _weights(family: Family, config: Config, checkpoint: Checkpoint, problems: list[str]) -> Contents:
     root = family.build_root(config)
     shapes = expected_tensors(root)
     with _collected(problems):

@@ -13,9 +13,13 @@ import torch
 
 from bundle.errors import CheckpointError
 from model.checkpoint import DTYPES, Checkpoint, Shapes
-from model.family import Config, Family
-from model.layout_tags import tagged_layout
-from model.layouts import (
+from model.checkpoint_format import Config
+from model.family import Family
+from model.mlx.config import config_faults
+from model.mlx.files import check_one_place, is_mlx_folder, weight_files
+from model.mlx.integers import BITS, GROUPS, WORD, dequantized
+from model.mlx.layout_tags import tagged_layout
+from model.mlx.layouts import (
     COMPUTED,
     LAYOUT_KEY,
     MLX_AUDIO,
@@ -24,10 +28,7 @@ from model.layouts import (
     recurrent_names,
     stored_tensors,
 )
-from model.mlx_config import config_faults
-from model.mlx_files import check_one_place, is_mlx_folder, weight_files
-from model.mlx_integers import BITS, GROUPS, WORD, dequantized
-from model.weight_norms import Pair, folded_names
+from model.mlx.weight_norms import Pair, folded_names
 
 PACKED = "U32"  # dtype of integers that MLX packs
 BYTES = {"BF16": 2, "F16": 2, "F32": 4, PACKED: 4}  # of a value in a file

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any
 
 from bundle.errors import RecipeError
+from bundle.manifest import RecipeEntry, RuleEntry, SchemeEntry
 from quantize.schemes import IntegerScheme, PaletteScheme, Scheme
 
 GROUP = (
@@ -24,9 +24,9 @@ class Rule:
     linears: Scheme | None
     tables: Scheme | None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_entry(self) -> RuleEntry:
         """For the manifest."""
-        return {"pattern": self.pattern, "linears": _to_dict(self.linears), "tables": _to_dict(self.tables)}
+        return RuleEntry(pattern=self.pattern, linears=_to_entry(self.linears), tables=_to_entry(self.tables))
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,18 @@ class Recipe:
         """The same recipe with `rules` before its own."""
         return replace(self, rules=rules + self.rules)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_entry(self) -> RecipeEntry:
         """For the manifest: everything that decides, in order."""
-        return {
-            "name": self.name,
-            "linears": _to_dict(self.linears),
-            "tables": _to_dict(self.tables),
-            "rules": [rule.to_dict() for rule in self.rules],
-        }
+        return RecipeEntry(
+            name=self.name,
+            linears=_to_entry(self.linears),
+            tables=_to_entry(self.tables),
+            rules=tuple(rule.to_entry() for rule in self.rules),
+        )
 
 
-def _to_dict(scheme: Scheme | None) -> dict[str, Any] | None:
-    return None if scheme is None else scheme.to_dict()
+def _to_entry(scheme: Scheme | None) -> SchemeEntry | None:
+    return None if scheme is None else scheme.to_entry()
 
 
 _INT8 = IntegerScheme(bits=8)

@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from bundle.errors import RecipeError
+from bundle.manifest import SchemeEntry
 
 if TYPE_CHECKING:
     import torch
@@ -84,9 +85,9 @@ class Scheme(ABC):
         """
         return float(1 - 10 ** (-self.bits / 4))
 
-    def to_dict(self) -> dict[str, Any]:
-        """`type` and the fields, as in the manifest."""
-        return {"type": self.type, **asdict(self)}
+    def to_entry(self) -> SchemeEntry:
+        """`type` and the fields, for the manifest."""
+        return SchemeEntry(type=self.type, **asdict(self))
 
 
 @dataclass(frozen=True)

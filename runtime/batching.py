@@ -115,9 +115,10 @@ class Ticket:
 
 
 class StepEvent(NamedTuple):
-    """What one step gives for one request: `samples` float32 [n], or None where it ends without samples.
+    """The result of one step for one request.
 
-    `ticket.is_done` tells whether this is the last event of the request.
+    `samples` are float32 [n], or None if the request ends without samples. `ticket.is_done` is True for the
+    last event of the request.
     """
 
     ticket: Ticket

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from runtime.engines import ENGINES, open_engine
 from runtime.engines.base import Arrays, Engine, EngineOptions, Stream
 from runtime.engines.trial import try_first
 from runtime.families import open_family, read_constants
-from runtime.families.base import BenchSettings, Figures, RuntimeFamily, StartSteps, Workload
+from runtime.families.base import BenchSettings, Constants, Figures, RuntimeFamily, StartSteps, Workload
 from runtime.machine import describe_machine, resident_bytes
 
 FRAME_MS = 80.0
@@ -29,16 +29,16 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class BenchTarget:
+class BenchTarget(Generic[Constants]):
     """What is measured. `open` returns a new engine; `weight_bytes` are those that a call of each component
     reads.
 
     `cache_length` is in rows of the decoder's cache.
     """
 
-    family: RuntimeFamily[Any]  # Any: see `open_family`
+    family: RuntimeFamily[Constants]
     open: Callable[[], Engine]
-    constants: Any
+    constants: Constants
     cache_length: int
     weight_bytes: dict[str, int]
     settings: BenchSettings
@@ -78,7 +78,7 @@ def bench(
     }
 
 
-def measure(target: BenchTarget, threads: int | None, frames: int) -> Figures:
+def measure(target: BenchTarget[Constants], threads: int | None, frames: int) -> Figures:
     """Times a workload of `frames` steps of 80 ms, then the batch sizes of the settings.
 
     Raises UsageError.
@@ -162,7 +162,7 @@ def _timed(call: Callable[[], Result]) -> tuple[Result, float]:
     return result, time.perf_counter() - started
 
 
-def _open(target: BenchTarget) -> tuple[Engine, Arrays | None, float]:
+def _open(target: BenchTarget[Constants]) -> tuple[Engine, Arrays | None, float]:
     """An engine whose components were all called, the values that later workloads reuse, and seconds of
     loading: the time that the first calls take beyond the same calls later.
     """
@@ -172,7 +172,7 @@ def _open(target: BenchTarget) -> tuple[Engine, Arrays | None, float]:
     return engine, prepared, opening + first - later
 
 
-def _start(stream: Stream, target: BenchTarget, prepared: Arrays | None, steps: int) -> Workload:
+def _start(stream: Stream, target: BenchTarget[Constants], prepared: Arrays | None, steps: int) -> Workload:
     workload = target.family.bench.start(stream, target.constants, target.settings, prepared)
     for _ in range(steps):
         workload.step()

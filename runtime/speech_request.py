@@ -8,7 +8,7 @@ from os import PathLike
 from typing import TypedDict
 
 from bundle.errors import UsageError
-from runtime.sampling import check_sampling, is_number
+from runtime.sampling_options import check_sampling, is_number
 
 DEFAULT_BUDGET = 3.0
 SPARE_FRAMES = 40  # 3.2 s: for pauses, and for texts of a few characters

@@ -13,7 +13,7 @@ import numpy as np
 
 from bundle.errors import UsageError
 from runtime.batching import BatchedDecoder, CodeSlots, Status, Ticket
-from runtime.sampling import is_number
+from runtime.sampling_options import is_number
 from runtime.speech_request import PartOptions, SpeechOptions, SpeechRequest
 from runtime.text.language import check_language
 from runtime.text.preparation import prepare

@@ -17,6 +17,7 @@ from export.__main__ import main as export
 from export.embedded_bundle import embedded_bundle
 from export.verify.modes import VerifyOptions
 from model import embedded
+from model.families import DEFAULT_OF_TASK
 from model.synthetic.checkpoint import random_checkpoint
 
 TARGETS = ("onnx", "executorch", "coreml")
@@ -70,7 +71,7 @@ def random_weights() -> Iterator[None]:
     in less time than the trained ones.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedded, "TRAINED", ())
+        patch.setattr(embedded, "has_trained", lambda family: False)
         yield
 
 
@@ -144,7 +145,7 @@ def qwen_bundles(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def trained_bundles(tmp_path_factory) -> dict[str, Path]:
     """The bundles, by family, that commands use where they are given none. Their models are trained."""
-    families = ("voxtral_tts", "voxtral_realtime")
+    families = tuple(DEFAULT_OF_TASK.values())
     with FileLock(_shared_folder(tmp_path_factory) / "trained.lock"):
         return {family: embedded_bundle(family, embedded.trained_checkpoint(family)) for family in families}
 

@@ -78,10 +78,10 @@ def measure(
         log.info("%s %s: %s", target, recipe, graph.name)
     workload, constants = open_family(FAMILY).verification, read_constants(bundle.job)
     found: dict[str, Row] = {}
-    is_half = bundle.job.compute_precision == "float16"
+    is_float16 = bundle.job.compute_precision == "float16"
     for mode in modes(resolved, lowered, VerifyOptions()):
         # no runtime has float activations in place of integers, or rounds values of a float32 bundle
-        if not mode.float_activations and (is_half or mode.engine.compute_precision != "float16"):
+        if not mode.float_activations and (is_float16 or mode.engine.compute_precision != "float16"):
             started = time.perf_counter()
             context = open_context(bundle, made, mode)
             row = summary(check_long_codes(context, workload, constants, frames))

@@ -26,7 +26,7 @@ from model.qwen3_tts.predictor import CodePredictor
 from runtime.families import open_family
 
 GRAPH = "code_predictor"
-HALF_MAX = 65504.0
+FLOAT16_MAX = 65504.0
 Hook = Callable[[nn.Module, tuple[torch.Tensor, ...], torch.Tensor], None]
 
 
@@ -105,15 +105,15 @@ def main() -> None:
         "layers": len(predictor.blocks),
         "width": predictor.config.hidden_size,
         "frames": arguments.frames,
-        "half_max": HALF_MAX,
+        "half_max": FLOAT16_MAX,
         "largest": {
-            kind: {"value": value, "headroom": HALF_MAX / value} for kind, value in largest.values.items()
+            kind: {"value": value, "headroom": FLOAT16_MAX / value} for kind, value in largest.values.items()
         },
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(result, indent=1) + "\n")
     for kind, value in largest.values.items():
-        print(f"{kind:40} {value:10.3g} {HALF_MAX / value:10.3g}")
+        print(f"{kind:40} {value:10.3g} {FLOAT16_MAX / value:10.3g}")
 
 
 if __name__ == "__main__":

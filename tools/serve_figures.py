@@ -79,7 +79,7 @@ async def figures(url: str, model: str, frames: int) -> dict[str, Any]:
         await speak(client, body)  # opens the graphs, and stores the rows of the voice
         found: dict[str, Any] = {"slots": slots, "clients": {}}
         for count in CLIENTS:
-            runs = [await together(client, body, count) for _ in range(RUNS)]
+            runs = [await concurrent(client, body, count) for _ in range(RUNS)]
             found["clients"][count] = {
                 name: round(statistics.median(run[name] for run in runs), 3) for name in runs[0]
             }
@@ -116,7 +116,7 @@ async def speak(client: httpx2.AsyncClient, body: dict[str, Any]) -> float:
     return first
 
 
-async def together(client: httpx2.AsyncClient, body: dict[str, Any], count: int) -> dict[str, float]:
+async def concurrent(client: httpx2.AsyncClient, body: dict[str, Any], count: int) -> dict[str, float]:
     before = await metric(client, "voxport_frames_total", body["model"])
     started = time.perf_counter()
     bodies = [{**body, "seed": seed} for seed in range(count)]

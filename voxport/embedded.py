@@ -14,10 +14,15 @@ def make_bundle_optional(parser: argparse.ArgumentParser, default: str) -> None:
             action.help = f"{action.help} (default: {default}, exported on first use)"
 
 
-def embedded_bundle(family: str) -> Path:
-    """The folder. What an export prints goes to stderr, because stdout is the command's."""
+def embedded_bundle(task: str) -> Path:
+    """Returns the folder of the embedded model for a task, one of `model.families.DEFAULT_OF_TASK`.
+
+    Export output goes to stderr.
+    """
     from export.embedded_bundle import embedded_bundle as find  # imports the exporter
     from model.embedded import embedded_default
+    from model.families import DEFAULT_OF_TASK
 
+    family = DEFAULT_OF_TASK[task]
     with redirect_stdout(sys.stderr):
         return find(family, embedded_default(family))

@@ -2,6 +2,7 @@
 
 import argparse
 
+from model.families import TEXT_TO_SPEECH
 from runtime.commands import say
 from voxport.embedded import embedded_bundle, make_bundle_optional
 
@@ -13,5 +14,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     say.check(arguments)  # before an export that takes half a minute
-    arguments.bundle = arguments.bundle or embedded_bundle("voxtral_tts")
+    arguments.bundle = arguments.bundle or embedded_bundle(TEXT_TO_SPEECH)
     return say.speak(arguments)

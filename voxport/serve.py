@@ -5,10 +5,9 @@ Without --bundle, the embedded models are served.
 
 import argparse
 
+from model.families import DEFAULT_OF_TASK
 from runtime.commands import serve
 from voxport.embedded import embedded_bundle, make_bundle_optional
-
-FAMILIES = ("voxtral_tts", "voxtral_realtime")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,5 +18,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     ready = serve.check(arguments)  # before an export that takes a minute
     with ready.listener:
-        arguments.bundle = arguments.bundle or [embedded_bundle(family) for family in FAMILIES]
+        arguments.bundle = arguments.bundle or [embedded_bundle(task) for task in DEFAULT_OF_TASK]
         return serve.serve_bundles(arguments, ready)

@@ -2,6 +2,7 @@
 
 import argparse
 
+from model.families import SPEECH_TO_TEXT
 from runtime.commands import transcribe
 from voxport.embedded import embedded_bundle, make_bundle_optional
 
@@ -13,5 +14,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     transcribe.check(arguments)  # before an export that takes half a minute
-    arguments.bundle = arguments.bundle or embedded_bundle("voxtral_realtime")
+    arguments.bundle = arguments.bundle or embedded_bundle(SPEECH_TO_TEXT)
     return transcribe.transcribe(arguments)

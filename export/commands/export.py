@@ -6,6 +6,7 @@ import argparse
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,13 +99,14 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
     name = arguments.checkpoint.resolve().name if arguments.checkpoint else embedded_name(source.family.name)
     out = _output_folder(arguments, resolved, name, target)
     expected = estimate(resolved, target, verifies)
-    seconds = expected.pop("reference_seconds")
     if arguments.dry_run:
+        figures = asdict(expected)
+        seconds = figures.pop("reference_seconds")
         return {
             "target": target.name,
             "out": str(out),
             "exists": out.exists(),
-            **expected,
+            **figures,
             "seconds": round(seconds / speed(), 1),
         }
     job = make_job(resolved, target, name)
@@ -113,7 +115,7 @@ def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Ta
         arguments.force,
         verifies,
         arguments.keep_going,
-        expected["memory_bytes"],
+        expected.memory_bytes,
         arguments.report,
         _evaluation(resolved, target) if arguments.evaluate else None,
     )

@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     content = {
         "families": {family: row.title for family, row in FAMILIES.items()},
         "targets": list(TARGETS),
-        "recipes": {name: recipe.to_dict() for name, recipe in RECIPES.items()},
+        "recipes": {name: recipe.to_entry().model_dump(mode="json") for name, recipe in RECIPES.items()},
         "components": {
             family: {component.name: component.purpose for component in resolve_in_full(source).components()}
             for family, source in sources.items()

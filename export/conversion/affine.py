@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from bundle.errors import CheckpointError
-from model.mlx_integers import GROUPS, WORD
+from model.mlx.integers import GROUPS, WORD
 from quantize.modules import QuantizedModule
 from quantize.schemes import IntegerScheme, Scheme
 

@@ -2,12 +2,13 @@
 
 import re
 from collections import Counter
-from typing import Any
 
 import yaml
+from pydantic import JsonValue
 
 from export.conversion.outputs import Conversion
 from export.conversion.plan import Plan
+from model.checkpoint_format import Config
 from model.family import Family
 from model.stored_weights import PACKED, StoredWeights
 
@@ -20,14 +21,14 @@ NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
 
 def conversion_card(
-    family: Family, config: Any, source: StoredWeights, conversion: Conversion, plan: Plan
+    family: Family, config: Config, source: StoredWeights, conversion: Conversion, plan: Plan
 ) -> str:
     """Weights that are random, or not of the published shapes, have no `license` and no `base_model`.
 
     The card follows from the tensors, so that a conversion of the folder to itself writes it again.
     """
     release = family.release_of(source, config)
-    content: dict[str, Any] = {}
+    content: dict[str, JsonValue] = {}
     if release:
         content = {"license": release.licence, "base_model": release.name}
         content |= {"base_model_relation": "quantized"} if plan.integers else {}

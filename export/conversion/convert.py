@@ -21,8 +21,8 @@ from export.staging import RECORD, ResumeCache, staging
 from model.checkpoint_format import RANDOM_WEIGHTS
 from model.families import family_of, open_family
 from model.family import Family
-from model.layouts import LAYOUT_KEY, MLX_AUDIO
-from model.mlx_files import weight_files
+from model.mlx.files import weight_files
+from model.mlx.layouts import LAYOUT_KEY, MLX_AUDIO
 from model.stored_weights import PACKED, RECIPE_KEY, StoredWeights
 from quantize.recipe import Recipe, Rule, at_least_8_bits, find_recipe
 
@@ -142,7 +142,7 @@ def _key(hashes: dict[str, str], outputs: list[Output], metadata: object, conver
         sorted(hashes.values()),
         conversion.to,
         str(conversion.dtype),
-        conversion.recipe.to_dict(),
+        conversion.recipe.to_entry().model_dump(mode="json"),
         [output.entries for output in outputs],
         metadata,
         code_hash(),

@@ -15,10 +15,10 @@ from bundle.manifest import VOICE_KEY
 from export.conversion.job import Job
 from export.conversion.outputs import Destination
 from export.conversion.plan import Plan
-from model.checkpoint_format import not_json
+from model.checkpoint_format import Config, not_json
 from model.download import unfinished
-from model.family import Config, Family
-from model.mlx import CONFIG, MODEL_TYPE, QUANTIZATION, read_mlx_config, without_integers
+from model.family import Family
+from model.mlx.model import CONFIG, MODEL_TYPE, QUANTIZATION, read_mlx_config, without_integers
 
 log = logging.getLogger(__name__)
 

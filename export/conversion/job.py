@@ -5,7 +5,8 @@ from pathlib import Path
 
 from export.conversion.outputs import Conversion
 from export.conversion.plan import Plan
-from model.family import Config, Family
+from model.checkpoint_format import Config
+from model.family import Family
 from model.stored_weights import StoredWeights
 
 

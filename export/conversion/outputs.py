@@ -11,10 +11,10 @@ import torch
 from bundle.errors import CheckpointError
 from export.conversion.affine import affine, cast_scales
 from model.family import Family
-from model.layouts import MLX_AUDIO, Layout, Stored
-from model.mlx_integers import WORD
+from model.mlx.integers import WORD
+from model.mlx.layouts import MLX_AUDIO, Layout, Stored
+from model.mlx.weight_norms import Pair, fold, unfold
 from model.stored_weights import BIASES, BYTES, PACKED, SCALES, WEIGHT, Found, StoredWeights
-from model.weight_norms import Pair, fold, unfold
 from quantize.parallel import map_items
 from quantize.recipe import Recipe
 from quantize.schemes import IntegerScheme

@@ -9,7 +9,7 @@ from bundle.errors import UsageError
 from export.conversion.affine import group_of
 from export.conversion.outputs import Conversion, Output, OutputMaker
 from model.family import Family
-from model.mlx import quantization_of
+from model.mlx.model import quantization_of
 from model.stored_weights import WEIGHT, Found, StoredWeights
 from quantize.recipe import RECIPES
 from quantize.schemes import IntegerScheme, Scheme

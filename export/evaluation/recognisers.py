@@ -10,10 +10,10 @@ import soxr
 from bundle.errors import UsageError
 from export.embedded_bundle import embedded_bundle
 from model.embedded import trained_checkpoint
+from model.families import DEFAULT_OF_TASK, SPEECH_TO_TEXT
 from runtime.opening import open_task
 from runtime.speech_to_text import SpeechToText
 
-EMBEDDED = "voxtral_realtime"
 WHISPER = "whisper"
 WHISPER_RATE = 16000
 
@@ -36,7 +36,8 @@ def open_recogniser(name: str | None) -> Recogniser:
     if name == WHISPER:
         return WhisperRecogniser()
     if name is None:
-        return BundleRecogniser(embedded_bundle(EMBEDDED, trained_checkpoint(EMBEDDED)))
+        family = DEFAULT_OF_TASK[SPEECH_TO_TEXT]
+        return BundleRecogniser(embedded_bundle(family, trained_checkpoint(family)))
     return BundleRecogniser(Path(name))
 
 

@@ -22,7 +22,7 @@ def open_eager(bundle: Bundle, resolved: Resolved, target: Target) -> TextToSpee
     names = {entry.name for entry in bundle.components}
     components = [component for component in model.components if component.name in names]
     engine = EagerEngine(components, model.module, target.layout, target.linear_kernel)
-    recipes = [recipe.to_dict() for recipe in resolved.recipes.values()]
+    recipes = [recipe.to_entry().model_dump(mode="json") for recipe in resolved.recipes.values()]
     # stored rows of prompts depend on all of it
     engine.identity = f"eager, voxport {code_hash()}, torch {torch.__version__}, {recipes}"
     family = open_family(bundle.job.family)

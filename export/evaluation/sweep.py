@@ -49,7 +49,7 @@ class SweepRow:
         return {"part": self.part, "weights": self.weights, **self.figures}
 
 
-def parts(resolved: Resolved, layers: bool) -> list[Part]:
+def parts_to_sweep(resolved: Resolved, layers: bool) -> list[Part]:
     """Each graph with quantised weights, then with `layers` each of its layers and each weight outside of
     them; at last all together. Graphs may share weights.
 
@@ -105,7 +105,7 @@ def sweep(
     """
     if resolved.source.is_large:
         raise UsageError("sweep: full precision of this checkpoint does not fit in memory")
-    swept = [Part(NOTHING, {}, 0), *parts(resolved, layers)]
+    swept = [Part(NOTHING, {}, 0), *parts_to_sweep(resolved, layers)]
     variants = ((part, open_eager(bundle, quantised_only(resolved, part), target)) for part in swept)
     with Progress(len(swept) * len(options.utterances), "sentences"):
         return list(_rows(variants, options))

@@ -4,9 +4,9 @@ import base64
 import io
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import numpy as np
@@ -18,6 +18,17 @@ from export.report import charts
 from export.verify.comparison import Comparison, FreeRun, least_margin
 from export.verify.report import VerificationResult, component_rows, failures, verdict
 from runtime.machine import describe_machine
+
+
+@dataclass(frozen=True)
+class ShownRun:
+    """What the page shows of a run: its tokens, or a spectrogram and a player of its samples."""
+
+    engine: str
+    tokens: list[int] | None = None
+    seconds: float = 0.0
+    svg: str = ""
+    wav: str = ""
 
 
 def write_page(
@@ -98,15 +109,15 @@ def _compared_runs(runs: Iterable[FreeRun]) -> list[FreeRun]:
     return list({run.engine: run for run in reversed(list(runs))}.values())[::-1]
 
 
-def _run(run: FreeRun, rate: int) -> dict[str, Any]:
-    """What the page shows of a run: tokens, or a spectrogram and a player of samples at `rate` Hz."""
-    shown: dict[str, Any] = {"engine": run.engine}
+def _run(run: FreeRun, rate: int) -> ShownRun:
+    """Samples are at `rate` Hz."""
     if run.values.dtype.kind == "i":
-        return shown | {"tokens": run.values.tolist()}
+        return ShownRun(run.engine, tokens=run.values.tolist())
     content = io.BytesIO()
     soundfile.write(content, np.clip(run.values, -1, 1), rate, format="WAV", subtype="PCM_16")
-    return shown | {
-        "seconds": len(run.values) / rate,
-        "svg": charts.spectrogram(run.values, rate, run.engine),
-        "wav": base64.b64encode(content.getvalue()).decode(),
-    }
+    return ShownRun(
+        run.engine,
+        seconds=len(run.values) / rate,
+        svg=charts.spectrogram(run.values, rate, run.engine),
+        wav=base64.b64encode(content.getvalue()).decode(),
+    )

@@ -1,4 +1,4 @@
-"""Comparison of the quantised products of a saved artifact with those of the graph it was made from."""
+"""Comparison of the quantised linears of a saved artifact with those of the graph it was made from."""
 
 import hashlib
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from export.targets.base import Graph
 from quantize.modules import QuantizedLinear
 
 
-class Product(NamedTuple):
-    """A quantised product as it is stored: hashes of its integers and scales. A block shares a scale."""
+class StoredLinear(NamedTuple):
+    """A quantised linear as it is stored: hashes of its integers and scales. A block shares a scale."""
 
     bits: int
     block: int
@@ -20,21 +20,24 @@ class Product(NamedTuple):
     scale: str
 
 
-def compare_products(
-    file: str, graph: Graph, of_linear: Callable[[QuantizedLinear], Product], found: dict[Product, str]
+def compare_linears(
+    file: str,
+    graph: Graph,
+    of_linear: Callable[[QuantizedLinear], StoredLinear],
+    found: dict[StoredLinear, str],
 ) -> str:
-    """Compares the products that were found in `file`, with their places, with the linears of `graph`.
+    """Compares the linears that were found in `file`, with their places, with the linears of `graph`.
 
     Returns a description, empty where nothing is quantised. Raises ExportError. Changes of a weight that are
     too small to show in an output are found here.
     """
     linears = {name: part for name, part in graph.module.named_modules() if isinstance(part, QuantizedLinear)}
     expected = {of_linear(linear): name for name, linear in linears.items()}
-    for product in expected.keys() - found.keys():
-        raise ExportError(f"{file}: no product has the integers and scales of {expected[product]}")
-    for product in found.keys() - expected.keys():
-        raise ExportError(f"{file}: {found[product]} has the weights of no linear of the module")
-    return f"integers and scales of {len(found)} products are equal" if found else ""
+    for linear in expected.keys() - found.keys():
+        raise ExportError(f"{file}: no linear has the integers and scales of {expected[linear]}")
+    for linear in found.keys() - expected.keys():
+        raise ExportError(f"{file}: {found[linear]} has the weights of no linear of the module")
+    return f"integers and scales of {len(found)} linears are equal" if found else ""
 
 
 def hash_of(values: npt.NDArray[Any] | bytes) -> str:

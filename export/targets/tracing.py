@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from bundle.errors import ExportError, first_line
-from bundle.spec import coreml_state_name
+from bundle.spec import graph_state_name
 from model.component import Component
 from model.layers.attention import AnyAttentionKernel, attention_kernel
 from model.layers.basic import NormKernel, norm_kernel
@@ -61,7 +61,7 @@ class Stateful(nn.Module):
         self.module = module
         self.n_outputs = len(component.signature.outputs)
         self.are_caches = [state.cache is not None for state in component.signature.states]
-        self.names = [coreml_state_name(component.graph, state.name) for state in component.signature.states]
+        self.names = [graph_state_name(component.graph, state.name) for state in component.signature.states]
         for name, state in zip(self.names, component.signature.states, strict=True):
             self.register_buffer(name, torch.zeros(state.shape))
 

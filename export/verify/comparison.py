@@ -145,10 +145,10 @@ class Comparison:
     @property
     def distance_bar(self) -> float | None:
         """None where single precision keeps every value within the float bar."""
-        half = FLOAT16_DISTANCE_BAR if self.float_bar == FLOAT16_BAR else 0.0
+        distance = FLOAT16_DISTANCE_BAR if self.float_bar == FLOAT16_BAR else 0.0
         if self.integer_activations:
-            return half + ROUNDING_FACTOR * max((call.norm for call in self.rounding), default=0.0)
-        return half or None
+            return distance + ROUNDING_FACTOR * max((call.norm for call in self.rounding), default=0.0)
+        return distance or None
 
     @property
     def passed(self) -> bool:

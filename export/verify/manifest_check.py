@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from bundle.errors import IntegrityError, RecipeError, UsageError
 from bundle.manifest import MANIFEST, NOT_RUN, VOICE_KEY, Bundle, FileEntry, WeightError
-from export.job import first_difference, make_job
+from export.job import difference_path, make_job
 from export.resolve import Resolved, Source, resolve
 from export.targets.base import Target
 from export.verify.comparison import Check
@@ -46,7 +46,7 @@ def check_manifest(bundle: Bundle, source: Source, target: Target) -> Resolved:
     except (RecipeError, UsageError) as error:
         raise IntegrityError(f"{where}: job.request: {error}; export the bundle again") from None
     expected = expected.model_copy(update={"tools": job.tools})
-    difference = first_difference(job.model_dump(mode="json"), expected.model_dump(mode="json"), "job")
+    difference = difference_path(job.model_dump(mode="json"), expected.model_dump(mode="json"), "job")
     checks = {
         difference or "job": difference is None,
         "executed_by": manifest.executed_by in (NOT_RUN, *target.runners),

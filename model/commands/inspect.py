@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bundle.errors import IntegrityError
-from model.mlx import MLX_WEIGHTS
+from model.mlx.model import MLX_WEIGHTS
 
 MAX_PROBLEMS = 20  # in the text; --json has all
 

@@ -22,19 +22,19 @@ class RotaryTable(nn.Module):
     Each is [length, head_dim/2].
 
     A table instead of arithmetic in the graph: in half precision `pos · frequency` is wrong by whole turns.
-    `halves`: pairs are those of the two halves.
+    `interleaved`: pairs are of neighbours; otherwise of the two halves.
     """
 
-    def __init__(self, head_dim: int, theta: float, length: int, halves: bool = False):
+    def __init__(self, head_dim: int, theta: float, length: int, interleaved: bool = True):
         super().__init__()
-        self.halves = halves
+        self.interleaved = interleaved
         angle = _angles(head_dim, theta, length)
         self.cos = nn.Buffer(angle.cos().float(), persistent=False)
         self.sin = nn.Buffer(angle.sin().float(), persistent=False)
 
     def forward(self, positions: torch.Tensor) -> "Rotation":
         """positions int64 [B, S] -> the angles of these rows."""
-        return Rotation(self.cos[positions], self.sin[positions], self, self.halves)
+        return Rotation(self.cos[positions], self.sin[positions], self, self.interleaved)
 
 
 class UnboundedRotaryTable(nn.Module):
@@ -44,9 +44,9 @@ class UnboundedRotaryTable(nn.Module):
     Positions are below `bundle.spec.MAX_ROW_POSITION`.
     """
 
-    def __init__(self, head_dim: int, theta: float, halves: bool = False):
+    def __init__(self, head_dim: int, theta: float, interleaved: bool = True):
         super().__init__()
-        self.halves = halves
+        self.interleaved = interleaved
         near = _angles(head_dim, theta, SPAN)
         self.cos = nn.Buffer(near.cos().float(), persistent=False)
         self.sin = nn.Buffer(near.sin().float(), persistent=False)
@@ -60,7 +60,7 @@ class UnboundedRotaryTable(nn.Module):
         far = (positions - near) % (SPAN - 1)
         cos, sin, far_cos, far_sin = self.cos[near], self.sin[near], self.far_cos[far], self.far_sin[far]
         cos, sin = cos * far_cos - sin * far_sin, sin * far_cos + cos * far_sin
-        return Rotation(cos, sin, None, self.halves)
+        return Rotation(cos, sin, None, self.interleaved)
 
 
 class Rotation(NamedTuple):
@@ -73,14 +73,14 @@ class Rotation(NamedTuple):
     cos: torch.Tensor
     sin: torch.Tensor
     table: RotaryTable | None
-    halves: bool = False
+    interleaved: bool = True
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Rotates the pairs of `x` [B, S, H, head_dim], in single precision."""
         if x.dtype != torch.float32:  # a conversion without effect is two operators in an exported graph
             return self(x.float()).to(x.dtype)
         cos, sin = self.cos[:, :, None], self.sin[:, :, None]
-        if self.halves:
+        if not self.interleaved:
             first, second = x.chunk(2, dim=-1)  # [B, S, H, head_dim/2]
             return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
         even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)

@@ -291,7 +291,7 @@ class CodecDecoder(nn.Module):
             for part in parts_of(stack["layers"].children(), CodecBlockWeights)
         )
         self.norm: Layer = stack["norm"]
-        self.rotary = UnboundedRotaryTable(config.head_dim, config.rope_theta, halves=True)
+        self.rotary = UnboundedRotaryTable(config.head_dim, config.rope_theta, interleaved=False)
         self.upsample = nn.ModuleList()
         for pair in weights.upsample:
             conv, block = pair.children()

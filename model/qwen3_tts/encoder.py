@@ -182,7 +182,7 @@ class CodecEncoder(nn.Module):
         self.strides = tuple(reversed(config.upsampling_ratios))
         stack = parts_of(weights.encoder_transformer["layers"].children(), EncoderBlockWeights)
         self.layers = nn.ModuleList(EncoderBlock(part, config) for part in stack)
-        self.rotary = RotaryTable(config.head_dim, config.rope_theta, 2 * max_frames, halves=True)
+        self.rotary = RotaryTable(config.head_dim, config.rope_theta, 2 * max_frames, interleaved=False)
         downsample = weights.downsample["conv"]
         assert isinstance(downsample, nn.Conv1d)
         self.downsample = downsample

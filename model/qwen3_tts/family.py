@@ -146,7 +146,7 @@ FAMILY = Family(
     unused=modules.UNUSED,
     all_weights=modules.AllQwen3TTSWeights,
     eight_bits=("code_predictor", "MultiCodeDecoder"),
-    exceeds_half=(
+    exceeds_float16=(
         "code_predictor",
         "MultiCodeDecoder",
     ),  # public ports in half precision saturate, or give NaN

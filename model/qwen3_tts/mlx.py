@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from model.mlx import MlxModel
+from model.mlx.model import MlxModel
 from model.qwen3_tts.config import CODEC_CONFIG, CONFIG, GENERATION_CONFIG, SPEECH_TOKENIZER
 from model.qwen3_tts.format import TOKENIZER_FILES, WEIGHT_FILES
 

@@ -144,7 +144,7 @@ class Talker(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(Block(part) for part in parts_of(weights.model.layers, BlockWeights))
         self.norm = weights.model.norm
-        self.rotary = RotaryTable(config.head_dim, config.rope_theta, cache_length, halves=True)
+        self.rotary = RotaryTable(config.head_dim, config.rope_theta, cache_length, interleaved=False)
         self.head: Layer = weights.codec_head
 
     def forward(

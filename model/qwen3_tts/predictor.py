@@ -43,7 +43,9 @@ class CodePredictor(nn.Module):
         self.layers = nn.ModuleList(Block(part) for part in parts_of(own.model.layers, BlockWeights))
         self.blocks = parts_of(self.layers, Block)
         self.norm = own.model.norm
-        self.rotary = RotaryTable(config.head_dim, config.rope_theta, config.num_code_groups, halves=True)
+        self.rotary = RotaryTable(
+            config.head_dim, config.rope_theta, config.num_code_groups, interleaved=False
+        )
         self.tables = code_tables(weights)[:-1]  # nothing follows the last code
         self.heads = own.lm_head
         self.projection: Layer = getattr(own, "small_to_mtp_projection", nn.Identity())

@@ -70,7 +70,7 @@ class OneHotStack(nn.Module):
         self.layers = nn.ModuleList(Block(part) for part in parts_of(weights.layers, BlockWeights))
         self.blocks, self.norm = parts_of(self.layers, Block), weights.norm
         self.heads, self.head_dim = config.num_key_value_heads, config.head_dim
-        self.rotary = RotaryTable(config.head_dim, config.rope_theta, rows, halves=True)
+        self.rotary = RotaryTable(config.head_dim, config.rope_theta, rows, interleaved=False)
 
     def forward(
         self,
@@ -115,9 +115,11 @@ class OneHotStack(nn.Module):
         )
         grouped = q.reshape(1, self.heads, -1, self.head_dim) * self.head_dim**-0.5
         # [1, heads, head_dim, rows]
-        seen_keys, seen_values = (each.reshape(1, self.heads, self.head_dim, -1) for each in (keys, values))
-        weights = (grouped @ seen_keys + padding[:, None, None]).softmax(dim=-1)
-        attended = (weights @ seen_values.transpose(2, 3)).reshape(1, 1, -1)
+        visible_keys, visible_values = (
+            each.reshape(1, self.heads, self.head_dim, -1) for each in (keys, values)
+        )
+        weights = (grouped @ visible_keys + padding[:, None, None]).softmax(dim=-1)
+        attended = (weights @ visible_values.transpose(2, 3)).reshape(1, 1, -1)
         x = x + block.attention.wo(attended)
         return x + block.mlp(block.mlp_norm(x)), (keys, values)
 

@@ -45,8 +45,8 @@ def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def half_precision() -> AbstractContextManager[Any]:
-    """Matrix products in bfloat16 where the processor has it: three times as fast on one with AVX512_BF16."""
+def bfloat16_autocast() -> AbstractContextManager[Any]:
+    """Matrix products in bfloat16, if the device has it: three times as fast on a CPU with AVX512_BF16."""
     if torch.cuda.is_available() or torch.cpu._is_avx512_bf16_supported():
         return torch.autocast(device().type, torch.bfloat16)
     return nullcontext()
@@ -118,7 +118,7 @@ class Trainer:
         for optimiser in self.optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = self.schedule.at(self.step)
-        with half_precision():
+        with bfloat16_autocast():
             found = losses(self.step)
         found["loss"].backward()
         found["norm"] = nn.utils.clip_grad_norm_(self.model.parameters(), MOST_NORM)

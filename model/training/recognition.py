@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from model.training.clips import Clip
-from model.training.loop import device, half_precision
+from model.training.loop import bfloat16_autocast, device
 from model.training.recognition_model import RecognitionModel
-from model.training.sound import HEARD_RATE, log_mel, samples_of
+from model.training.sound import RECOGNITION_RATE, log_mel, samples_of
 from model.training.streams import SCHEDULE, TOKEN_SAMPLES
 from model.training.tokens import Encoder
 from model.voxtral_realtime.config import FLUSH_TOKENS
@@ -18,7 +18,7 @@ AT_ONCE = 25  # clips
 
 def transcribe(model: RecognitionModel, clips: Sequence[Clip], encoder: Encoder, delay: int) -> list[str]:
     """The text of each clip at a delay in tokens."""
-    sounds = [samples_of(clip, HEARD_RATE) for clip in clips]
+    sounds = [samples_of(clip, RECOGNITION_RATE) for clip in clips]
     found: list[str] = []
     for first in range(0, len(sounds), AT_ONCE):
         found += _transcribe(model, sounds[first : first + AT_ONCE], encoder, delay)
@@ -40,7 +40,7 @@ def _transcribe(
     fed = torch.full((len(sounds), total), SCHEDULE.pad_id, device=device())
     fed[:, 0] = SCHEDULE.bos_id
     delays = torch.full((len(sounds),), delay, device=device())
-    with half_precision():
+    with bfloat16_autocast():
         audio = model.embed(model.encode(log_mel(samples.to(device()))))
         for position in range(prompt, total):
             logits = model.decode(audio[:, :position], fed[:, :position], delays)

@@ -8,7 +8,7 @@ import torch
 
 from model.training.clips import Clip
 
-HEARD_RATE, SPOKEN_RATE = 16000, 24000
+RECOGNITION_RATE, SPEECH_RATE = 16000, 24000
 N_MELS, WINDOW, HOP = 128, 400, 160
 LEAST_POWER, LEAST_LOG = 1e-10, -6.5
 
@@ -23,13 +23,14 @@ def samples_of(clip: Clip, rate: int) -> np.ndarray:
 def _filters(device: str) -> torch.Tensor:
     from mistral_common.audio import mel_filter_bank
 
-    filters = mel_filter_bank(WINDOW // 2 + 1, N_MELS, 0.0, HEARD_RATE / 2, HEARD_RATE)
+    filters = mel_filter_bank(WINDOW // 2 + 1, N_MELS, 0.0, RECOGNITION_RATE / 2, RECOGNITION_RATE)
     return torch.from_numpy(np.asarray(filters)).float().to(device)  # [bins, mels]
 
 
 def log_mel(samples: torch.Tensor) -> torch.Tensor:
-    """samples [B, n] at HEARD_RATE, n a multiple of HOP -> [B, n / HOP, mels], as `runtime.audio.mel` has
-    it.
+    """samples [B, n] at RECOGNITION_RATE, n a multiple of HOP -> [B, n / HOP, mels].
+
+    Equal to `runtime.audio.mel`.
     """
     window = torch.hann_window(WINDOW, device=samples.device)
     spectrum = torch.stft(samples, WINDOW, HOP, window=window, pad_mode="constant", return_complex=True)

@@ -11,7 +11,7 @@ from model.training.clips import Clip
 from model.training.codec_model import SUBFRAMES
 from model.training.espeak import SAMPLE_RATE, phoneme_at
 from model.training.phonemes import phoneme_class
-from model.training.sound import SPOKEN_RATE, samples_of
+from model.training.sound import SPEECH_RATE, samples_of
 
 FRAME_SAMPLES = 1920
 LONGEST_GAP = 0.3  # seconds between sentences
@@ -25,9 +25,9 @@ class SoundBatch(NamedTuple):
 
 
 def subframe_phonemes(clip: Clip, start: int, count: int) -> list[int]:
-    """Classes of `count` subframes of 20 ms; the first begins at `start`, in samples of SPOKEN_RATE."""
+    """Classes of `count` subframes of 20 ms; the first begins at `start`, in samples of SPEECH_RATE."""
     step = FRAME_SAMPLES // SUBFRAMES
-    times = (start + np.arange(count) * step + step // 2) * SAMPLE_RATE / SPOKEN_RATE
+    times = (start + np.arange(count) * step + step // 2) * SAMPLE_RATE / SPEECH_RATE
     names = phoneme_at(clip.utterance.phonemes, times, len(clip.utterance.samples))
     return [phoneme_class(name) for name in names]
 
@@ -38,14 +38,14 @@ def make_sound(clips: Sequence[Clip], seed: str, frames: int) -> tuple[np.ndarra
     samples, phonemes, end = np.zeros(length, np.float32), [0] * (frames * SUBFRAMES), 0
     while end < length:
         clip = rng.choice(clips)
-        sound = samples_of(clip, SPOKEN_RATE)
+        sound = samples_of(clip, SPEECH_RATE)
         skipped = rng.randrange(len(sound) // step) * step if end == 0 else 0
         part = sound[skipped : skipped + length - end]
         samples[end : end + len(part)] = part
         first = end // step
         count = min(-(-len(part) // step), len(phonemes) - first)
         phonemes[first : first + count] = subframe_phonemes(clip, skipped, count)
-        end += (-(-len(part) // step) + int(rng.uniform(0, LONGEST_GAP) * SPOKEN_RATE / step)) * step
+        end += (-(-len(part) // step) + int(rng.uniform(0, LONGEST_GAP) * SPEECH_RATE / step)) * step
     return samples, phonemes
 
 

@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from model.training.sound import SPOKEN_RATE
+from model.training.sound import SPEECH_RATE
 
 WINDOWS = (2048, 1024, 512, 256, 128)  # samples; hops are a quarter
 N_MELS = (128, 96, 64, 32, 16)
@@ -23,7 +23,7 @@ def _magnitudes(samples: torch.Tensor, size: int) -> torch.Tensor:
 def _filters(size: int, count: int, device: str) -> torch.Tensor:
     from mistral_common.audio import mel_filter_bank
 
-    filters = mel_filter_bank(size // 2 + 1, count, 0.0, SPOKEN_RATE / 2, SPOKEN_RATE)
+    filters = mel_filter_bank(size // 2 + 1, count, 0.0, SPEECH_RATE / 2, SPEECH_RATE)
     found = torch.from_numpy(np.asarray(filters)).float()
     return (found / found.sum(0).clamp_min(1e-6)).to(device)  # a weighted mean of bins
 

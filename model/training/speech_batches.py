@@ -12,7 +12,7 @@ from model.training.clips import Clip
 from model.training.codec_model import CodecModel
 from model.training.espeak import SAMPLE_RATE
 from model.training.loop import device
-from model.training.sound import SPOKEN_RATE, samples_of
+from model.training.sound import SPEECH_RATE, samples_of
 from model.training.sound_batches import FRAME_SAMPLES
 from model.training.tokens import Encoder
 from model.voxtral_tts.config import END_AUDIO
@@ -22,7 +22,7 @@ DROPPED_MERGES = 0.1  # so that words of other pieces are spoken as well
 MOST_WRONG = 0.5  # of the frames that are fed back
 IGNORED = -100
 NO_WORD = -1
-FRAME_RATE = SPOKEN_RATE / FRAME_SAMPLES
+FRAME_RATE = SPEECH_RATE / FRAME_SAMPLES
 ENCODED_AT_ONCE = 32  # clips
 
 
@@ -59,7 +59,7 @@ def encode_clips(clips: Sequence[Clip], codec: CodecModel) -> list[Spoken]:
     found: list[Spoken] = []
     for first in range(0, len(clips), ENCODED_AT_ONCE):
         part = clips[first : first + ENCODED_AT_ONCE]
-        sounds = [torch.from_numpy(samples_of(clip, SPOKEN_RATE)) for clip in part]
+        sounds = [torch.from_numpy(samples_of(clip, SPEECH_RATE)) for clip in part]
         frames = [-(-len(sound) // FRAME_SAMPLES) for sound in sounds]
         padded = torch.zeros(len(part), max(frames) * FRAME_SAMPLES)
         for row, sound in enumerate(sounds):

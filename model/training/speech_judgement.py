@@ -10,7 +10,7 @@ import torch
 from model.training.clips import Clip
 from model.training.codec_model import CodecModel
 from model.training.loop import device
-from model.training.sound import SPOKEN_RATE
+from model.training.sound import SPEECH_RATE
 from model.training.sound_batches import FRAME_SAMPLES
 from model.training.speech_batches import encode_clips, make_sequence
 from model.training.speech_model import SpeechModel
@@ -32,9 +32,9 @@ class Speech(NamedTuple):
 
 
 def _with_sound(clip: Clip, samples: torch.Tensor) -> Clip:
-    """The clip with another sound, [n] at SPOKEN_RATE."""
+    """The clip with another sound, [n] at SPEECH_RATE."""
     content = (samples.clamp(-1, 1) * 32767).round().to(torch.int16).cpu().numpy().astype(np.int16)
-    return Clip(replace(clip.utterance, samples=content), clip.voice, SPOKEN_RATE)
+    return Clip(replace(clip.utterance, samples=content), clip.voice, SPEECH_RATE)
 
 
 @torch.no_grad()
@@ -59,7 +59,7 @@ def speak(
     spoken, ended, ratios = [], 0, []
     noise = torch.Generator().manual_seed(SEED)
     for clip in clips:
-        expected = -(-int(clip.seconds * SPOKEN_RATE) // FRAME_SAMPLES)
+        expected = -(-int(clip.seconds * SPEECH_RATE) // FRAME_SAMPLES)
         voice = voices[clip.voice]
         most = int(LONGEST_RATIO * expected)
         codes = _frames(model, encoder.encode(clip.utterance.text), voice, most, noise)

@@ -10,7 +10,7 @@ import torch
 from model.training.clips import Clip
 from model.training.espeak import SAMPLE_RATE, phoneme_at
 from model.training.phonemes import phoneme_class
-from model.training.sound import HEARD_RATE, disturbed, samples_of
+from model.training.sound import RECOGNITION_RATE, disturbed, samples_of
 from model.training.tokens import Encoder
 from model.voxtral_realtime.config import Schedule
 
@@ -71,21 +71,25 @@ class _Stream:
 
     def add(self, clip: Clip, gap: float, encoder: Encoder) -> bool:
         """Adds a sentence after `gap` seconds if there is room for it and for its words."""
-        start = self.end + int(gap * HEARD_RATE)
-        sound = samples_of(clip, HEARD_RATE)
+        start = self.end + int(gap * RECOGNITION_RATE)
+        sound = samples_of(clip, RECOGNITION_RATE)
         end = start + len(sound)
         if -(-end // TOKEN_SAMPLES) + self.delay + WORDS_AFTER > self.length:
             return False
         self.samples[start:end] = sound
         self.end = end
         for word, ended in zip(clip.utterance.text.split(), clip.utterance.words, strict=True):
-            last = -(-(start + ended * HEARD_RATE // clip.rate) // TOKEN_SAMPLES) - 1
+            last = -(-(start + ended * RECOGNITION_RATE // clip.rate) // TOKEN_SAMPLES) - 1
             self.due.append((last + self.delay, encoder.encode(f" {word}")))
         frame = TOKEN_SAMPLES // FRAMES_PER_TOKEN
-        heard = np.arange(start // frame, min(len(self.phonemes), -(-end // frame) + 3))
-        times = (heard * frame + frame // 2 - PHONEME_LAG * HEARD_RATE - start) * SAMPLE_RATE / HEARD_RATE
+        covered = np.arange(start // frame, min(len(self.phonemes), -(-end // frame) + 3))
+        times = (
+            (covered * frame + frame // 2 - PHONEME_LAG * RECOGNITION_RATE - start)
+            * SAMPLE_RATE
+            / RECOGNITION_RATE
+        )
         names = phoneme_at(clip.utterance.phonemes, times, len(clip.utterance.samples))
-        self.phonemes[heard] = [phoneme_class(name) for name in names]
+        self.phonemes[covered] = [phoneme_class(name) for name in names]
         return True
 
 
@@ -98,7 +102,7 @@ def make_stream(
     while stream.add(rng.choice(clips), rng.uniform(0.0, 0.6), encoder):
         pass
     first = stream.left_pads * TOKEN_SAMPLES
-    last = min(len(stream.samples), stream.end + int(rng.uniform(0, 0.5) * HEARD_RATE))
+    last = min(len(stream.samples), stream.end + int(rng.uniform(0, 0.5) * RECOGNITION_RATE))
     stream.samples[first:last] = disturbed(stream.samples[first:last], noise)
     fed, targets = fed_and_targets(emitted(stream.due, length), 1 + stream.left_pads + stream.delay)
     return stream.samples, fed, targets, stream.delay, stream.phonemes

@@ -88,7 +88,8 @@ def evaluate(arguments: argparse.Namespace) -> None:
             found = transcribe(model, clips, encoder, delay)
             rate = word_error_rate(texts, found)
             examples = [
-                f"{heard.strip()} <- {text}" for heard, text in zip(found[:SHOWN], texts, strict=False)
+                f"{transcript.strip()} <- {text}"
+                for transcript, text in zip(found[:SHOWN], texts, strict=False)
             ]
             trainer.record({f"wer_{source}_{delay}": round(rate, 4), "examples": examples})
     plot_losses(trainer.log_path, trainer.log_path.with_suffix(".png"))

@@ -171,13 +171,13 @@ def judge(arguments: argparse.Namespace) -> None:
     encoder = Encoder(load_tokens(arguments.folder / "tokens.json"))
     hear, texts = recogniser(arguments.folder, JUDGED_DELAY), [clip.utterance.text for clip in clips]
     speech = speak(clips, model, codec, voices, encoder)
-    heard = hear(speech.clips)
+    transcripts = hear(speech.clips)
     rates = {
-        "wer_speech": round(word_error_rate(texts, heard), 4),
+        "wer_speech": round(word_error_rate(texts, transcripts), 4),
         "ended": speech.ended,
         "ratio": speech.ratio,
     }
-    trainer.record(rates | {"examples": heard[:SHOWN]})
+    trainer.record(rates | {"examples": transcripts[:SHOWN]})
 
 
 def write(arguments: argparse.Namespace) -> None:

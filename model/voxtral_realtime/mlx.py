@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from model.mistral_format import PARAMS, TOKENIZER, read_params
-from model.mlx import MlxModel
+from model.mlx.model import MlxModel
 from model.voxtral_realtime.modules import AUDIO
 
 ENCODER = f"{AUDIO}.whisper_encoder"

@@ -12,7 +12,7 @@ from torch import nn
 from model.layers.attention import Attended, AttentionWeights
 from model.layers.basic import FeedForward, FeedForwardWeights, Layer, RMSNorm, fuse
 from model.layers.block import parts_of
-from model.layouts import StoredAs
+from model.mlx.layouts import StoredAs
 from model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs, Options
 
 MASKED = -1e4  # finite: a half-precision softmax stays defined where a whole row is masked

@@ -163,9 +163,9 @@ class AudioTokenizerArgs(BlockArgs):
     @property
     def windows(self) -> tuple[int, ...]:
         """Positions before its own that a query of each stage attends to: 2, 4, 8, 16 as published."""
-        upsamplers, halves = len(self.rates) - 1, self.half_attn_window_upon_downsampling
+        upsamplers, is_halved = len(self.rates) - 1, self.half_attn_window_upon_downsampling
         return tuple(
-            self.attn_sliding_window_size >> (upsamplers - stage if halves else 0)
+            self.attn_sliding_window_size >> (upsamplers - stage if is_halved else 0)
             for stage in range(upsamplers + 1)
         )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from model.mistral_format import PARAMS, TOKENIZER, read_params
-from model.mlx import OWN_KEYS, MlxModel
+from model.mlx.model import OWN_KEYS, MlxModel
 
 BACKBONE = "language_model.model.model"
 LAYER = {

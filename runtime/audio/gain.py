@@ -103,8 +103,8 @@ class _GainControl:
         self._level = max(peak, self._level * factor(-RELEASE_DB_PER_S * LIVE_STEP_S))
         before = self._gain
         if decibels(self._level) >= SILENCE_DBFS:
-            wanted = min(factor(LIVE_MOST_DB), factor(AUTO_TARGET_DBFS) / self._level)
-            self._gain = max(1.0, min(wanted, before * factor(RISE_DB_PER_S * LIVE_STEP_S)))
+            target_gain = min(factor(LIVE_MOST_DB), factor(AUTO_TARGET_DBFS) / self._level)
+            self._gain = max(1.0, min(target_gain, before * factor(RISE_DB_PER_S * LIVE_STEP_S)))
         ramp = np.linspace(min(before, self._gain), self._gain, len(samples), dtype=np.float32)
         return np.clip(samples * ramp, -1, 1)
 

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from bundle.manifest import Bundle, ExportJob
+from runtime.engines import ENGINES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,5 +39,7 @@ def _text(bundle: Bundle) -> str:
 
 
 def _devices(job: ExportJob) -> str:
-    on_cuda = (job.target, job.compute_precision) == ("onnx", "float16")
-    return "; devices: cpu, cuda" if on_cuda else ""
+    if job.target not in ENGINES:
+        return ""
+    devices = ENGINES[job.target].devices(job.compute_precision)
+    return f"; devices: {', '.join(devices)}" if len(devices) > 1 else ""

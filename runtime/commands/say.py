@@ -16,7 +16,7 @@ from bundle.command import integer
 from bundle.errors import UsageError, VoxportError
 from bundle.progress import Progress
 from runtime.commands import add_task_arguments, engine_options
-from runtime.sampling import SAMPLING
+from runtime.sampling_options import SAMPLING
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

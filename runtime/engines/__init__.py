@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from bundle.errors import EngineUnavailable, UsageError
-from runtime.engines.base import EngineOptions
+from runtime.engines.base import CUDA_PRECISION, EngineOptions
 
 if TYPE_CHECKING:
     from bundle.manifest import Bundle
@@ -23,7 +23,8 @@ class EngineEntry:
 
     `packages` must be installed; the benchmark reports the version of the first. `options` are the fields of
     `EngineOptions` that the engine reads besides `threads`. An engine that `may_abort` on a damaged program
-    is tried in another process first.
+    is tried in another process first. CUDA can run bundles of
+    `cuda_precision`; None: no bundles.
     """
 
     module: str
@@ -31,10 +32,21 @@ class EngineEntry:
     packages: tuple[str, ...]
     options: tuple[str, ...] = ()
     may_abort: bool = False
+    cuda_precision: str | None = None
+
+    def devices(self, compute_precision: str) -> tuple[str, ...]:
+        """The devices that can run bundles of a compute precision."""
+        return ("cpu", "cuda") if compute_precision == self.cuda_precision else ("cpu",)
 
 
 ENGINES: dict[str, EngineEntry] = {
-    "onnx": EngineEntry("runtime.engines.onnx", "OnnxEngine", ("onnxruntime",), ("device",)),
+    "onnx": EngineEntry(
+        "runtime.engines.onnx",
+        "OnnxEngine",
+        ("onnxruntime",),
+        options=("device",),
+        cuda_precision=CUDA_PRECISION,
+    ),
     "executorch": EngineEntry(
         "runtime.engines.executorch", "ExecuTorchEngine", ("executorch", "torch"), may_abort=True
     ),

@@ -16,6 +16,7 @@ from runtime.engines.call_checks import check_inputs, check_outputs
 from runtime.machine import measure_bandwidth
 
 Arrays = dict[str, np.ndarray]
+CUDA_PRECISION = "float16"  # compute precision of the ONNX bundles that CUDA can run
 PAGE_VALUES = 1024  # float32 values of a memory page
 
 

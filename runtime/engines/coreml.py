@@ -16,7 +16,7 @@ import numpy as np
 
 from bundle.errors import IntegrityError, UsageError, VoxportError, first_line
 from bundle.manifest import Bundle, ComponentEntry
-from bundle.spec import StateSpec, TensorSpec, coreml_state_name
+from bundle.spec import StateSpec, TensorSpec, graph_state_name
 from runtime.engines.base import Arrays, Engine, EngineOptions, Stream, check_states
 from runtime.mil import PRECISIONS, Executor, MilError, Package, PackageError
 from runtime.mil.program import Function
@@ -149,11 +149,11 @@ class CoreMLEngine(Engine):
 
     def read_state(self, entry: ComponentEntry, states: Any, name: str) -> np.ndarray:
         with _core_ml_errors(entry.name):
-            return np.asarray(states.read_state(coreml_state_name(entry.graph, name)))
+            return np.asarray(states.read_state(graph_state_name(entry.graph, name)))
 
     def write_state(self, entry: ComponentEntry, states: Any, name: str, array: np.ndarray) -> None:
         with _core_ml_errors(entry.name):  # float32: coremltools passes no float16 array to Core ML
-            states.write_state(coreml_state_name(entry.graph, name), array)
+            states.write_state(graph_state_name(entry.graph, name), array)
 
     def call(self, entry: ComponentEntry, inputs: Arrays, states: Any) -> Arrays:
         with _core_ml_errors(entry.name):
@@ -210,10 +210,10 @@ class ReferenceEngine(Engine):
             return self._executor(entry).new_states()
 
     def read_state(self, entry: ComponentEntry, states: Arrays, name: str) -> np.ndarray:
-        return states[coreml_state_name(entry.graph, name)]
+        return states[graph_state_name(entry.graph, name)]
 
     def write_state(self, entry: ComponentEntry, states: Arrays, name: str, array: np.ndarray) -> None:
-        key = coreml_state_name(entry.graph, name)
+        key = graph_state_name(entry.graph, name)
         states[key] = array.astype(states[key].dtype)
 
     def call(self, entry: ComponentEntry, inputs: Arrays, states: Arrays | None) -> Arrays:
@@ -228,7 +228,7 @@ def _check_interface(function: Function, entry: ComponentEntry, path: Path) -> N
     """
     signature = entry.signature
     states = {
-        coreml_state_name(entry.graph, state.name): f"fp16[{', '.join(map(str, state.shape))}]"
+        graph_state_name(entry.graph, state.name): f"fp16[{', '.join(map(str, state.shape))}]"
         for state in signature.states
     }
     for kind, found, expected in (

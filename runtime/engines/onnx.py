@@ -16,7 +16,15 @@ import onnxruntime as ort
 from bundle.errors import EngineUnavailable, UsageError, VoxportError, first_line
 from bundle.manifest import Bundle, ExportJob
 from bundle.spec import ONNX_PAST, ONNX_PRESENT, Signature
-from runtime.engines.base import Arrays, Engine, EngineOptions, Stream, check_states, unique_states
+from runtime.engines.base import (
+    CUDA_PRECISION,
+    Arrays,
+    Engine,
+    EngineOptions,
+    Stream,
+    check_states,
+    unique_states,
+)
 from runtime.engines.cuda import Cuda
 from runtime.engines.onnx_graph import check_graph, check_session
 from runtime.engines.state_memory import Device, DeviceStates, HostStates, States
@@ -35,14 +43,15 @@ def open_device(job: ExportJob, name: str | None) -> Device | None:
     """
     if name not in (None, *DEVICES):
         raise UsageError(f"device {name!r}: expected one of {', '.join(DEVICES)}", field="device")
-    is_asked, is_half = name == "cuda", job.compute_precision == "float16"
-    if is_asked and not is_half:
+    is_asked, fits_cuda = name == "cuda", job.compute_precision == CUDA_PRECISION
+    if is_asked and not fits_cuda:
         raise UsageError(
-            "device cuda: for bundles that compute in float16; export with compute precision float16",
+            f"device cuda: for bundles that compute in {CUDA_PRECISION}; "
+            f"export with compute precision {CUDA_PRECISION}",
             field="device",
         )
     available = ort.get_available_providers()
-    if name == "cpu" or not is_half or (CUDA not in available and not is_asked):
+    if name == "cpu" or not fits_cuda or (CUDA not in available and not is_asked):
         return None
     if CUDA not in available:
         found = f"onnxruntime {ort.__version__} has {', '.join(available)}"

@@ -63,7 +63,7 @@ class Executor:
         self._constants: Values = {}
         self._large: dict[str, Operation] = {}  # weights that are decompressed at each use
         size = sum(map(_decompressed_size, function.body.operations))
-        self._body = self._fold(function.body, keep_large=size > MAX_DECOMPRESSED)
+        self._body = self._constant_fold(function.body, keep_large=size > MAX_DECOMPRESSED)
         self._last_uses = _last_uses(self._body)
 
     def new_states(self) -> States:
@@ -111,7 +111,7 @@ class Executor:
                 declared = self.function.declared_input(name) if role == "input" else str(type)
                 raise CallError(f"{where} {name} is {array.dtype}{list(array.shape)}, expected {declared}")
 
-    def _fold(self, block: Block, keep_large: bool) -> Block:
+    def _constant_fold(self, block: Block, keep_large: bool) -> Block:
         """Evaluates constants and decompresses weights. With `keep_large`, large weights stay compressed."""
         remaining = []
         for operation in block.operations:

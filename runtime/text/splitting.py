@@ -65,11 +65,12 @@ def _with_short_end(word: str) -> str:
     return stripped + ("\n" * min(lines, 2) or " " * (len(word) > len(stripped)))
 
 
-def parts(sentences: Iterable[str], fits: Fits) -> Iterator[str]:
-    """Parts of one or several sentences, each as soon as its last sentence is there.
+def spoken_parts(sentences: Iterable[str], fits: Fits) -> Iterator[str]:
+    """Yields parts of one or several sentences. Each part comes when its last sentence is complete.
 
     An empty sentence ends a paragraph, and with it a part of at least `LEAST_PARAGRAPH` characters. `fits`
-    tells whether a text can be spoken at once, and holds for every text that is shorter than one that fits.
+    returns whether a text can be spoken in one call. It is true of every text that is shorter than one that
+    fits.
     A sentence that does not fit is split at clauses, then at spaces, then between characters.
     """
     part = ""

@@ -49,7 +49,7 @@ def test_it_becomes_a_bundle_whose_recipe_reads_back(speech_bundle, checkpoint):
     backbone = bundle.component("decode_step")
     assert backbone.recipe == "int6" and 0.001 < bundle.manifest.weight_errors["backbone"].searched < 0.05
     recipe = resolve(source, bundle.job.request).recipes["backbone"]
-    assert recipe.linears.to_dict() == bundle.job.recipes["backbone"].linears.model_dump()
+    assert recipe.linears.to_entry() == bundle.job.recipes["backbone"].linears
 
 
 def test_its_bundle_speaks(speech_bundle):

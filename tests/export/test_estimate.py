@@ -96,7 +96,7 @@ def test_dry_run_of_the_published_shapes_reads_no_weights_and_is_within_25_perce
 def test_an_estimate_counts_every_mode_of_verification(checkpoint, recipe, modes):
     """ONNX with integer activations is also verified with float activations."""
     resolved, target = resolve(Source(checkpoint), ExportRequest(quant=recipe)), open_target("onnx")
-    times = [estimate(resolved, target, verifies)["reference_seconds"] for verifies in (True, False)]
+    times = [estimate(resolved, target, verifies).reference_seconds for verifies in (True, False)]
     assert times[0] - times[1] == pytest.approx(modes * target.costs.verification)
 
 

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from bundle.errors import ConfigError
-from model.layouts import ORDERS, Stored, StoredAs, recurrent_names, stored_tensors
-from model.mlx import MlxModel
+from model.mlx.layouts import ORDERS, Stored, StoredAs, recurrent_names, stored_tensors
+from model.mlx.model import MlxModel
 
 SIZES = st.integers(1, 5)
 CONVOLUTIONS = list(ORDERS)

@@ -13,7 +13,7 @@ from support.export.conversions import FOLDERS, assert_equal, contents, convert,
 
 from model.families import open_family
 from model.inspection import inspect_checkpoint
-from model.mlx import quantization_of
+from model.mlx.model import quantization_of
 
 CONFIG, WEIGHTS = "config.json", "consolidated.safetensors"
 pytestmark = pytest.mark.slow

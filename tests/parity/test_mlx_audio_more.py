@@ -26,7 +26,7 @@ from support.paths import GOLDEN
 from export.__main__ import main as export
 from export.conversion import plan as planning
 from model.families import open_family
-from model.layouts import stored_tensors
+from model.mlx.layouts import stored_tensors
 from model.stored_weights import StoredWeights
 from model.synthetic.checkpoint import random_checkpoint
 

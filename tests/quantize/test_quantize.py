@@ -196,7 +196,7 @@ def test_tables_take_neither_groups_nor_palettes(scheme):
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=str)
 def test_a_manifest_holds_the_type_and_all_fields_of_a_scheme(recipe):
     for scheme in recipe.schemes:
-        fields = scheme.to_dict()
+        fields = scheme.to_entry().model_dump()
         assert fields.pop("type") == scheme.type and type(scheme)(**fields) == scheme
 
 

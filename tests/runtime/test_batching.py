@@ -60,7 +60,7 @@ def run(decoder: BatchedDecoder[SpeechRequest], *tickets: Ticket) -> list[list[n
     return list(pieces.values())
 
 
-def alone(decoder, request: SpeechRequest) -> list[np.ndarray]:
+def single_request(decoder, request: SpeechRequest) -> list[np.ndarray]:
     one = decoder(1)
     return run(one, one.submit(request))[0]
 
@@ -76,7 +76,7 @@ def test_queued_requests_give_the_same_samples_as_separate_requests(decoder, slo
     found = run(many, *[many.submit(text) for text in texts])
     assert not many.unfinished()
     for text, pieces in zip(texts, found, strict=True):
-        assert_same(pieces, alone(decoder, text))
+        assert_same(pieces, single_request(decoder, text))
 
 
 def test_a_slot_is_filled_while_others_run(decoder):
@@ -89,7 +89,7 @@ def test_a_slot_is_filled_while_others_run(decoder):
     for ticket, samples in many.run():
         pieces[ticket].append(samples)
     for text, found in zip(texts, pieces.values(), strict=True):
-        assert_same(found, alone(decoder, text))
+        assert_same(found, single_request(decoder, text))
 
 
 def test_cancelling_frees_the_slot_at_the_next_step_and_leaves_the_others(decoder):
@@ -104,8 +104,8 @@ def test_cancelling_frees_the_slot_at_the_next_step_and_leaves_the_others(decode
     for ticket, samples in many.run():
         pieces[ticket].append(samples)
     assert first.status is Status.CANCELLED and len(pieces[first]) == 1
-    assert_same(pieces[second], alone(decoder, texts[1]))
-    assert_same(pieces[third], alone(decoder, texts[2]))
+    assert_same(pieces[second], single_request(decoder, texts[1]))
+    assert_same(pieces[third], single_request(decoder, texts[2]))
 
 
 def test_a_request_that_is_cancelled_in_the_queue_never_runs(decoder):
@@ -140,7 +140,7 @@ def test_a_prompt_that_fails_frees_its_slot_for_the_next_request(decoder):
     pieces = [pair for _ in range(20) for pair in many.step() if pair.samples is not None]
     assert too_long.status is Status.FAILED and "leaves no room" in str(too_long.error)
     for ticket, text in zip(tickets, texts, strict=True):
-        assert_same([samples for each, samples in pieces if each is ticket], alone(decoder, text))
+        assert_same([samples for each, samples in pieces if each is ticket], single_request(decoder, text))
 
 
 def test_a_codec_that_fails_ends_one_request_and_frees_its_slot(decoder):
@@ -158,7 +158,9 @@ def test_a_codec_that_fails_ends_one_request_and_frees_its_slot(decoder):
     assert [ticket.status for ticket in tickets].count(Status.FAILED) == 1
     for ticket, text in zip(tickets, texts, strict=True):
         if ticket.status is not Status.FAILED:
-            assert_same([samples for each, samples in pieces if each is ticket], alone(decoder, text))
+            assert_same(
+                [samples for each, samples in pieces if each is ticket], single_request(decoder, text)
+            )
 
 
 def test_a_failed_batch_call_ends_running_requests_and_the_queue_continues(decoder):
@@ -174,7 +176,7 @@ def test_a_failed_batch_call_ends_running_requests_and_the_queue_continues(decod
         list(many.run())
     pieces = [samples for _, samples in many.run()]
     assert [ticket.status for ticket in tickets] == [Status.FAILED, Status.FAILED, Status.LIMIT]
-    assert_same(pieces, alone(decoder, texts[2]))
+    assert_same(pieces, single_request(decoder, texts[2]))
 
 
 def test_the_toy_engine_detects_positions_of_another_slot(decoder):
@@ -186,7 +188,7 @@ def test_the_toy_engine_detects_positions_of_another_slot(decoder):
 
     texts, many = requests(8, 1, 8)[::2], decoder(2, fault)  # prompts of different lengths
     found = run(many, *[many.submit(text) for text in texts])
-    expected = alone(decoder, texts[0])
+    expected = single_request(decoder, texts[0])
     assert not np.array_equal(np.concatenate(found[0]), np.concatenate(expected))
 
 
@@ -197,7 +199,7 @@ def test_the_model_ends_an_utterance_or_the_cache_cuts_it_off(decoder):
     found = run(many, *tickets)
     assert {ticket.status for ticket in tickets} == {Status.END, Status.CACHE}
     for text, pieces in zip(texts, found, strict=True):
-        assert [len(piece) for piece in pieces] == [len(piece) for piece in alone(decoder, text)]
+        assert [len(piece) for piece in pieces] == [len(piece) for piece in single_request(decoder, text)]
 
 
 def test_requests_of_several_threads_are_all_served(decoder):
@@ -205,7 +207,7 @@ def test_requests_of_several_threads_are_all_served(decoder):
     with ThreadPoolExecutor(4) as pool:
         tickets = list(pool.map(many.submit, texts))
     for text, pieces in zip(texts, run(many, *tickets), strict=True):
-        assert_same(pieces, alone(decoder, text))
+        assert_same(pieces, single_request(decoder, text))
 
 
 def test_every_request_has_a_last_event_however_it_ends(decoder):

@@ -21,7 +21,7 @@ from runtime.families.qwen3_tts.prompt import Prompt
 from runtime.families.qwen3_tts.task import SpeechSlots
 from runtime.families.qwen3_tts.voices import model_digest, voice_content
 from runtime.families.voxtral_tts.prompt import PromptBuilder
-from runtime.sampling import SAMPLING
+from runtime.sampling_options import SAMPLING
 from runtime.speech_request import SpeechRequest
 from voxport.__main__ import main as voxport
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from bundle.errors import ExportError
 from bundle.manifest import Precision
-from bundle.spec import TensorSpec, coreml_state_name
+from bundle.spec import TensorSpec, graph_state_name
 from export.memory import free_memory
 from export.targets.base import Graph
 from export.targets.coreml.layout import LAYOUT
@@ -121,7 +121,7 @@ def _check_interface(where: str, described: Any, block: Any, component: Componen
     _compare(where, "inputs", found, expected)
     found = {part.name: _described(part.type.stateType.arrayType) for part in described.state}
     expected = {
-        coreml_state_name(component.graph, state.name): (
+        graph_state_name(component.graph, state.name): (
             ArrayType.FLOAT16,
             [(size, size) for size in state.shape],
         )

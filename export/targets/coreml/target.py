@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from bundle.manifest import Precision
-from bundle.spec import Dtype, coreml_state_name
+from bundle.spec import Dtype, graph_state_name
 from export.targets.base import RING_NOTES, Costs, EntryPoint, Graph, Target
 from export.targets.coreml.layout import LAYOUT
 from model.component import Component
@@ -59,14 +59,14 @@ Use the compute units `cpuAndGPU`, which the graphs are laid out for.
         return "functions, states, integers and scales equal those of the module"
 
     def _precision(self, graph: Graph) -> Precision:
-        return "float32" if graph.exceeds_half else self.compute_precision
+        return "float32" if graph.exceeds_float16 else self.compute_precision
 
     def artifact_dtype(self, dtype: Dtype) -> Dtype:
         """Core ML has no 64-bit integers."""
         return "int32" if dtype == "int64" else dtype
 
     def state_name(self, graph: str, state: str) -> str:
-        return coreml_state_name(graph, state)
+        return graph_state_name(graph, state)
 
     def state_dtype(self, dtype: Dtype) -> Dtype:
         return "float16"

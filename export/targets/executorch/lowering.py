@@ -1,4 +1,4 @@
-"""Lowering of one graph to an ExecuTorch program: XNNPACK for products, portable and llama operators for the
+"""Lowering of one graph to an ExecuTorch program: XNNPACK for linears, portable and llama operators for the
 rest, and methods `GRAPH.read` and `GRAPH.write`, by which a runtime saves and restores states.
 """
 
@@ -39,9 +39,9 @@ from export.targets.tracing import (
 from model.component import Component
 from quantize.modules import int8_per_token
 
-# Products of weights, of every precision. With everything that XNNPACK takes, slices and reshapes cut the
+# Linears, of every precision. With everything that XNNPACK takes, slices and reshapes cut the
 # codec of the golden checkpoint into 157 delegates, and lowering takes twice as long.
-PRODUCTS = [LinearConfig, AddmmConfig, MMConfig, SigmoidConfig]
+LINEARS = [LinearConfig, AddmmConfig, MMConfig, SigmoidConfig]
 LOGGERS = ("torch", "torchao", "executorch", "root")
 
 
@@ -64,7 +64,7 @@ def lower_graph(graph: Graph, folder: Path) -> None:
     ):
         edge = to_edge_transform_and_lower(
             programs,
-            partitioner={graph.name: [_product_partitioner()]},  # the state methods have no products
+            partitioner={graph.name: [_linear_partitioner()]},  # the state methods have no linears
             compile_config=EdgeCompileConfig(_check_ir_validity=False),
         )
         program = edge.to_executorch(
@@ -78,8 +78,8 @@ def lower_graph(graph: Graph, folder: Path) -> None:
     _free_weights(edge)
 
 
-class ProductPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuTorch has no types
-    """Delegates products only."""
+class LinearPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuTorch has no types
+    """Delegates linears only."""
 
     def ops_to_not_decompose(self, program: torch.export.ExportedProgram) -> tuple[list[Any], Any]:
         """The operators that are left whole, and what decides about each use of them.
@@ -91,9 +91,9 @@ class ProductPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuTorc
         return operators, None if all(map(takes, uses)) else takes
 
 
-def _product_partitioner() -> XnnpackPartitioner:
-    """The compile option makes XNNPACK run the one pass for products, of 17, on each delegate."""
-    partitioner = ProductPartitioner(configs=PRODUCTS)
+def _linear_partitioner() -> XnnpackPartitioner:
+    """The compile option makes XNNPACK run the one pass for linears, of 17, on each delegate."""
+    partitioner = LinearPartitioner(configs=LINEARS)
     backend = partitioner.delegation_spec.backend_id
     partitioner.delegation_spec = DelegationSpec(backend, [CompileSpec("dqlinear_partitioner", b"")])
     return partitioner

@@ -1,6 +1,6 @@
-"""Reads a saved program back: its quantised products have the arithmetic, integers and scales of the module.
+"""Reads a saved program back: its quantised linears have the arithmetic, integers and scales of the module.
 
-Products are in delegates of XNNPACK. Each delegate is a flatbuffer that names its constants.
+Linears are in delegates of XNNPACK. Each delegate is a flatbuffer that names its constants.
 """
 
 import json
@@ -18,7 +18,7 @@ from executorch.exir._serialize._program import _ExtendedHeader, _get_extended_h
 
 from bundle.errors import ExportError
 from export.targets.base import Graph
-from export.targets.read_back import Product, compare_products, hash_of
+from export.targets.read_back import StoredLinear, compare_linears, hash_of
 from export.targets.tracing import export_errors
 from quantize.modules import QuantizedLinear
 
@@ -29,7 +29,7 @@ INTEGER_ACTIVATIONS = "xnn_datatype_qdint8"
 
 
 def check_program(path: Path, graph: Graph) -> str:
-    """Compares every quantised product of the file with the linears of `graph`. Raises ExportError.
+    """Compares every quantised linear of the file with the linears of `graph`. Raises ExportError.
 
     Returns a description, empty where nothing is quantised. One weight at a time is in memory.
     """
@@ -49,11 +49,11 @@ def check_program(path: Path, graph: Graph) -> str:
         constants = {entry.key: entry.segment_index for entry in program.named_data or ()}
         delegates = [part.processed.index for plan in program.execution_plan for part in plan.delegates]
         found = {
-            product: f"delegate {index}"
+            linear: f"delegate {index}"
             for index, delegate in enumerate(_decode(map(segment, delegates)))
-            for product in _products(delegate, lambda key: hash_of(segment(constants[key])))
+            for linear in _linears(delegate, lambda key: hash_of(segment(constants[key])))
         }
-    return compare_products(path.name, graph, _of_linear, found)
+    return compare_linears(path.name, graph, _of_linear, found)
 
 
 def _decode(delegates: Iterator[bytes]) -> Iterator[Delegate]:
@@ -72,8 +72,8 @@ def _decode(delegates: Iterator[bytes]) -> Iterator[Delegate]:
             yield json.loads(file.with_suffix(".json").read_text())
 
 
-def _products(delegate: Delegate, hash_of_constant: Callable[[str], str]) -> Iterator[Product]:
-    """The quantised products of a delegate. Raises ExportError on float activations."""
+def _linears(delegate: Delegate, hash_of_constant: Callable[[str], str]) -> Iterator[StoredLinear]:
+    """The quantised linears of a delegate. Raises ExportError on float activations."""
     keys = [entry["named_key"] for entry in delegate["constant_data"]]
     values = [value["xvalue_union"] for value in delegate["xvalues"]]
     tensors = {tensor["id_out"]: tensor for tensor in (value.get("tensor_value", value) for value in values)}
@@ -86,16 +86,16 @@ def _products(delegate: Delegate, hash_of_constant: Callable[[str], str]) -> Ite
         weight, quantization = tensors[node["filter_id"]], scales[node["filter_id"]]
         activations = tensors[node["input1_id"]]["datatype"]
         if activations != INTEGER_ACTIVATIONS:
-            raise ExportError(f"a product has activations of {activations}, expected {INTEGER_ACTIVATIONS}")
+            raise ExportError(f"a linear has activations of {activations}, expected {INTEGER_ACTIVATIONS}")
         block = quantization.get("group_size", weight["dims"][-1])
         integers, scale = (
             hash_of_constant(keys[place])
             for place in (weight["constant_buffer_idx"], quantization["scale_buffer_idx"])
         )
-        yield Product(BITS[weight["datatype"]], block, integers, scale)
+        yield StoredLinear(BITS[weight["datatype"]], block, integers, scale)
 
 
-def _of_linear(linear: QuantizedLinear) -> Product:
+def _of_linear(linear: QuantizedLinear) -> StoredLinear:
     """Groups have scales in bfloat16. The first of two 4-bit integers in a byte is in its low half."""
     integers, scale, bits = linear.integers(), linear.scale, linear.scheme.bits
     if bits == 4:
@@ -103,4 +103,4 @@ def _of_linear(linear: QuantizedLinear) -> Product:
         integers = shifted[:, ::2] | shifted[:, 1::2] << 4
     if linear.scheme.group:
         scale = scale.bfloat16().view(torch.uint16)
-    return Product(bits, linear.block, hash_of(integers.numpy()), hash_of(scale.numpy()))
+    return StoredLinear(bits, linear.block, hash_of(integers.numpy()), hash_of(scale.numpy()))

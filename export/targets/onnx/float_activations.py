@@ -16,7 +16,7 @@ ACCURACY_LEVEL, FLOAT32 = "accuracy_level", 1  # of MatMulNBits: the type of its
 
 
 class FloatActivationsEngine(OnnxEngine):
-    """`OnnxEngine` whose quantised products take float32 activations."""
+    """`OnnxEngine` whose quantised linears take float32 activations."""
 
     def read_graph(self, path: Path) -> bytes:
         model = onnx.load(path, load_external_data=False)
@@ -26,7 +26,7 @@ class FloatActivationsEngine(OnnxEngine):
             if node.op_type == "QuantizeLinear":
                 unrounded[node.output[0]] = node.input[0]
             elif node.op_type == "MatMulIntegerToFloat":
-                nodes += _float_product(node, unrounded[node.input[0]])
+                nodes += _float_linear(node, unrounded[node.input[0]])
             else:
                 nodes.append(node)
             if node.op_type == "MatMulNBits":
@@ -44,7 +44,7 @@ class FloatActivationsEngine(OnnxEngine):
         return options
 
 
-def _float_product(node: onnx.NodeProto, x: str) -> list[onnx.NodeProto]:
+def _float_linear(node: onnx.NodeProto, x: str) -> list[onnx.NodeProto]:
     """A `MatMulIntegerToFloat`, whose first scale is 1, with `x` in place of its rounded input."""
     _, weight, one, scale, _, zero = node.input
     (y,) = node.output

@@ -49,7 +49,7 @@ class SharedBufferAttention(AttentionKernel[CacheUpdate]):
         flat = (part.flatten(-2) for part in (q, k, v))
         tables, heads = (rotation.table.cos, rotation.table.sin), (q.shape[2], k.shape[2])
         out, k_cache, v_cache = group_query_attention(
-            *flat, *cache, last, total, *tables, *heads, not rotation.halves
+            *flat, *cache, last, total, *tables, *heads, rotation.interleaved
         )
         return out.reshape(q.shape), k_cache, v_cache
 
@@ -93,7 +93,7 @@ class SharedBufferAttention(AttentionKernel[CacheUpdate]):
 def _rotated(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     """x [B, S, H, D] -> rotated [B, S, H·D], as one ONNX operator in place of ten."""
     rotated: torch.Tensor = torch.onnx.ops.rotary_embedding(
-        x.flatten(-2), rotation.cos, rotation.sin, interleaved=not rotation.halves, num_heads=x.shape[2]
+        x.flatten(-2), rotation.cos, rotation.sin, interleaved=rotation.interleaved, num_heads=x.shape[2]
     )
     return rotated
 

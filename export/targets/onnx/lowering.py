@@ -19,7 +19,7 @@ from bundle.manifest import Precision
 from bundle.spec import ONNX_PAST, ONNX_PRESENT
 from export.targets.base import Graph
 from export.targets.onnx.convolutions import widen_convolutions
-from export.targets.onnx.half import states_to_float16, to_float16, use_float_activations
+from export.targets.onnx.float16 import states_to_float16, to_float16, use_float_activations
 from export.targets.onnx.kernels import TRANSLATIONS, SharedBufferAttention, lower_linear, lower_to_blocks
 from export.targets.onnx.registry import registry_read_once
 from export.targets.onnx.simplify import simplify
@@ -49,7 +49,7 @@ def lower_graph(graph: Graph, folder: Path, max_batch: int, precision: Precision
     pack_weights(model)
     if precision == "float16":
         use_float_activations(model)
-        (states_to_float16 if graph.exceeds_half else to_float16)(model)
+        (states_to_float16 if graph.exceeds_float16 else to_float16)(model)
     else:
         widen_convolutions(model)
     _name_dimensions(model, dynamic)
@@ -150,7 +150,7 @@ def _strip(model: ir.Model, name: str) -> None:
 
 
 def pack_weights(model: ir.Model) -> None:
-    """Replaces the int8 [N, K] weight of each quantised product by one in the operator's packing, computed
+    """Replaces the int8 [N, K] weight of each quantised linear by one in the operator's packing, computed
     when it is written. The scale [N, 1] of `MatMulIntegerToFloat` becomes [N].
 
     A reshape in the graph would be folded by the exporter for small scales only.

@@ -1,4 +1,4 @@
-"""Reads a saved graph back: its quantised products have the arithmetic, integers and scales of the module."""
+"""Reads a saved graph back: its quantised linears have the arithmetic, integers and scales of the module."""
 
 from functools import partial
 from pathlib import Path
@@ -9,33 +9,33 @@ import onnx
 from bundle.errors import ExportError
 from bundle.manifest import Precision
 from export.targets.base import Graph
-from export.targets.onnx.half import FLOAT_ACTIVATIONS
+from export.targets.onnx.float16 import FLOAT_ACTIVATIONS
 from export.targets.onnx.kernels import INTEGER_ACTIVATIONS, block_scale
 from export.targets.onnx.lowering import pack
-from export.targets.read_back import Product, compare_products, hash_of
+from export.targets.read_back import StoredLinear, compare_linears, hash_of
 from quantize.modules import QuantizedLinear
 
 
 def check_graph(path: Path, graph: Graph, precision: Precision) -> str:
-    """Compares every quantised product of the file with the linears of `graph`. Raises ExportError.
+    """Compares every quantised linear of the file with the linears of `graph`. Raises ExportError.
 
     Returns a description, empty where nothing is quantised.
     """
-    return compare_products(
+    return compare_linears(
         path.name, graph, partial(_of_linear, precision=precision), _of_file(path, precision)
     )
 
 
-def _of_linear(linear: QuantizedLinear, precision: Precision) -> Product:
+def _of_linear(linear: QuantizedLinear, precision: Precision) -> StoredLinear:
     bits, integers = linear.scheme.bits, linear.integers().numpy()
     if linear.scheme.group is None and precision == "float32":
-        return Product(8, linear.block, hash_of(pack(integers, 8, None)), hash_of(linear.scale.numpy()))
+        return StoredLinear(8, linear.block, hash_of(pack(integers, 8, None)), hash_of(linear.scale.numpy()))
     scale, block = block_scale(linear)
-    return Product(bits, block, hash_of(pack(integers, bits, block)), hash_of(scale.numpy()))
+    return StoredLinear(bits, block, hash_of(pack(integers, bits, block)), hash_of(scale.numpy()))
 
 
-def _of_file(path: Path, precision: Precision) -> dict[Product, str]:
-    """The products of a file, and the node of each.
+def _of_file(path: Path, precision: Precision) -> dict[StoredLinear, str]:
+    """The linears of a file, and the node of each.
 
     Raises ExportError if activations are rounded in a float16 bundle, or not rounded in a float32 bundle.
     """
@@ -50,8 +50,8 @@ def _of_file(path: Path, precision: Precision) -> dict[Product, str]:
     for node in model.graph.node:
         if node.op_type == "MatMulIntegerToFloat":
             weight, scale = read(node.input[1]), read(node.input[3])
-            product = Product(8, len(weight), hash_of(weight), hash_of(scale))
-            found[product] = f"node {node.name}"
+            linear = StoredLinear(8, len(weight), hash_of(weight), hash_of(scale))
+            found[linear] = f"node {node.name}"
         if node.op_type == "MatMulNBits":
             attributes = {attribute.name: attribute.i for attribute in node.attribute}
             weight, scale = map(read, node.input[1:3])
@@ -61,6 +61,6 @@ def _of_file(path: Path, precision: Precision) -> dict[Product, str]:
                     f"expected {expected} ({INTEGER_ACTIVATIONS}: integer activations)"
                 )
             bits, block = attributes["bits"], attributes["block_size"]
-            product = Product(bits, block, hash_of(weight), hash_of(scale.astype(np.float32)))
-            found[product] = f"node {node.name}"
+            linear = StoredLinear(bits, block, hash_of(weight), hash_of(scale.astype(np.float32)))
+            found[linear] = f"node {node.name}"
     return found

@@ -54,7 +54,7 @@ def choose_voice(bundle: Bundle, constants: Constants, asked: str | None) -> Voi
             raise UsageError(f"voice {error}", field="voice") from None
     if constants.kind == "base" and Path(asked).suffix.lower() in SOUNDS:
         raise UsageError(
-            f"voice {asked}: a recording is no voice; make one of it with "
+            f"voice {asked}: a recording cannot be used as a voice; make a voice of it with "
             f"`voxport voice add NAME {asked} --bundle BUNDLE`",
             field="voice",
         )

@@ -16,9 +16,10 @@ Observer = Callable[[str, np.ndarray], None]
 
 @dataclass(frozen=True)
 class EncoderState:
-    """What an encoder holds besides the states of its stream.
+    """State of an encoder outside its stream.
 
-    `frames` float32 [n, n_mels] are not encoded yet. `position` counts the tokens that are.
+    `frames` are mel frames that are not encoded yet, float32 [n, n_mels]. `position` is the number of encoded
+    tokens.
     """
 
     mel: LogMel
@@ -29,8 +30,8 @@ class EncoderState:
 class StreamingEncoder:
     """Audio embeddings of one recording or one live stream.
 
-    The audio follows `left_pad_tokens` of silence. What depends on silence only is encoded first, in calls of
-    the largest size. Later calls encode `chunk_tokens` each: one for live audio, or as many as a call takes.
+    The audio follows `left_pad_tokens` of silence. Tokens of silence alone are encoded first, in calls of the
+    largest size. Each later call encodes `chunk_tokens` tokens: one for live audio, or the most of a call.
     """
 
     def __init__(

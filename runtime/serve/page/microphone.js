@@ -20,8 +20,10 @@ const waveform = new Waveform(canvas);
 export function microphoneObstacle() {
   if (!isSecureContext) {
     return (
-      `The browser allows the microphone only at localhost or over TLS, and this page comes from ${location.origin}. ` +
-      "Open the page at http://localhost on the server's machine, or start the server with --tls-cert and --tls-key."
+      "The browser allows the microphone only at localhost or over TLS, " +
+      `and this page comes from ${location.origin}. ` +
+      "Open the page at http://localhost on the server's machine, " +
+      "or start the server with --tls-cert and --tls-key."
     );
   }
   return navigator.mediaDevices?.getUserMedia ? "" : "This browser has no access to microphones.";

@@ -15,7 +15,8 @@ async function load() {
     offerSpeech(page, voices.voices);
     offerTranscription(page);
   } catch (error) {
-    showError(problem, error.status === 401 ? "This server needs an API key. Enter one above." : error.message);
+    const needsKey = "This server needs an API key. Enter one above.";
+    showError(problem, error.status === 401 ? needsKey : error.message);
     if (error.status === 401) key.focus();
     return;
   }

@@ -38,7 +38,8 @@ export function toBase64(bytes) {
 export function toWav(pieces, rate) {
   const size = pieces.reduce((sum, piece) => sum + piece.length, 0);
   const view = new DataView(new ArrayBuffer(44));
-  const text = (at, letters) => [...letters].forEach((letter, i) => view.setUint8(at + i, letter.charCodeAt(0)));
+  const text = (at, letters) =>
+    [...letters].forEach((letter, i) => view.setUint8(at + i, letter.charCodeAt(0)));
   text(0, "RIFF");
   view.setUint32(4, 36 + size, true);
   text(8, "WAVEfmt ");

@@ -32,7 +32,8 @@ function showVoices() {
 
 function showCount() {
   const count = [...text.value].length.toLocaleString("en");
-  element("text-count").textContent = `${count} of ${offered.limits.text_characters.toLocaleString("en")} characters`;
+  const most = offered.limits.text_characters.toLocaleString("en");
+  element("text-count").textContent = `${count} of ${most} characters`;
 }
 
 class Speech {
@@ -110,7 +111,8 @@ async function start() {
 }
 
 function bodyOf() {
-  const body = { model: model.value, input: text.value, response_format: "pcm", seed: Number(element("seed").value) };
+  const seed = Number(element("seed").value);
+  const body = { model: model.value, input: text.value, response_format: "pcm", seed };
   if (voice.value) body.voice = voice.value;
   const instructions = element("instructions").value.trim();
   if (instructions) body.instructions = instructions;
@@ -130,7 +132,8 @@ function end(speech, message) {
 
 function summary(speech) {
   const factor = speech.madeIn / speech.length;
-  let found = `First sound after ${speech.firstAfter.toFixed(2)} s, made in ${seconds(speech.madeIn)} (RTF ${factor.toFixed(2)}).`;
+  const first = `First sound after ${speech.firstAfter.toFixed(2)} s`;
+  let found = `${first}, made in ${seconds(speech.madeIn)} (RTF ${factor.toFixed(2)}).`;
   const { gaps } = speech.player;
   if (gaps) {
     const times = gaps === 1 ? "once" : `${gaps} times`;

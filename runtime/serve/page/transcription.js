@@ -31,7 +31,8 @@ function showObstacle() {
 
 function transcribe(recording) {
   if (!recording || model.disabled) return;
-  runTranscription(new Recording(recording, model.value, wordTimes.checked), `Transcribing ${recording.name}.`);
+  const work = new Recording(recording, model.value, wordTimes.checked);
+  runTranscription(work, `Transcribing ${recording.name}.`);
 }
 
 function listen() {

@@ -24,7 +24,7 @@ from export.conversion import convert as converting
 from export.conversion import plan as planning
 from model.__main__ import main as model
 from model.families import family_of, open_family
-from model.layouts import LAYOUT_KEY, stored_tensors
+from model.mlx.layouts import LAYOUT_KEY, stored_tensors
 
 CONV = "encoder.conv_layers_0_conv.conv.weight"
 

@@ -16,7 +16,7 @@ from bundle.errors import IntegrityError
 from export.__main__ import main as export
 from model.__main__ import main as model
 from model.families import family_of, open_family
-from model.mlx_files import weight_files
+from model.mlx.files import weight_files
 
 PACKED, FLOAT = "decoder.layers.0.attention.wq", "decoder.norm"
 

@@ -17,8 +17,8 @@ from torch import nn
 from export.conversion.outputs import DTYPES
 from model.families import family_of, open_family
 from model.family import Family, Release
-from model.mlx import quantization_of
-from model.mlx_integers import unpack
+from model.mlx.integers import unpack
+from model.mlx.model import quantization_of
 from model.stored_weights import RECIPE_KEY
 
 PACKED = "decoder.layers.0.attention.wq"

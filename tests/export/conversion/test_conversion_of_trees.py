@@ -18,8 +18,8 @@ from support.model.tree_family.format import CONFIG, WEIGHTS
 
 import model.families
 from export.__main__ import main as export
-from model.layouts import LAYOUT_KEY
-from model.mlx import WEIGHTS as MLX_WEIGHTS
+from model.mlx.layouts import LAYOUT_KEY
+from model.mlx.model import WEIGHTS as MLX_WEIGHTS
 
 SIZES = st.integers(1, 4)
 BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}

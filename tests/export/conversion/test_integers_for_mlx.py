@@ -11,7 +11,7 @@ from support.export.onnx_weights import read_quantized_weights
 
 from export.__main__ import main as export
 from model.families import open_family
-from model.mlx_integers import unpack
+from model.mlx.integers import unpack
 from model.stored_weights import StoredWeights
 from model.synthetic.checkpoint import random_checkpoint
 

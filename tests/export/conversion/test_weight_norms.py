@@ -15,7 +15,7 @@ from support.model.tree_family.format import CONFIG, WEIGHTS
 
 import model.families
 from model.__main__ import main as model_command
-from model.layouts import LAYOUT_KEY
+from model.mlx.layouts import LAYOUT_KEY
 
 TREE = {
     "moved": [["conv1d", 3, 4, 5, "g, v"], ["transposed1d", 3, 4, 2, "originals"], ["linear", 3, 2]],

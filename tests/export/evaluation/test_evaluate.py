@@ -14,7 +14,7 @@ from export.evaluation import utterances
 from export.evaluation.reference import open_eager
 from export.evaluation.speech import ForcedComparison, speak_text
 from export.evaluation.spoken import speak_part
-from export.evaluation.sweep import ALL, parts, quantised_only
+from export.evaluation.sweep import ALL, parts_to_sweep, quantised_only
 from export.evaluation.utterances import HELD_OUT, Utterance, read_utterances
 from export.resolve import Source
 from export.targets import target_of_job
@@ -83,10 +83,10 @@ def test_a_quantised_bundle_differs(bundle, full_speech):
 
 
 def test_parts_cover_the_quantised_weights_once(resolved):
-    *graphs, together = [part for part in parts(resolved, layers=False)]
-    assert together.name == ALL
-    assert sum(part.weights for part in graphs) == together.weights
-    layered = parts(resolved, layers=True)
+    *graphs, all_parts = [part for part in parts_to_sweep(resolved, layers=False)]
+    assert all_parts.name == ALL
+    assert sum(part.weights for part in graphs) == all_parts.weights
+    layered = parts_to_sweep(resolved, layers=True)
     inside = [part for part in layered if "layers." in part.name]
     by_graph = {part.name: set(next(iter(part.paths.values()))) for part in graphs}
     for part in inside:
@@ -95,7 +95,7 @@ def test_parts_cover_the_quantised_weights_once(resolved):
 
 
 def test_a_part_alone_is_quantised_as_in_the_bundle(resolved):
-    part = parts(resolved, layers=False)[0]
+    part = parts_to_sweep(resolved, layers=False)[0]
     ((graph, paths),) = part.paths.items()
     alone = quantised_only(resolved, part)
     for path in resolved.source.quantizable:

@@ -24,9 +24,9 @@ def test_one_hot_attention_equals_the_reference(start, rows):
     copies = KVCache(*(cache.clone() for cache in caches))
     expected = ReferenceAttention("BHSD").cached(new, copies, position)
     found_all = OneHotAttention().cached(new, KVCache(*caches), position)
-    for found, wanted in zip(found_all, expected, strict=True):
-        bar = float32_bar(sums=2, products=16) * float(wanted.abs().max())
-        torch.testing.assert_close(found, wanted, rtol=0, atol=bar)
+    for found, reference in zip(found_all, expected, strict=True):
+        bar = float32_bar(sums=2, products=16) * float(reference.abs().max())
+        torch.testing.assert_close(found, reference, rtol=0, atol=bar)
 
 
 def test_linears_equal_the_shared_kernels():

@@ -55,7 +55,7 @@ def unpack(packed: np.ndarray, bits: int, columns: int) -> np.ndarray:
 
 
 def products(model: onnx.ModelProto) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Integers int8 [N, K] and scales [N, blocks] of each quantised product."""
+    """Integers int8 [N, K] and scales [N, blocks] of each quantised linear."""
     tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     found = []
     for node in model.graph.node:
@@ -83,7 +83,7 @@ def test_onnx_stores_the_quantised_weights_exactly(bundles, linears):
 )
 def test_reading_an_onnx_graph_back_finds_one_changed_value(bundles, graphs, tmp_path, place, changed):
     target, file = open_target("onnx"), "codec.onnx"
-    assert "products are equal" in target.check(graphs["codec"], bundles / "onnx")
+    assert "linears are equal" in target.check(graphs["codec"], bundles / "onnx")
     model = onnx.load(bundles / "onnx" / file)
     node = next(node for node in model.graph.node if node.op_type == "MatMulIntegerToFloat")
     tensor = next(tensor for tensor in model.graph.initializer if tensor.name == node.input[place])
@@ -91,7 +91,7 @@ def test_reading_an_onnx_graph_back_finds_one_changed_value(bundles, graphs, tmp
     values.flat[0] = changed(values.flat[0])
     tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
     onnx.save(model, tmp_path / file)
-    with pytest.raises(ExportError, match="no product has the integers and scales of"):
+    with pytest.raises(ExportError, match="no linear has the integers and scales of"):
         target.check(graphs["codec"], tmp_path)
 
 
@@ -125,7 +125,7 @@ def test_reading_a_program_back_finds_one_changed_value(bundles, graphs, tmp_pat
     name, linear = next(
         entry for entry in graphs[graph].module.named_modules() if isinstance(entry[1], QuantizedLinear)
     )
-    assert "products are equal" in target.check(graphs[graph], bundles / "executorch")
+    assert "linears are equal" in target.check(graphs[graph], bundles / "executorch")
     values = getattr(linear, constant).clone()
     values[0, 0] = changed(values[0, 0])
     dtype = torch.bfloat16 if constant == "scale" and linear.scheme.group else values.dtype
@@ -134,7 +134,7 @@ def test_reading_a_program_back_finds_one_changed_value(bundles, graphs, tmp_pat
     )
     program = (bundles / "executorch" / f"{graph}.pte").read_bytes()
     (tmp_path / f"{graph}.pte").write_bytes(program.replace(old, new))
-    with pytest.raises(ExportError, match=f"no product has the integers and scales of {name}"):
+    with pytest.raises(ExportError, match=f"no linear has the integers and scales of {name}"):
         target.check(graphs[graph], tmp_path)
 
 

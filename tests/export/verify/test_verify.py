@@ -159,7 +159,7 @@ def test_what_is_too_small_for_any_output_is_read_back(onnx_copy, brief):
     assert verify(onnx_copy) == 4
     failed = [row for row in report(onnx_copy) if not row["passed"]]
     found = {row["check"]: row["detail"] for row in failed if "detail" in row}
-    assert "no product has the integers and scales of layers.0.attention" in found["backbone"]
+    assert "no linear has the integers and scales of layers.0.attention" in found["backbone"]
     assert "accuracy_level 1, expected 4" in found["acoustic_step"]
 
 

@@ -94,12 +94,12 @@ def test_teacher_forced_codes_equal_those_of_eager(bundles, inputs, tmp_path):
             sums=30, products=256
         )  # the codec has the most: 4 layers and 6 convolutions; 1.2e-5
         assert np.abs(exact[name] - eager[name]).max() <= bar * np.abs(eager[name]).max(), name
-    half = traced(bundles / "coreml", inputs, tmp_path / "float16.npz")
+    rounded = traced(bundles / "coreml", inputs, tmp_path / "float16.npz")
     bar = float16_bar(2 * 20)  # of two layers, 7.1e-3
-    assert 0 < np.abs(half["hidden"] - eager["hidden"]).max() <= bar * np.abs(eager["hidden"]).max()
+    assert 0 < np.abs(rounded["hidden"] - eager["hidden"]).max() <= bar * np.abs(eager["hidden"]).max()
     # Velocities change as much, by a deviation of 1.8e-3. An FSQ level is 0.1 wide, so 1.8 % of the 444 codes
     # change: 8, with a deviation of 3. 4 deviations more are 4.5 %.
-    assert (half["codes"] == eager["codes"]).mean() > 0.955
+    assert (rounded["codes"] == eager["codes"]).mean() > 0.955
 
 
 def test_verify_uses_the_given_precision(bundles, brief, capsys):

@@ -9,7 +9,7 @@ import runtime.engines.onnx
 from bundle.errors import EngineUnavailable, UsageError, VoxportError
 from runtime.engines.onnx import CPU, CUDA, open_device
 
-HALF, SINGLE = SimpleNamespace(compute_precision="float16"), SimpleNamespace(compute_precision="float32")
+FLOAT16, FLOAT32 = SimpleNamespace(compute_precision="float16"), SimpleNamespace(compute_precision="float32")
 
 
 def with_cuda(monkeypatch, load) -> None:
@@ -24,27 +24,29 @@ def no_library():
 
 def test_without_the_package_of_cuda_the_processor_is_used_unless_cuda_is_asked_for(monkeypatch):
     monkeypatch.setattr(ort, "get_available_providers", lambda: [CPU])
-    assert open_device(HALF, None) is open_device(HALF, "auto") is open_device(HALF, "cpu") is None
+    assert open_device(FLOAT16, None) is open_device(FLOAT16, "auto") is open_device(FLOAT16, "cpu") is None
     with pytest.raises(EngineUnavailable, match=r"has CPUExecutionProvider, .*pip install") as caught:
-        open_device(HALF, "cuda")
+        open_device(FLOAT16, "cuda")
     assert caught.value.field == "device" and caught.value.exit_code == 2
 
 
 def test_libraries_that_do_not_load_are_named(monkeypatch, caplog):
     with_cuda(monkeypatch, no_library)
     with pytest.raises(VoxportError, match=r"does not load: CUDA Provider not available; .*cuDNN") as caught:
-        open_device(HALF, "cuda")
+        open_device(FLOAT16, "cuda")
     assert caught.value.exit_code == 3
-    assert open_device(HALF, "cpu") is None and not caplog.records
-    assert open_device(HALF, "auto") is None and "the processor runs the bundle" in caplog.text
+    assert open_device(FLOAT16, "cpu") is None and not caplog.records
+    assert open_device(FLOAT16, "auto") is None and "the processor runs the bundle" in caplog.text
 
 
 def test_cuda_runs_bundles_that_compute_in_float16(monkeypatch):
     device = object()
     with_cuda(monkeypatch, lambda: device)
-    assert open_device(HALF, None) is open_device(HALF, "auto") is open_device(HALF, "cuda") is device
-    assert open_device(HALF, "cpu") is open_device(SINGLE, None) is open_device(SINGLE, "auto") is None
+    assert (
+        open_device(FLOAT16, None) is open_device(FLOAT16, "auto") is open_device(FLOAT16, "cuda") is device
+    )
+    assert open_device(FLOAT16, "cpu") is open_device(FLOAT32, None) is open_device(FLOAT32, "auto") is None
     with pytest.raises(UsageError, match="for bundles that compute in float16; export with"):
-        open_device(SINGLE, "cuda")
+        open_device(FLOAT32, "cuda")
     with pytest.raises(UsageError, match="expected one of auto, cpu, cuda"):
-        open_device(HALF, "gpu")
+        open_device(FLOAT16, "gpu")

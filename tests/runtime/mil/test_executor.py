@@ -48,8 +48,8 @@ def test_loops_run_and_an_endless_loop_raises(tmp_path, monkeypatch):
 def test_half_precision_rounds_results_declared_as_half(tmp_path):
     @mb.program(input_specs=[mb.TensorSpec((4,), dtype=types.fp32)], opset_version=ct.target.iOS18)
     def program(x):
-        half = mb.mul(x=mb.cast(x=x, dtype="fp16"), y=np.float16(1.001))
-        return mb.add(x=mb.cast(x=half, dtype="fp32"), y=np.float32(1e-5), name="y")
+        in_float16 = mb.mul(x=mb.cast(x=x, dtype="fp16"), y=np.float16(1.001))
+        return mb.add(x=mb.cast(x=in_float16, dtype="fp32"), y=np.float32(1e-5), name="y")
 
     function, x = (
         Package(save(program, tmp_path / "half.mlpackage")).function(),

@@ -20,7 +20,7 @@ from coremltools.converters.mil.frontend.milproto.load import load as load_progr
 
 pytestmark = pytest.mark.slow
 EXACT = float32_bar(sums=5, products=144)  # 3.7e-6
-HALF = float16_bar(30)  # 6.2e-3
+FLOAT16 = float16_bar(30)  # 6.2e-3
 FORMS = ("fp32", "fp16", "int8", "int4", "palettised")
 
 
@@ -189,15 +189,15 @@ def network(request):
 
 
 @pytest.fixture(scope="module")
-def half(network) -> ct.models.MLModel:
+def float16_model(network) -> ct.models.MLModel:
     """The network in half precision, which its compressed forms are made of."""
     return convert(network, "fp16")
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_converted_network_equals_torch(network, half, form, tmp_path):
+def test_a_converted_network_equals_torch(network, float16_model, form, tmp_path):
     path = tmp_path / "network.mlpackage"
-    model = convert(network, form) if form == "fp32" else half
+    model = convert(network, form) if form == "fp32" else float16_model
     (model if form in ("fp32", "fp16") else compress(model, form)).save(str(path))
     weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     function = Package(path).function()
@@ -215,7 +215,7 @@ def test_a_converted_network_equals_torch(network, half, form, tmp_path):
             x = np.random.default_rng(seed).standard_normal(network.shape, dtype=np.float32)
             with torch.no_grad():
                 expected = network(torch.from_numpy(x)).numpy()
-            for precision, bar in (("float32", EXACT), ("float16", HALF)):
+            for precision, bar in (("float32", EXACT), ("float16", FLOAT16)):
                 y = found[precision].run({"x": x}, states[precision])["y"]
                 assert np.abs(y - expected).max() <= bar * np.abs(expected).max(), precision
     finally:
@@ -225,10 +225,10 @@ def test_a_converted_network_equals_torch(network, half, form, tmp_path):
 @pytest.mark.parametrize("network", [TransformerBlock], indirect=True, ids=["TransformerBlock"])
 @pytest.mark.parametrize("form", ["int8", "int4", "palettised"])
 def test_weights_above_the_memory_limit_are_decompressed_at_each_use(
-    network, half, form, tmp_path, monkeypatch
+    network, float16_model, form, tmp_path, monkeypatch
 ):
     path = tmp_path / "network.mlpackage"
-    compress(half, form).save(str(path))
+    compress(float16_model, form).save(str(path))
     x = np.random.default_rng(0).standard_normal(network.shape, dtype=np.float32)
     held = Executor(Package(path).function())
     monkeypatch.setattr(executor, "MAX_DECOMPRESSED", 0)

@@ -12,7 +12,7 @@ from bundle.errors import UsageError
 from runtime.text.blocks import plain_lines
 from runtime.text.preparation import prepare
 from runtime.text.reading import read_text, speakable
-from runtime.text.splitting import LEAST_CHARACTERS, parts, sentences
+from runtime.text.splitting import LEAST_CHARACTERS, sentences, spoken_parts
 
 LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "nl", "pt")
 
@@ -60,9 +60,9 @@ TEXTS = st.lists(WORDS, max_size=30).map(" ".join) | st.text(max_size=120)
 @example("One.\n\nTwo", [4, 5], "en", 90)
 def test_splitting_loses_no_letter_and_the_division_changes_nothing(text, cuts, language, most):
     fits = lambda part: len(part) <= most
-    found = list(parts(sentences([text], language), fits))
+    found = list(spoken_parts(sentences([text], language), fits))
     assert letters("".join(found)) == letters(text)
-    assert found == list(parts(sentences(divided(text, cuts), language), fits))
+    assert found == list(spoken_parts(sentences(divided(text, cuts), language), fits))
     assert all(part == part.strip() and part for part in found)
     assert all(len(part) <= most or len(part) <= 3 for part in found)  # 3: a letter with its accents
 
@@ -91,22 +91,22 @@ def test_sentences_end_where_the_language_ends_them(language):
 
 def test_short_sentences_are_spoken_together():
     text = "Yes. No. " + "A sentence that is long enough to be spoken on its own by anyone. " + "Well. So."
-    found = list(parts(sentences([text], "en"), lambda part: len(part) <= 300))
+    found = list(spoken_parts(sentences([text], "en"), lambda part: len(part) <= 300))
     assert [len(part) >= LEAST_CHARACTERS for part in found] == [True, False]
     assert found[1] == "Well. So."
 
 
 def test_a_long_sentence_is_split_at_clauses_then_spaces_then_characters():
     fits = lambda part: len(part) <= 20
-    assert list(parts(["One two three, four five; six seven eight"], fits)) == [
+    assert list(spoken_parts(["One two three, four five; six seven eight"], fits)) == [
         "One two three,",
         "four five;",
         "six seven eight",
     ]
-    assert list(parts(["one two three four five six"], fits)) == ["one two three four", "five six"]
-    assert list(parts(["x" * 45], fits)) == ["x" * 20, "x" * 20, "x" * 5]
+    assert list(spoken_parts(["one two three four five six"], fits)) == ["one two three four", "five six"]
+    assert list(spoken_parts(["x" * 45], fits)) == ["x" * 20, "x" * 20, "x" * 5]
     family = "👩\u200d👩\u200d👧"
-    assert list(parts([family * 5], fits)) == [family * 4, family]
+    assert list(spoken_parts([family * 5], fits)) == [family * 4, family]
 
 
 def test_a_part_is_there_as_soon_as_the_next_sentence_begins():
@@ -242,4 +242,4 @@ class OneByOne(io.BytesIO):
 def test_long_text_is_split_in_linear_time(text):
     """A quadratic splitter needs minutes for these."""
     fits = lambda part: len(part) <= 300
-    assert letters("".join(parts(sentences(plain_lines([text]), "en"), fits))) == letters(text)
+    assert letters("".join(spoken_parts(sentences(plain_lines([text]), "en"), fits))) == letters(text)

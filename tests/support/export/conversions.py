@@ -10,7 +10,7 @@ from support.paths import GOLDEN
 from export.__main__ import main as export
 from model.checkpoint import Checkpoint
 from model.families import family_of, open_family
-from model.layouts import stored_tensors
+from model.mlx.layouts import stored_tensors
 
 FOLDERS = {
     "voxtral_tts": GOLDEN / "voxtral_tts" / "checkpoint",

@@ -7,7 +7,7 @@ import onnx
 
 
 def read_quantized_weights(bundle: Path) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Integers int8 [N, K] and scales [N, blocks] of every quantised product and table of a bundle."""
+    """Integers int8 [N, K] and scales [N, blocks] of every quantised linear and table of a bundle."""
     return [weight for path in sorted(bundle.glob("*.onnx")) for weight in _of_file(path)]
 
 

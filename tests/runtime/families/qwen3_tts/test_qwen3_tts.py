@@ -120,7 +120,9 @@ def test_voices_by_name():
 
 @pytest.mark.parametrize("name", ["ref.wav", "folder/REF.MP3"])
 def test_a_recording_in_place_of_a_voice_is_named(name):
-    with pytest.raises(UsageError, match=f"voice {name}: a recording is no voice.*voice add NAME {name}"):
+    with pytest.raises(
+        UsageError, match=f"voice {name}: a recording cannot be used as a voice.*voice add NAME {name}"
+    ):
         choose_voice(bundle(), BASE, name)
 
 

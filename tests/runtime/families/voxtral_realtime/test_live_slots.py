@@ -39,7 +39,7 @@ def new_task(engine: ToyEngine | None = None) -> VoxtralSpeechToText:
 
 
 @cache
-def alone(seed: int, tokens: int, delay: int) -> list[int]:
+def single_request(seed: int, tokens: int, delay: int) -> list[int]:
     """Without a batch and without a stored silence."""
     decoder = StreamingDecoder(ToyEngine().stream(), CONSTANTS, DecodeOptions(delay, 1))
     samples = Sound(seed, tokens).samples
@@ -68,7 +68,7 @@ class Running:
             self.is_finished = True
 
 
-def heard(task: VoxtralSpeechToText, sounds: list[Sound], slots: int) -> dict[int, list[int]]:
+def concurrent(task: VoxtralSpeechToText, sounds: list[Sound], slots: int) -> dict[int, list[int]]:
     """Tokens by the number of a sound."""
     batch, running, found = task.live_batch(slots), {}, {}
     waiting, step = list(enumerate(sounds)), 0
@@ -101,9 +101,9 @@ def heard(task: VoxtralSpeechToText, sounds: list[Sound], slots: int) -> dict[in
 def differing(task: VoxtralSpeechToText, sounds: list[Sound], slots: int) -> list[Sound]:
     """Sounds whose tokens are not those of the sound alone. A dropped one has the first of them."""
     wrong = []
-    for number, tokens in heard(task, sounds, slots).items():
+    for number, tokens in concurrent(task, sounds, slots).items():
         sound = sounds[number]
-        expected = alone(sound.seed, sound.tokens, sound.delay)
+        expected = single_request(sound.seed, sound.tokens, sound.delay)
         if tokens != (expected if sound.dropped_at is None else expected[: len(tokens)]):
             wrong.append(sound)
     return wrong
@@ -128,7 +128,7 @@ def test_streams_that_come_and_go_have_the_tokens_of_each_alone(sounds, slots):
 
 
 def test_the_toy_tells_sounds_delays_and_positions_apart():
-    tokens = [tuple(alone(seed, 20, delay)) for seed in (1, 2) for delay in (0, 1)]
+    tokens = [tuple(single_request(seed, 20, delay)) for seed in (1, 2) for delay in (0, 1)]
     assert len(set(tokens)) == 4 and len(set(tokens[0])) >= 5 and max(tokens[0]) < VOCAB
 
 

@@ -15,7 +15,7 @@ from runtime.speech_to_text import SpeechToText
 CHECKPOINT = Path(__file__).parents[4] / "artifacts" / "checkpoints" / "voxtral-realtime-tiny"
 TEXT = "Seven green bottles are standing on the wall."
 SPEECH = Path(__file__).parent / "seven_bottles.npz"  # espeak-ng, en-us+f3, 150 words a minute, 16 kHz
-HEARD = 4  # held-out sentences
+SENTENCES = 4  # held-out sentences
 pytestmark = pytest.mark.slow
 
 
@@ -29,6 +29,6 @@ def test_an_exported_bundle_hears_the_words(tmp_path, options):
     samples = np.load(SPEECH)["samples"].astype(np.float32) / 2**15
     deltas = task.transcribe([samples], live="--streaming" in options)
     assert "".join(delta.text for delta in deltas).strip() == TEXT
-    figures, _ = evaluate_recognition(task, None, read_utterances(HELD_OUT, HEARD))
+    figures, _ = evaluate_recognition(task, None, read_utterances(HELD_OUT, SENTENCES))
     assert figures["wer"] == 0
     assert figures.get("live_equal", 1.0) == 1.0

@@ -46,7 +46,7 @@ def new_decoder(slots: int, engine: ToyEngine) -> BatchedDecoder[SpeechRequest]:
 
 
 @cache
-def alone(letters: int, frames: int) -> np.ndarray:
+def single_request(letters: int, frames: int) -> np.ndarray:
     decoder = new_decoder(1, ToyEngine())
     decoder.submit(Job(letters, frames).request)
     return np.concatenate([samples for _, samples in decoder.run()])
@@ -72,7 +72,7 @@ def differing(decoder: BatchedDecoder[SpeechRequest], jobs: list[Job]) -> list[J
     """Jobs whose samples are not those of the job alone. A cancelled one has the first of them."""
     found = []
     for job, (ticket, samples) in zip(jobs, spoken(decoder, jobs), strict=True):
-        expected = alone(job.letters, job.frames)
+        expected = single_request(job.letters, job.frames)
         if ticket.status is Status.CANCELLED:
             expected = expected[: len(samples)]
         if ticket.status is Status.FAILED or not np.array_equal(samples, expected):
@@ -217,7 +217,7 @@ def test_a_request_is_cancelled_between_two_pieces_of_its_prompt(monkeypatch):
     assert not rows and decoder.unfinished() == [first]
     third = decoder.submit(Job(5, 2).request)
     found = [samples for ticket, samples in decoder.run() if ticket is third]
-    np.testing.assert_array_equal(np.concatenate(found), alone(5, 2))
+    np.testing.assert_array_equal(np.concatenate(found), single_request(5, 2))
 
 
 def test_a_failed_move_ends_only_the_request_that_moved(monkeypatch):
@@ -229,5 +229,5 @@ def test_a_failed_move_ends_only_the_request_that_moved(monkeypatch):
     results = spoken(new_decoder(3, ToyEngine()), jobs)
     assert [ticket.status for ticket, _ in results].count(Status.FAILED) >= 1
     for job, (ticket, samples) in zip(jobs, results, strict=True):
-        np.testing.assert_array_equal(samples, alone(job.letters, job.frames)[: len(samples)])
+        np.testing.assert_array_equal(samples, single_request(job.letters, job.frames)[: len(samples)])
         assert ticket.is_done

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from bundle.errors import ConfigError
-from model.weight_norms import SPELLINGS
+from model.mlx.weight_norms import SPELLINGS
 
 Layout = Literal["pytorch", "mlx"]
 # Of a weight file's metadata: the layout of its convolutions. MLX_AUDIO: those that mlx-audio stores

@@ -16,7 +16,7 @@ from export.resolve import Source, resolve
 from export.targets.base import Graph
 from export.targets.coreml.lowering import lower_graph
 from export.targets.coreml.target import CoreMLTarget
-from export.targets.onnx.half import FLOAT_ACTIVATIONS
+from export.targets.onnx.float16 import FLOAT_ACTIVATIONS
 from export.targets.onnx.target import OnnxTarget
 from model.synthetic.checkpoint import random_checkpoint
 from runtime.mil import Executor, Package
@@ -107,10 +107,10 @@ def test_onnx_keeps_the_predictor_in_float32(tmp_path):
 
 
 def test_in_half_precision_onnx_loses_the_values(tmp_path):
-    half = replace(predictor_of("BHSD, staged"), exceeds_half=False)
+    in_float16 = replace(predictor_of("BHSD, staged"), exceeds_float16=False)
     with np.errstate(all="ignore"):
-        found = onnx_logits(half, tmp_path)
-    assert not is_near(found, expected_logits(half))
+        found = onnx_logits(in_float16, tmp_path)
+    assert not is_near(found, expected_logits(in_float16))
 
 
 def test_states_of_a_float32_graph_are_in_half_precision(tmp_path):
@@ -120,13 +120,15 @@ def test_states_of_a_float32_graph_are_in_half_precision(tmp_path):
     graph = model.graph("MultiCodeDecoder")
     OnnxTarget("float16").lower(graph, tmp_path)
     lowered = onnx.load(tmp_path / "MultiCodeDecoder.onnx", load_external_data=False).graph
-    half = {
+    float16_states = {
         value.name
         for value in (*lowered.input, *lowered.output)
         if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
     }
     names = [state.name for state in graph.first.signature.states]
-    assert names and half == {f"{side}{name}" for side in (ONNX_PAST, ONNX_PRESENT) for name in names}
+    assert names and float16_states == {
+        f"{side}{name}" for side in (ONNX_PAST, ONNX_PRESENT) for name in names
+    }
     component, engine = graph.first, ort.InferenceSession(tmp_path / "MultiCodeDecoder.onnx")
     states = {state.name: np.zeros(state.shape, np.float32) for state in component.signature.states}
     inputs = component.example(0)

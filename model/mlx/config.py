@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+
+from pydantic import JsonValue
 
 from model.family import Family
-from model.mlx import CONFIG, MODEL_TYPE, OWN_KEYS, QUANTIZATION, quantization_of, read_mlx_config
+from model.mlx.model import CONFIG, MODEL_TYPE, OWN_KEYS, QUANTIZATION, quantization_of, read_mlx_config
 
 AGAIN = "convert the model again"
 DEFAULT = {"group_size": 64, "bits": None, "mode": "affine"}  # of mlx-audio, for all layers without an entry
@@ -29,19 +30,21 @@ def config_faults(folder: Path, family: Family, packed: Packed) -> list[str]:
     published = family.mlx.published_config
     if published and (folder / published).is_file():
         own = {name: value for name, value in content.items() if name not in OWN_KEYS}
-        difference = first_difference(own, family.mlx.config(folder))
+        difference = differing_value(own, family.mlx.config(folder))
         if difference:
             key, found, expected = difference
             faults.append(f"{path}: {key}: {found!r}, expected {expected!r} as in {published}; {AGAIN}")
     return faults
 
 
-def first_difference(found: Any, expected: Any, key: str = "") -> tuple[str, Any, Any] | None:
+def differing_value(
+    found: JsonValue, expected: JsonValue, key: str = ""
+) -> tuple[str, JsonValue, JsonValue] | None:
     """Key and both values of the first difference, among the keys that both have."""
     if not (isinstance(found, dict) and isinstance(expected, dict)):
         return None if found == expected else (key, found, expected)
     for name in (name for name in expected if name in found):
-        difference = first_difference(found[name], expected[name], f"{key}.{name}".lstrip("."))
+        difference = differing_value(found[name], expected[name], f"{key}.{name}".lstrip("."))
         if difference:
             return difference
     return None
@@ -68,7 +71,7 @@ def _quantization_faults(folder: Path, packed: Packed) -> Iterator[str]:
         yield f"{QUANTIZATION}: there, and no layer has integers"
 
 
-def _text(entry: Any) -> str:
+def _text(entry: object) -> str:
     """A few words for an entry."""
     if isinstance(entry, dict):
         return f"{entry.get('bits')} bits in groups of {entry.get('group_size')}"

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from bundle.spec import ONNX_PAST, ONNX_PRESENT
 
 FLOAT_ACTIVATIONS = 1  # accuracy level of MatMulNBits: it multiplies dequantised weights, as CUDA does
-SUFFIXES = {ir.DataType.FLOAT16: "half", ir.DataType.FLOAT: "single"}  # of the names of values
+SUFFIXES = {ir.DataType.FLOAT16: "half", ir.DataType.FLOAT: "single"}  # of value names, in artifacts
 
 
 def to_float16(model: ir.Model) -> None:
@@ -25,7 +25,7 @@ def to_float16(model: ir.Model) -> None:
         _convert_attributes(node)
     for value in graph.initializers.values():
         if value.dtype is ir.DataType.FLOAT:
-            value.const_value = _half(value.const_value, value.name)
+            value.const_value = _as_float16(value.const_value, value.name)
     values = (output for node in graph for output in node.outputs)
     for value in [*graph.inputs, *graph.initializers.values(), *values]:
         if value.dtype is ir.DataType.FLOAT:
@@ -59,7 +59,7 @@ def use_float_activations(model: ir.Model) -> None:
 def _convert_attributes(node: ir.Node) -> None:
     for name, attribute in list(node.attributes.items()):
         if attribute.type is ir.AttributeType.TENSOR and attribute.as_tensor().dtype is ir.DataType.FLOAT:
-            node.attributes[name] = ir.AttrTensor(name, _half(attribute.as_tensor(), None))
+            node.attributes[name] = ir.AttrTensor(name, _as_float16(attribute.as_tensor(), None))
     if node.op_type == "Cast" and node.attributes["to"].as_int() == ir.DataType.FLOAT:
         node.attributes["to"] = ir.AttrInt64("to", ir.DataType.FLOAT16)
 
@@ -88,7 +88,9 @@ def _cast(value: ir.Value, dtype: ir.DataType, name: str) -> ir.Node:
     return ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype)], outputs=[output], name=name)
 
 
-def _half(tensor: Any, name: str | None) -> ir.LazyTensor:  # Any: onnx_ir has several classes of tensors
+def _as_float16(
+    tensor: Any, name: str | None
+) -> ir.LazyTensor:  # Any: onnx_ir has several classes of tensors
     """Converted when it is written, so that one weight at a time is in memory twice."""
     return ir.LazyTensor(
         lambda: ir.Tensor(tensor.numpy().astype(np.float16), name=name),

@@ -4,8 +4,8 @@ from torch import nn
 
 from bundle.errors import CheckpointError
 from model.checkpoint import Checkpoint
-from model.layouts import LAYOUT_KEY, LAYOUT_TAGS, MLX_AUDIO, Layout, stored_tensors
-from model.mlx import MLX_WEIGHTS, MlxModel
+from model.mlx.layouts import LAYOUT_KEY, LAYOUT_TAGS, MLX_AUDIO, Layout, stored_tensors
+from model.mlx.model import MLX_WEIGHTS, MlxModel
 
 
 def tagged_layout(checkpoint: Checkpoint, name: str, mlx: MlxModel) -> Layout:
