@@ -80,11 +80,25 @@ class LiveStreams:
         self._batches: list[LiveBatch] = []
         self.audio_steps = 0.0  # encoded so far
 
-    def keep(self, jobs: Collection[ListenJob]) -> None:
-        """Frees the places of all other jobs."""
+    def keep(self, jobs: Collection[ListenJob]) -> list[tuple[ListenJob, ApiError]]:
+        """Frees the places of all other jobs. Returns jobs of `jobs` that cannot go on, with their errors."""
+        failed: list[tuple[ListenJob, ApiError]] = []
         for job in [job for job in self._places if job not in jobs]:
-            place = self._places.pop(job)
-            place.batch.end(place.stream)
+            if place := self._places.pop(job, None):
+                try:
+                    place.batch.end(place.stream)
+                except Exception as error:
+                    failed += [each for each in self._give_up(place.batch, error) if each[0] in jobs]
+        return failed
+
+    def _give_up(self, batch: LiveBatch, error: Exception) -> list[tuple[ListenJob, ApiError]]:
+        """Drops a batch whose states are unknown. Returns its jobs."""
+        log.error("the place of a live stream cannot be freed", exc_info=error)
+        self._batches.remove(batch)
+        jobs = [job for job, place in self._places.items() if place.batch is batch]
+        for job in jobs:
+            del self._places[job]
+        return [(job, from_exception(error, "audio")) for job in jobs]
 
     def oldest(self, job: ListenJob) -> float | None:
         """Since when the job has audio for a step, None where it has none."""

@@ -120,7 +120,8 @@ class ListenWorker(Worker[ListenJob]):
         with self._changed:
             self._drop()
             live = list(self._live)
-        self._streams.keep(live)  # may copy states, for which no handler waits
+        for job, failure in self._streams.keep(live):  # may copy states, for which no handler waits
+            self._finish(job, failure)
         with self._changed:
             due, recording = self._due(), None
             if not due and (recording := self._next_recording()) is None:

@@ -80,11 +80,12 @@ class OpenAiSession(Session):
         _refuse_unsupported(audio, ("turn_detection", "noise_reduction"), INPUT)
         _refuse_unsupported(transcription, ("prompt",), f"{INPUT}.transcription")
         rate = self._rate(_object(audio, "format", INPUT))
-        delay = transcription.get("delay")
+        delay = transcription.get("delay", self._delay)
         if delay not in (None, *DELAYS):
             where = f"{INPUT}.transcription.delay"
             raise ApiError(400, f"{where}: expected one of {', '.join(DELAYS)}", "invalid_value", where)
-        model, language = transcription.get("model", self._model), transcription.get("language")
+        model = transcription.get("model", self._model)
+        language = transcription.get("language", self._language)
         if language is not None:
             worker = self._worker_of(model)
             worker.check_language(str(language), f"{INPUT}.transcription.language")

@@ -28,13 +28,12 @@ def realtime_router(models: Models, limits: Limits) -> APIRouter:
         if model := query.get("model"):
             _live_worker(models, model)  # raises before the socket is accepted
         connection, common = await _accepted(socket, models, limits)
-        session: Dialogue
-        if query.get("intent") == "transcription":
-            session = _openai(common, query.get("model"))
-        else:
-            session = UndecidedSession(query.get("model"), **common)
-        await _greet(connection, OpenAiSession(**common))
-        await run_session(session)
+        openai = OpenAiSession(**common)
+        if model:
+            openai.choose(model)
+        await _greet(connection, openai)
+        is_decided = query.get("intent") == "transcription"
+        await run_session(openai if is_decided else UndecidedSession(openai, **common))
 
     @router.websocket("/v1/audio/transcriptions/realtime")
     async def mistral(socket: WebSocket) -> None:
@@ -73,19 +72,13 @@ async def _greet(connection: Connection, session: OpenAiSession) -> None:
     await connection.send({"type": "session.created", **common, **vllm})
 
 
-def _openai(common: dict[str, Any], model: str | None) -> OpenAiSession:
-    session = OpenAiSession(**common)
-    if model:
-        session.choose(model)
-    return session
-
-
 class UndecidedSession(Dialogue):
     """Waits for the message that tells the dialect, and passes everything on to it."""
 
-    def __init__(self, model: str | None, **common: Any):
+    def __init__(self, openai: OpenAiSession, **common: Any):
+        """`openai` has greeted the client."""
         super().__init__(**common)
-        self._common, self._model = common, model
+        self._common, self._openai = common, openai
         self._chosen: Session | None = None
 
     @property
@@ -99,7 +92,7 @@ class UndecidedSession(Dialogue):
 
     def _choose(self, message: Message) -> Session:
         if isinstance(message.get("session"), dict):
-            return _openai(self._common, self._model)
+            return self._openai
         if isinstance(message.get("model"), str) or "final" in message:
             return VllmSession(**self._common)
         raise ApiError(400, NO_MODEL, "model_not_validated")

@@ -1,5 +1,6 @@
 """`Session`: what the three dialects share."""
 
+import itertools
 import logging
 from abc import ABC, abstractmethod
 from contextlib import suppress
@@ -62,8 +63,10 @@ class Dialogue(ABC):
 class Session(Dialogue):
     """One dialect on one socket."""
 
-    _utterances: Utterances | None = None
-    _events = 0
+    def __init__(self, connection: Connection, models: Models, limits: Limits, key: str, number: str):
+        super().__init__(connection, models, limits, key, number)
+        self._utterances: Utterances | None = None
+        self._numbers, self._events = itertools.count(1), 0  # of utterances, of events
 
     @property
     def utterances(self) -> Utterances | None:
@@ -74,10 +77,18 @@ class Session(Dialogue):
         return self._utterances is not None and self._utterances.are_pending
 
     def use(self, worker: ListenWorker) -> Utterances:
-        """Transcribes with a model from now on. Raises ApiError where it is no model for live audio."""
+        """Transcribes with a model from now on.
+
+        Raises ApiError where it is no model for live audio, or audio of another model is still transcribed.
+        """
         worker.check_live_slots()
+        before = self._utterances
+        if before and before.worker is worker:
+            return before
+        if before and before.are_pending:
+            raise ApiError(400, "the model cannot change while audio is transcribed", "session_busy")
         self._utterances = Utterances(
-            worker, self.key, self.limits, self.on_delta, self.on_end, self.on_job_error
+            worker, self.key, self.limits, self._numbers, self.on_delta, self.on_end, self.on_job_error
         )
         return self._utterances
 

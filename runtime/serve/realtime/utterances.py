@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import binascii
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -60,7 +60,7 @@ def decode_pcm(text: object) -> np.ndarray:
 class Utterances:
     """`on_delta(utterance, delta)` gets what is new, `on_end(utterance, text)` the whole text.
 
-    The times of words count from the start of the utterance.
+    The times of words count from the start of the utterance. `numbers` are those of the session's utterances.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class Utterances:
         worker: ListenWorker,
         key: str,
         limits: Limits,
+        numbers: Iterator[int],
         on_delta: DeltaHandler,
         on_end: EndHandler,
         on_error: ErrorHandler,
     ):
-        self._worker, self._key, self._limits = worker, key, limits
+        self.worker, self._key, self._limits, self._numbers = worker, key, limits, numbers
         self._on_delta, self._on_end, self._on_error = on_delta, on_end, on_error
-        self._count = 0
         self.current: Utterance | None = None
         self._all: list[Utterance] = []  # that are not transcribed to their end
 
@@ -86,11 +86,11 @@ class Utterances:
     def begin(self, rate: int, delay_ms: int | None) -> Utterance:
         """Starts an utterance of audio at `rate`. Raises ApiError where no live stream is free."""
         try:
-            job = self._worker.submit(self._key, True, delay_ms)
+            job = self.worker.submit(self._key, True, delay_ms)
         except UsageError as error:
             raise from_exception(error) from None
-        self._count += 1
-        utterance = Utterance(self._count, job, Resampler(rate, self._worker.task.sample_rate), rate)
+        resampler = Resampler(rate, self.worker.task.sample_rate)
+        utterance = Utterance(next(self._numbers), job, resampler, rate)
         utterance.reading = asyncio.create_task(self._read(utterance))
         self._all.append(utterance)
         self.current = utterance
