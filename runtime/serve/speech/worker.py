@@ -151,14 +151,18 @@ class SpeechWorker(Worker[SpeechJob]):
         jobs: dict[str, SpeechJob] = {}
         for job in filter(self._has_room, self._between):
             jobs.setdefault(job.key, job)
-        if self._pool.has_room(self._part_bytes):
+        if self._pool_has_room():
             for job in self._waiting.first_of_keys:
                 jobs.setdefault(job.key, job)
         return min(jobs.values(), key=lambda job: self._turns.get(job.key, 0), default=None)
 
     def _has_room(self, job: SpeechJob) -> bool:
         size = self._limits.job_buffer_mib * MIB
-        return job.buffered + self._part_bytes <= size and self._pool.has_room(self._part_bytes)
+        return job.buffered + self._part_bytes <= size and self._pool_has_room()
+
+    def _pool_has_room(self) -> bool:
+        """For another part beside those that run."""
+        return self._pool.has_room(self._part_bytes * (1 + len(self._running)))
 
     @property
     def _part_bytes(self) -> int:
