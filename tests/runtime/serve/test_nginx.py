@@ -153,11 +153,16 @@ def test_a_response_that_fails_does_not_look_whole(tmp_path):
             proxy.speak("a" * 50)
 
 
-def requests(proxy: Proxied, route: str) -> int:
-    """How many requests have ended on both servers."""
-    rows = [each.metrics.requests.collect()[0].samples for each in proxy.servers]
-    found = [sample for row in rows for sample in row if sample.name.endswith("_total")]
-    return sum(int(sample.value) for sample in found if sample.labels["route"] == route)
+def ended_requests(proxy: Proxied, route: str, least: int = 1) -> int:
+    """How many requests have ended on both servers. They are counted after their answers: waits for `least`."""
+
+    def count() -> int:
+        rows = [each.metrics.requests.collect()[0].samples for each in proxy.servers]
+        found = [sample for row in rows for sample in row if sample.name.endswith("_total")]
+        return sum(int(sample.value) for sample in found if sample.labels["route"] == route)
+
+    wait_until(lambda: count() >= least)
+    return count()
 
 
 def test_an_answer_that_takes_longer_than_the_read_timeout_of_sockets_is_made_once(tmp_path, monkeypatch):
@@ -170,7 +175,7 @@ def test_an_answer_that_takes_longer_than_the_read_timeout_of_sockets_is_made_on
         body = {"model": "tone", "input": "a" * 20, "response_format": "flac"}
         answer = httpx2.post(f"{proxy.url}/v1/audio/speech", json=body, timeout=20)
         assert answer.status_code == 200 and answer.content.startswith(b"fLaC")
-        assert requests(proxy, "/v1/audio/speech") == 1
+        assert ended_requests(proxy, "/v1/audio/speech") == 1
 
 
 def test_a_voice_is_sent_to_one_server_only(tmp_path, monkeypatch):
@@ -181,10 +186,9 @@ def test_a_voice_is_sent_to_one_server_only(tmp_path, monkeypatch):
             server.models.drain(0)
         files = {"audio_sample": ("a.wav", bytes(100))}
         answer = httpx2.post(f"{proxy.url}/v1/audio/voices", data={"name": "Anna"}, files=files)
-        assert answer.status_code == 503 and requests(proxy, "/v1/audio/voices") == 1
-        assert proxy.speak().status_code == 503
-        wait_until(lambda: requests(proxy, "/v1/audio/speech") == 2)  # counted after the answer
-        assert requests(proxy, "/v1/audio/voices") == 1
+        assert answer.status_code == 503 and ended_requests(proxy, "/v1/audio/voices") == 1
+        assert proxy.speak().status_code == 503 and ended_requests(proxy, "/v1/audio/speech", 2) == 2
+        assert ended_requests(proxy, "/v1/audio/voices") == 1
 
 
 def fail_later():
