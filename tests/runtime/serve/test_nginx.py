@@ -154,7 +154,7 @@ def test_a_response_that_fails_does_not_look_whole(tmp_path):
 
 
 def ended_requests(proxy: Proxied, route: str, least: int = 1) -> int:
-    """How many requests have ended on both servers, at least `least`: they are counted after their answers."""
+    """How many requests have ended on both servers. Waits for `least`: they are counted after answers."""
 
     def count() -> int:
         rows = [each.metrics.requests.collect()[0].samples for each in proxy.servers]
