@@ -5,7 +5,7 @@ import pytest
 from support.runtime.host_device import HostDevice
 
 import runtime.engines.onnx
-from bundle.manifest import MANIFEST, Bundle, ExportRequest, Manifest, file_entry
+from bundle.manifest import MANIFEST, SCHEMA_VERSION, Bundle, ExportRequest, Manifest, file_entry
 from export.job import make_job
 from export.model import Export
 from export.resolve import Source, resolve
@@ -33,6 +33,7 @@ def made(checkpoint, tmp_path_factory) -> Made:
         target.lower(export.model.graph(graph), folder)
     entries = tuple(entry for entry in job.components if entry.graph in GRAPHS)
     manifest = Manifest(
+        schema_version=SCHEMA_VERSION,
         job=job.model_copy(update={"components": entries}),
         files={path.name: file_entry(path) for path in folder.iterdir()},
         tokenizer=(),

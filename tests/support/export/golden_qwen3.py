@@ -9,7 +9,7 @@ import numpy as np
 from parity.test_golden_qwen3 import BAR, GOLDEN, RUNS, SAMPLED
 from support.export.faulty_engines import StreamEngine
 
-from bundle.manifest import MANIFEST, Bundle, ExportRequest, Manifest, file_entry
+from bundle.manifest import MANIFEST, SCHEMA_VERSION, Bundle, ExportRequest, Manifest, file_entry
 from export.__main__ import main as export
 from export.job import make_job
 from export.model import Model
@@ -112,6 +112,7 @@ def partly_lowered(name: str, target_name: str, graphs: Sequence[str], folder: P
         target.lower(model.graph(graph), folder)
     entries = tuple(entry for entry in job.components if entry.graph in graphs)
     manifest = Manifest(
+        schema_version=SCHEMA_VERSION,
         job=job.model_copy(update={"components": entries}),
         files={
             path.relative_to(folder).as_posix(): file_entry(path)
