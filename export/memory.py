@@ -47,7 +47,7 @@ def _free_in_container() -> float:
 
 
 def free_memory() -> None:
-    """Returns memory to the system after loading and lowering, where it may be much.
+    """Returns memory to the system if the process holds more than `KEPT`, and `TAKEN` more than last time.
 
     Traced programs are in reference cycles and hold weights. The C library keeps freed memory until a trim.
     """

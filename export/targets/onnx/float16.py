@@ -88,9 +88,7 @@ def _cast(value: ir.Value, dtype: ir.DataType, name: str) -> ir.Node:
     return ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype)], outputs=[output], name=name)
 
 
-def _as_float16(
-    tensor: Any, name: str | None
-) -> ir.LazyTensor:  # Any: onnx_ir has several classes of tensors
+def _as_float16(tensor: Any, name: str | None) -> ir.LazyTensor:  # Any: onnx_ir has several tensor classes
     """Converted when it is written, so that one weight at a time is in memory twice."""
     return ir.LazyTensor(
         lambda: ir.Tensor(tensor.numpy().astype(np.float16), name=name),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.serve.certificates import certificate
 from support.serve.http_server import wait_until
 
 from runtime import batching
@@ -97,16 +98,6 @@ def exported(trained_bundles, log) -> Path:
         speech = client.post("/v1/audio/speech", json={**LONG, "max_frames": 3})
         assert len(speech.content) == 3 * FRAME_BYTES
     return trained_bundles["voxtral_tts"]
-
-
-def certificate(folder: Path) -> tuple[Path, Path]:
-    if not shutil.which("openssl"):
-        pytest.skip("openssl, which makes the certificate, is not installed")
-    paths = folder / "cert.pem", folder / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    command += ["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*command, "-out", paths[0], "-keyout", paths[1]], check=True, capture_output=True)
-    return paths
 
 
 def test_all_hosts_are_served_with_tls_and_keys(exported, tmp_path, keys):

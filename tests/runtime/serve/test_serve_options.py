@@ -3,10 +3,9 @@
 import argparse
 import socket
 import ssl
-import subprocess
-from pathlib import Path
 
 import pytest
+from support.serve.certificates import certificate
 
 from bundle.command import Parser
 from bundle.errors import UsageError
@@ -23,28 +22,6 @@ def refused(*options: object) -> UsageError:
     with pytest.raises(UsageError) as found:
         serve.check(parse(*options))
     return found.value
-
-
-def pem(folder: Path, name: str, password: str | None = None) -> tuple[Path, Path]:
-    certificate, key = folder / f"{name}.pem", folder / f"{name}-key.pem"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-days",
-        "2",
-    ]
-    command += ["-subj", "/CN=localhost", "-out", str(certificate), "-keyout", str(key)]
-    command += ["-passout", f"pass:{password}"] if password else ["-nodes"]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("openssl, which makes the certificate, is not installed")
-    return certificate, key
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
@@ -65,18 +42,18 @@ def test_a_host_that_is_not_of_this_machine_is_found_first(tmp_path):
 
 
 def test_files_of_tls_are_checked_first(tmp_path):
-    certificate, key = pem(tmp_path, "own")
-    _, other_key = pem(tmp_path, "other")
-    locked, locked_key = pem(tmp_path, "locked", "secret")
+    own, key = certificate(tmp_path)
+    _, other_key = certificate(tmp_path, "other")
+    locked, locked_key = certificate(tmp_path, "locked", "secret")
     text = tmp_path / "text"
     text.write_text("no PEM")
     missing = tmp_path / "missing"
     wrong = [
         (missing, key, "tls_cert"),
-        (certificate, missing, "tls_key"),
+        (own, missing, "tls_key"),
         (text, key, "tls_cert"),
-        (certificate, text, "tls_key"),
-        (certificate, other_key, "tls_key"),
+        (own, text, "tls_key"),
+        (own, other_key, "tls_key"),
         (locked, locked_key, "tls_key"),
     ]
     for first, second, field in wrong:
@@ -95,10 +72,10 @@ def test_other_files_and_addresses_are_checked_first(tmp_path):
 
 
 def test_what_was_checked_is_bound_and_listens_later(tmp_path):
-    certificate, key = pem(tmp_path, "own")
+    own, key = certificate(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    ready = serve.check(parse("--port", port, "--tls-cert", certificate, "--tls-key", key))
+    ready = serve.check(parse("--port", port, "--tls-cert", own, "--tls-key", key))
     with ready.listener:
         assert ready.listener.port == port and isinstance(ready.listener.tls, ssl.SSLContext)
         with pytest.raises(ConnectionRefusedError):
