@@ -97,7 +97,7 @@ def transcription_router(models: Models, limits: Limits) -> APIRouter:
                 _check_length(recording, limits)
                 blocks = await in_upload_thread(_amplified, recording)
             key, length_s = request.scope["voxport"]["key"], recording.length_s
-            job = worker.submit(key, False, options.delay_ms, length_s)
+            job = worker.submit(key, options.delay_ms, length_s)
             feeding = asyncio.create_task(_feed(job, blocks, path, limits))
         if options.stream:
             return StreamedResponse(

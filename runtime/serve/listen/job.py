@@ -34,6 +34,7 @@ class ListenJob:
         """`rate`: samples per second. `ahead_s`: seconds of audio that may wait. `wake` follows a change."""
         self.key, self.is_live, self.delay_ms = key, is_live, delay_ms
         self.submitted_at, self.is_cancelled, self.is_running = time.monotonic(), False, False
+        self.session: object = None  # whose live stream the utterance uses
         self.length_s = self.heard_s = 0.0  # of a recording: about its length, and what is transcribed of it
         self._rate, self._most, self._wake = rate, int(ahead_s * rate), wake
         self._loop = asyncio.get_running_loop()

@@ -34,6 +34,7 @@ class ListenWorker(Worker[ListenJob]):
         self._step = round(STEP_S * task.sample_rate)
         self._recording_tokens = min(RECORDING_TOKENS, task.max_chunk_tokens)
         self._live: list[ListenJob] = []
+        self._later: list[ListenJob] = []  # live jobs that follow one of their session
         self._recordings: list[ListenJob] = []  # in the order of their turns
         capacity = measure(task) if self.is_live else Capacity(1, 0)
         self.live_slots = capacity.streams
@@ -65,36 +66,55 @@ class ListenWorker(Worker[ListenJob]):
             reason = f"{param}: expected one of {', '.join(known)}; the model hears which one it is"
             raise ApiError(400, reason, "invalid_value", param)
 
-    def check_room(self, is_live: bool = False, delay_ms: int | None = None) -> None:
-        """Raises ApiError or UsageError where `submit` would refuse a job."""
+    def check_room(self, delay_ms: int | None = None) -> None:
+        """Raises ApiError or UsageError where `submit` would refuse a recording."""
+        self._check_delay(delay_ms)
+        with self._changed:
+            self._check_open()
+            if len(self._waiting) >= self._limits.waiting:
+                message = f"{len(self._waiting)} recordings wait for {self.name}; try again later"
+                raise overloaded(message, self._queued_s())
+
+    def submit(self, key: str, delay_ms: int | None, length_s: float | None = None) -> ListenJob:
+        """A job for one recording of `length_s`. Called on the event loop. Raises ApiError, UsageError."""
+        job = self._job(key, False, delay_ms)
+        job.length_s = UNKNOWN_S if length_s is None else length_s
+        with self._changed:
+            self.check_room(delay_ms)
+            self._waiting.put(job)
+            self._changed.notify_all()
+        return job
+
+    def submit_live(self, key: str, delay_ms: int | None, session: object) -> ListenJob:
+        """A job for one utterance. Called on the event loop. Raises ApiError, UsageError.
+
+        It waits for the one before it in the same `session`, and then takes its live stream.
+        """
+        job = self._job(key, True, delay_ms)
+        job.session = session
+        with self._changed:
+            self._check_open()
+            if any(other.session is session for other in self._live):
+                self._later.append(job)
+            elif (streams := sum(not other.is_cancelled for other in self._live)) < self.live_slots:
+                self._live.append(job)
+            else:
+                message = f"{self.name} follows {streams} live streams, its limit; try again later"
+                raise overloaded(message, LIVE_RETRY_S)
+            self._changed.notify_all()
+        return job
+
+    def _job(self, key: str, is_live: bool, delay_ms: int | None) -> ListenJob:
+        """Raises UsageError."""
+        self._check_delay(delay_ms)
+        if is_live:
+            self.task.check_live()
+        return ListenJob(key, is_live, delay_ms, self.task.sample_rate, self._limits.ahead_s, self._wake)
+
+    def _check_delay(self, delay_ms: int | None) -> None:
         if delay_ms is not None and delay_ms not in self.task.delays_ms:
             delays = ", ".join(map(str, self.task.delays_ms))
             raise UsageError(f"delay_ms {delay_ms}: expected one of {delays}", field="delay_ms")
-        if is_live:
-            self.task.check_live()
-        with self._changed:
-            self._check_open()
-            if not is_live and len(self._waiting) >= self._limits.waiting:
-                message = f"{len(self._waiting)} recordings wait for {self.name}; try again later"
-                raise overloaded(message, self._queued_s())
-            if is_live and len(self._live) >= self.live_slots:
-                message = f"{self.name} follows {len(self._live)} live streams, its limit; try again later"
-                raise overloaded(message, LIVE_RETRY_S)
-
-    def submit(
-        self, key: str, is_live: bool, delay_ms: int | None, length_s: float | None = None
-    ) -> ListenJob:
-        """A job for one recording of `length_s`, or one utterance. Called on the event loop.
-
-        Raises ApiError, UsageError.
-        """
-        job = ListenJob(key, is_live, delay_ms, self.task.sample_rate, self._limits.ahead_s, self._wake)
-        job.length_s = UNKNOWN_S if length_s is None else length_s
-        with self._changed:
-            self.check_room(is_live, delay_ms)
-            self._live.append(job) if is_live else self._waiting.put(job)
-            self._changed.notify_all()
-        return job
 
     def _queued_s(self) -> float:
         """About how long the recordings take that wait or are transcribed. Called with `_changed`."""
@@ -104,10 +124,10 @@ class ListenWorker(Worker[ListenJob]):
     # The engine thread
 
     def _active(self) -> list[ListenJob]:
-        return [*self._live, *self._recordings]
+        return [*self._live, *self._later, *self._recordings]
 
     def _forget(self) -> None:
-        self._live, self._recordings = [], []
+        self._live, self._later, self._recordings = [], [], []
 
     def _warm(self) -> None:
         if self.live_slots:  # its steps were measured
@@ -143,7 +163,7 @@ class ListenWorker(Worker[ListenJob]):
                 "queue_timeout",
                 overloaded(f"no turn in {self._limits.queue_s:g} s; try again later", self._queued_s()),
             )
-        for job in [job for job in (*self._live, *self._recordings) if job.is_cancelled]:
+        for job in [job for job in self._active() if job.is_cancelled]:
             self._remove(job)
             self._end(job, "client")
         while self._waiting and len(self._recordings) < RECORDINGS:
@@ -216,9 +236,15 @@ class ListenWorker(Worker[ListenJob]):
         job.end(error)
 
     def _remove(self, job: ListenJob) -> None:
-        for jobs in (self._live, self._recordings):
+        """Forgets an active job. Its live stream goes to the next one of its session."""
+        was_live = job in self._live
+        for jobs in (self._live, self._later, self._recordings):
             if job in jobs:
                 jobs.remove(job)
+        following = [later for later in self._later if later.session is job.session]
+        if was_live and following:
+            self._later.remove(following[0])
+            self._live.append(following[0])
 
     def _end(self, job: ListenJob, reason: str, error: ApiError | None = None) -> None:
         self._metrics.cancelled.labels(reason).inc()

@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic_core import from_json
 from starlette.websockets import WebSocket, WebSocketState
@@ -21,12 +21,28 @@ class SocketClosed(Exception):
     """The client has closed the socket."""
 
 
+class SessionEnded(Exception):
+    """`Connection.end` was called: nothing follows in this session."""
+
+
 class SocketError(Exception):
     """The session ends: the client is told `error`, and the socket is closed with `code`."""
 
     def __init__(self, error: ApiError, code: int):
         super().__init__(error.message)
         self.error, self.code = error, code
+
+
+class SessionState(Protocol):
+    """What a connection asks its session."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is transcribed, whose text is not sent yet."""
+
+    @property
+    def is_finishing(self) -> bool:
+        """Whether the client waits for text, and all its audio has arrived."""
 
 
 class Connection:
@@ -37,14 +53,20 @@ class Connection:
         self._started = time.monotonic()
         self._sending = asyncio.Lock()
         self._receiving: asyncio.Task[Any] | None = None
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_first = True
 
-    async def receive(self, is_busy: Callable[[], bool] = lambda: False) -> Message:
-        """The next JSON object. Raises ApiError on any other message, SocketClosed, or SocketError.
+    def end(self) -> None:
+        """Ends the session: `receive` raises SessionEnded, also where it waits already."""
+        if not self._ended.done():
+            self._ended.set_result(None)
 
-        `is_busy`: whether the session transcribes. A server that shuts down ends other sessions.
+    async def receive(self, session: SessionState) -> Message:
+        """The next JSON object. Raises ApiError on any other message, or what ends the session:
+
+        SocketClosed, SocketError or SessionEnded. A server that shuts down ends sessions that are not busy.
         """
-        frame = await self._next_frame(is_busy)
+        frame = await self._next_frame(session)
         if frame["type"] == "websocket.disconnect":
             raise SocketClosed
         text = frame.get("text")
@@ -58,23 +80,28 @@ class Connection:
             raise ApiError(400, "expected a JSON object with a type", "invalid_event")
         return message
 
-    async def _next_frame(self, is_busy: Callable[[], bool]) -> Mapping[str, Any]:
+    async def _next_frame(self, session: SessionState) -> Mapping[str, Any]:
         since = time.monotonic()
         if self._receiving is None:
             self._receiving = asyncio.ensure_future(self._socket.receive())
-        while not self._receiving.done():
-            self._check(since, is_busy)
-            await asyncio.wait((self._receiving,), timeout=POLL_S)
-        self._check(time.monotonic(), is_busy)  # a client that sends without a pause, too
+        first = asyncio.FIRST_COMPLETED
+        while not (self._ended.done() or self._receiving.done()):
+            if session.is_finishing:
+                since = time.monotonic()  # the client waits for the server
+            self._check(since, session.is_busy)
+            await asyncio.wait((self._receiving, self._ended), timeout=POLL_S, return_when=first)
+        if self._ended.done():
+            raise SessionEnded
+        self._check(time.monotonic(), session.is_busy)  # a client that sends without a pause, too
         task, self._receiving, self._is_first = self._receiving, None, False
         frame: Mapping[str, Any] = task.result()
         return frame
 
-    def _check(self, since: float, is_busy: Callable[[], bool]) -> None:
+    def _check(self, since: float, is_busy: bool) -> None:
         """`since`: when the client was to send the next message. Raises SocketError."""
         now, limits = time.monotonic(), self._limits
         silence = limits.header_s if self._is_first else limits.silent_socket_s
-        if self._is_draining() and not is_busy():
+        if self._is_draining() and not is_busy:
             raise SocketError(draining(), SHUTTING_DOWN)
         if now - since > silence:
             message = f"no message in {silence:g} s; the session ends"

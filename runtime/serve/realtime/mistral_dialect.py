@@ -15,12 +15,13 @@ CODES = {400: 3001, 404: 3004, 429: 3029, 503: 3053}  # of errors; the API docum
 
 
 class MistralSession(Session):
-    """One recording per socket: `input_audio.end` ends it."""
+    """One recording per socket. `input_audio.end` ends it; the session ends once its text is sent."""
 
     def __init__(self, connection: Connection, worker: ListenWorker, **rest: Any):
         super().__init__(connection, **rest)
         self._worker = worker
         self._rate, self._delay_ms = 16000, worker.task.delays_ms[0]
+        self._has_ended = False  # the audio
         self.use(worker)
 
     def description(self) -> Message:
@@ -34,6 +35,8 @@ class MistralSession(Session):
 
     async def handle(self, message: Message) -> None:
         assert self.utterances is not None
+        if self._has_ended:
+            raise ApiError(400, "the audio has ended; its text follows", "invalid_event")
         match message["type"]:
             case "session.update":
                 await self._update(message)
@@ -44,8 +47,7 @@ class MistralSession(Session):
             case "input_audio.end":
                 if self.utterances.finish() is None:
                     raise ApiError(400, "there is no audio to transcribe", "invalid_audio")
-                await self.utterances.wait()
-                self.is_over = True
+                self._has_ended = True
             case other:
                 raise ApiError(400, f"type {other[:50]!r}: is no event of this session", "unknown_event")
 
@@ -55,7 +57,7 @@ class MistralSession(Session):
         if 2 * len(samples) > MAX_APPEND:
             raise ApiError(400, f"audio: has {2 * len(samples)} bytes, expected at most {MAX_APPEND}")
         if self.utterances.current is None:
-            self.utterances.begin(self._rate, self._delay_ms)
+            await self.utterances.begin(self._rate, self._delay_ms)
         await self.utterances.append(samples)
 
     async def _update(self, message: Message) -> None:
@@ -99,10 +101,11 @@ class MistralSession(Session):
             "segments": [],
         }
         await self.connection.send({"type": "transcription.done", **done})
+        self.connection.end()
 
     async def on_job_error(self, utterance: Utterance, error: ApiError) -> None:
         await self.send_error(error, {})
-        self.is_over = True
+        self.connection.end()
 
     async def send_error(self, error: ApiError, message: Message) -> None:
         code = CODES.get(error.status, 3000)

@@ -130,7 +130,7 @@ class OpenAiSession(Session):
         utterances = self._ready()
         if utterances.current is None:
             delays = self.models.listener(self._model or "").task.delays_ms
-            utterances.begin(self.rate, delay_of(self._delay, delays))
+            await utterances.begin(self.rate, delay_of(self._delay, delays))
         await utterances.append(samples)
 
     async def _commit(self) -> None:

@@ -85,6 +85,10 @@ class UndecidedSession(Dialogue):
     def is_busy(self) -> bool:
         return self._chosen is not None and self._chosen.is_busy
 
+    @property
+    def is_finishing(self) -> bool:
+        return self._chosen is not None and self._chosen.is_finishing
+
     async def handle(self, message: Message) -> None:
         if self._chosen is None:
             self._chosen = self._choose(message)

@@ -14,6 +14,7 @@ from runtime.serve.realtime.connection import (
     NORMAL,
     Connection,
     Message,
+    SessionEnded,
     SocketClosed,
     SocketError,
 )
@@ -30,14 +31,13 @@ class Dialogue(ABC):
         """`number` is unique for each socket."""
         self.connection, self.models, self.limits = connection, models, limits
         self.key, self.number = key, number
-        self.is_over = False
 
     async def run(self) -> None:
-        """Handles messages until the session is over. Raises SocketClosed."""
-        while not self.is_over:
+        """Handles messages. Raises SessionEnded, SocketClosed or SocketError."""
+        while True:
             message: Message = {}
             try:
-                message = await self.connection.receive(lambda: self.is_busy)
+                message = await self.connection.receive(self)
                 await self.handle(message)
             except ApiError as error:
                 await self.send_error(error, message)
@@ -46,6 +46,11 @@ class Dialogue(ABC):
     @abstractmethod
     def is_busy(self) -> bool:
         """Whether something is transcribed, whose text is not sent yet."""
+
+    @property
+    @abstractmethod
+    def is_finishing(self) -> bool:
+        """Whether the client waits for text, and all its audio has arrived."""
 
     @abstractmethod
     async def handle(self, message: Message) -> None:
@@ -75,6 +80,10 @@ class Session(Dialogue):
     @property
     def is_busy(self) -> bool:
         return self._utterances is not None and self._utterances.are_pending
+
+    @property
+    def is_finishing(self) -> bool:
+        return self._utterances is not None and self._utterances.are_pending and not self._utterances.current
 
     def use(self, worker: ListenWorker) -> Utterances:
         """Transcribes with a model from now on.
@@ -115,7 +124,7 @@ async def run_session(session: Dialogue) -> None:
     connection, code, reason = session.connection, NORMAL, ""
     try:
         await session.run()
-    except SocketClosed:
+    except (SessionEnded, SocketClosed):
         pass
     except SocketError as ended:
         code, reason = ended.code, ended.error.code or ""

@@ -3,8 +3,8 @@
 import asyncio
 import base64
 import binascii
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,6 +60,7 @@ def decode_pcm(text: object) -> np.ndarray:
 class Utterances:
     """`on_delta(utterance, delta)` gets what is new, `on_end(utterance, text)` the whole text.
 
+    Utterances take turns in one live stream. Audio of the next one is taken while one finishes.
     The times of words count from the start of the utterance. `numbers` are those of the session's utterances.
     """
 
@@ -83,10 +84,16 @@ class Utterances:
         """Whether the text of an utterance is not sent yet."""
         return bool(self._all)
 
-    def begin(self, rate: int, delay_ms: int | None) -> Utterance:
-        """Starts an utterance of audio at `rate`. Raises ApiError where no live stream is free."""
+    async def begin(self, rate: int, delay_ms: int | None) -> Utterance:
+        """Starts an utterance of audio at `rate`. Waits while two others are not transcribed to their end.
+
+        Raises ApiError where no live stream is free, SocketError where the wait takes too long.
+        """
+        async with self._limit_of_audio():
+            while len(self._all) > 1 and self._all[0].reading:
+                await asyncio.wait((self._all[0].reading,))
         try:
-            job = self.worker.submit(self._key, True, delay_ms)
+            job = self.worker.submit_live(self._key, delay_ms, self)
         except UsageError as error:
             raise from_exception(error) from None
         resampler = Resampler(rate, self.worker.task.sample_rate)
@@ -105,9 +112,15 @@ class Utterances:
         utterance = self.current
         utterance.samples += len(samples)
         utterance.job.feed(utterance.resampler.feed(samples))
+        async with self._limit_of_audio():
+            await utterance.job.room()
+
+    @asynccontextmanager
+    async def _limit_of_audio(self) -> AsyncIterator[None]:
+        """Limits a wait for the transcription. Raises SocketError."""
         try:
             async with asyncio.timeout(self._limits.ahead_s):
-                await utterance.job.room()
+                yield
         except TimeoutError:
             message = f"audio is more than {self._limits.ahead_s:g} s ahead of its transcription"
             raise SocketError(ApiError(503, message, "audio_too_far_ahead"), TRY_LATER) from None
@@ -125,11 +138,6 @@ class Utterances:
         utterance, self.current = self.current, None
         if utterance:
             self._drop(utterance)
-
-    async def wait(self) -> None:
-        """Returns when every utterance that has ended is transcribed."""
-        while pending := [each.reading for each in self._all if each.reading and each is not self.current]:
-            await asyncio.wait(pending)
 
     def close(self) -> None:
         for utterance in list(self._all):

@@ -23,7 +23,7 @@ class VllmSession(Session):
             case "input_audio_buffer.append":
                 samples, utterances = decode_pcm(message.get("audio")), self._ready()
                 if utterances.current is None:
-                    utterances.begin(RATE, None)
+                    await utterances.begin(RATE, None)
                 await utterances.append(samples)
             case "input_audio_buffer.commit":
                 await self._commit(message.get("final", False))

@@ -120,7 +120,8 @@ class AudioEvents:
 
     def _begin(self, form: AudioFormat, worker: ListenWorker) -> Audio:
         _check_format(form)
-        job = worker.submit(KEY, bool(worker.live_slots), None)
+        is_live = bool(worker.live_slots)
+        job = worker.submit_live(KEY, None, self) if is_live else worker.submit(KEY, None)
         self._replies.add(TranscriptReply(self._connection, job))
         self._audio = Audio(form, job, worker.task.sample_rate, self._limits)
         return self._audio

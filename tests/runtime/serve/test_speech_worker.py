@@ -231,9 +231,9 @@ def test_the_time_to_a_retry_follows_from_the_recordings_that_wait(lengths, seco
         worker = ListenWorker("a", task, Limits(waiting=len(lengths)), Metrics())
         worker.start()
         for length in lengths:
-            worker.submit("anna", False, None, length)
+            worker.submit("anna", None, length)
         with pytest.raises(ApiError) as found:
-            worker.submit("anna", False, None, 1.0)
+            worker.submit("anna", None, 1.0)
         gate.set()
         worker.stop()
         return found.value.retry_after
