@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from contextlib import suppress
 
 import numpy as np
@@ -16,7 +17,7 @@ from runtime.serve.worker import TICK_S, Worker
 from runtime.speech_to_text import SpeechToText
 
 RECORDING_TOKENS = 10  # of 80 ms of a recording in one turn, for which live audio waits
-RECORDINGS = 4  # that are transcribed in turn; the others wait
+RECORDINGS = 4  # that are transcribed in turn; the others wait. One key has all but one at most
 UNKNOWN_S = 60.0  # seconds of a recording whose header does not tell its length
 LIVE_RETRY_S = 10.0  # when all live streams are taken: nobody knows when one ends
 log = logging.getLogger(__name__)
@@ -166,12 +167,24 @@ class ListenWorker(Worker[ListenJob]):
         for job in [job for job in self._active() if job.is_cancelled]:
             self._remove(job)
             self._end(job, "client")
-        while self._waiting and len(self._recordings) < RECORDINGS:
-            job = self._waiting.take()
-            self._metrics.queue_seconds.labels(self.name).observe(now - job.submitted_at)
-            self._recordings.append(job)
+        while (taken := self._take_waiting()) is not None:
+            self._metrics.queue_seconds.labels(self.name).observe(now - taken.submitted_at)
+            self._recordings.append(taken)
         self._metrics.waiting.labels(self.name).set(len(self._waiting))
         self._metrics.slots_busy.labels(self.name).set(len(self._live))
+
+    def _take_waiting(self) -> ListenJob | None:
+        """Takes a recording to start from the queue, of the key with the fewest started ones; else None.
+
+        The last free place is for a key without a started recording.
+        """
+        started = Counter(job.key for job in self._recordings)
+        keys = [job.key for job in self._waiting.first_of_keys]
+        key = min(keys, key=lambda key: started[key], default=None)
+        free = RECORDINGS - len(self._recordings)
+        if key is None or free < (2 if started[key] else 1):
+            return None
+        return self._waiting.take(key)
 
     def _due(self) -> list[ListenJob]:
         """Live jobs with audio for a step. The one with the oldest audio is the first."""
@@ -198,10 +211,10 @@ class ListenWorker(Worker[ListenJob]):
         self._metrics.frames.labels(self.name).inc(self._streams.audio_steps - steps)
 
     def _next_recording(self) -> ListenJob | None:
+        """The next recording with audio. Keys take turns, and so do the recordings of a key."""
         for job in self._recordings:
             if job.oldest(1) is not None:
-                self._recordings.remove(job)
-                self._recordings.append(job)
+                self._recordings.sort(key=lambda other: (other.key == job.key, other is job))  # is stable
                 return job
         return None
 

@@ -100,8 +100,9 @@ class AudioEvents:
         """`worker` returns the model of a name, or the preferred one. Raises ApiError."""
         match event.type:
             case "transcribe":
-                self._name = parse(asr.Transcribe, event).name
-                worker(self._name)  # raises where there is none
+                request = parse(asr.Transcribe, event)
+                worker(request.name).check_language(request.language or None)
+                self._name = request.name
             case "audio-start":
                 if self._audio is not None:
                     raise ApiError(400, "audio-start: the last audio has no audio-stop", INVALID)

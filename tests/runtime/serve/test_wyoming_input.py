@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.serve.wyoming_bench import (
@@ -16,6 +17,7 @@ from support.serve.wyoming_bench import (
     spoken,
     until_true,
 )
+from wyoming.asr import Transcribe
 from wyoming.event import Event, async_read_event
 from wyoming.ping import Ping
 from wyoming.tts import Synthesize
@@ -72,6 +74,8 @@ BAD = {
     ),
     "an unknown model": (line("transcribe", name="other"), "model_not_found"),
     "a model that speaks": (line("transcribe", name="speaking"), "model_not_found"),
+    "a language that the model does not have": (line("transcribe", language="fr-FR"), "invalid_value"),
+    "a language that is a number": (line("transcribe", language=5), "invalid_event"),
     "odd audio": (header(type="audio-chunk", data=AUDIO, payload_length=3) + b"abc", "invalid_audio"),
     "half a frame": (
         header(type="audio-chunk", data=AUDIO | {"channels": 2}, payload_length=2) + b"ab",
@@ -138,6 +142,20 @@ def test_any_header_is_an_event_an_error_or_the_end(fields, rest):
         assert error.status == 400
     else:
         assert event is None or (event.type == fields["type"] and isinstance(event.data, dict))
+
+
+def test_the_error_of_a_language_names_those_of_the_model():
+    async def scenario(at: Bench) -> tuple[list[Event], list[Event]]:
+        async with at.client() as client:
+            empty = await ask(client, Transcribe(language=""), Ping(), until=("pong",))
+            return empty, await ask(client, Transcribe("listening", language="xx"), Ping(), until=("pong",))
+
+    with bench() as at:
+        empty, (error,) = asyncio.run(scenario(at))
+        with pytest.raises(ApiError) as expected:
+            at.listener.check_language("xx")
+    assert [event.type for event in empty] == ["pong"]
+    assert error.data == {"text": expected.value.message, "code": "invalid_value"}
 
 
 def test_an_unknown_event_gets_an_error_and_the_connection_goes_on():

@@ -1,0 +1,122 @@
+"""Recordings of several keys share the engine of a bundle."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+
+import numpy as np
+from support.serve.http_server import wait_until
+from support.serve.listening import BLOCK, LoudToText, LoudWords
+
+from runtime.serve.limits import Limits
+from runtime.serve.listen.job import ListenJob
+from runtime.serve.listen.worker import ListenWorker
+from runtime.serve.metrics import Metrics
+from runtime.transcription import TranscriptDelta
+
+PART, WORDS = np.ones(10 * BLOCK, np.float32), 10  # a turn of a recording, and its words
+PARTS = 10
+
+
+class Turns(LoudToText):
+    """Has the transcription of each turn in order."""
+
+    def __init__(self) -> None:
+        super().__init__(is_live=False)
+        self.turns: list[LoudWords] = []
+
+    def begin(self, *arguments: object, **options: object) -> LoudWords:
+        return TurnWords(self)
+
+
+class TurnWords(LoudWords):
+    def feed(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
+        self._task.turns.append(self)
+        return super().feed(samples)
+
+
+@asynccontextmanager
+async def started(task: LoudToText) -> AsyncIterator[ListenWorker]:
+    worker = ListenWorker("a", task, Limits(), Metrics())
+    worker.start()
+    wait_until(lambda: worker.is_ready)
+    try:
+        yield worker
+    finally:
+        worker.stop()
+
+
+def fill(job: ListenJob, parts: int = 1) -> None:
+    """Gives a recording the rest of its audio."""
+    for _ in range(parts):
+        job.feed(PART)
+    job.finish()
+
+
+async def take_turn(job: ListenJob) -> None:
+    """Returns after a turn of a recording, which more audio is to follow."""
+    job.feed(PART)
+    async with asyncio.timeout(5):
+        for _ in range(WORDS):
+            await job.read()
+
+
+async def ended(job: ListenJob) -> bool:
+    """Waits for the whole text for some time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(5):
+            while await job.read() is not None:
+                pass
+            return True
+    return False
+
+
+def test_recordings_of_one_key_leave_a_place_for_other_keys():
+    async def scenario() -> None:
+        async with started(LoudToText(is_live=False)) as worker:
+            first, *more = [worker.submit("anna", False, None) for _ in range(5)]
+            for job in more[:2]:
+                await take_turn(job)
+            await take_turn(first)  # all that may start have started
+            bob = worker.submit("bob", False, None)
+            fill(bob)
+            assert await ended(bob)
+
+    asyncio.run(scenario())
+
+
+def test_the_last_free_place_is_for_a_key_without_recordings():
+    """All places are taken when cleo comes, and a recording of anna is before hers in the queue."""
+
+    async def scenario() -> None:
+        async with started(LoudToText(is_live=False)) as worker:
+            first, *others = [worker.submit("anna", False, None) for _ in range(3)]
+            for job in others:
+                await take_turn(job)
+            await take_turn(worker.submit("bob", False, None))
+            worker.submit("anna", False, None)
+            cleo = worker.submit("cleo", False, None)
+            fill(cleo)
+            fill(first)
+            assert await ended(cleo)
+
+    asyncio.run(scenario())
+
+
+def test_keys_take_turns_however_many_recordings_they_have():
+    task, gate = Turns(), threading.Event()
+
+    async def scenario() -> str:
+        async with started(task) as worker:
+            task.before_feed = lambda: gate.wait(10) and None
+            jobs = [worker.submit(key, False, None) for key in ("anna", "anna", "anna", "bob")]
+            for job in jobs:
+                fill(job, PARTS)
+            gate.set()
+            assert all([await ended(job) for job in jobs])
+            keys = {job.transcription: job.key for job in jobs}
+            return "".join(keys[words][0] for words in task.turns if words in keys)
+
+    order = asyncio.run(scenario()).removeprefix("a")  # the first turn may begin before bob comes
+    assert "abababababab" in order[:14], order
