@@ -75,11 +75,11 @@ async def ended(job: ListenJob) -> bool:
 def test_recordings_of_one_key_leave_a_place_for_other_keys():
     async def scenario() -> None:
         async with started(LoudToText(is_live=False)) as worker:
-            first, *more = [worker.submit("anna", False, None) for _ in range(5)]
+            first, *more = [worker.submit("anna", None) for _ in range(5)]
             for job in more[:2]:
                 await take_turn(job)
             await take_turn(first)  # all that may start have started
-            bob = worker.submit("bob", False, None)
+            bob = worker.submit("bob", None)
             fill(bob)
             assert await ended(bob)
 
@@ -91,12 +91,12 @@ def test_the_last_free_place_is_for_a_key_without_recordings():
 
     async def scenario() -> None:
         async with started(LoudToText(is_live=False)) as worker:
-            first, *others = [worker.submit("anna", False, None) for _ in range(3)]
+            first, *others = [worker.submit("anna", None) for _ in range(3)]
             for job in others:
                 await take_turn(job)
-            await take_turn(worker.submit("bob", False, None))
-            worker.submit("anna", False, None)
-            cleo = worker.submit("cleo", False, None)
+            await take_turn(worker.submit("bob", None))
+            worker.submit("anna", None)
+            cleo = worker.submit("cleo", None)
             fill(cleo)
             fill(first)
             assert await ended(cleo)
@@ -110,7 +110,7 @@ def test_keys_take_turns_however_many_recordings_they_have():
     async def scenario() -> str:
         async with started(task) as worker:
             task.before_feed = lambda: gate.wait(10) and None
-            jobs = [worker.submit(key, False, None) for key in ("anna", "anna", "anna", "bob")]
+            jobs = [worker.submit(key, None) for key in ("anna", "anna", "anna", "bob")]
             for job in jobs:
                 fill(job, PARTS)
             gate.set()
