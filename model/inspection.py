@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
+
+from pydantic import JsonValue
 
 from bundle.errors import ConfigError, IntegrityError
 from model.checkpoint import Checkpoint, Shapes, expected_tensors
@@ -19,11 +21,65 @@ from model.mlx.model import QUANTIZATION, read_mlx_config
 from model.stored_weights import BIASES, BYTES, SCALES, WEIGHT, StoredWeights
 
 PUBLISHED = "published"
-Contents = dict[str, Any]  # Any: JSON values
 MAX_NAMED = 3  # tensors of a kind that a note names
 
 
-def inspect_checkpoint(folder: Path) -> Contents:
+class Integers(TypedDict, total=False):
+    """Bits and group of MLX integers. Other tensors have neither key."""
+
+    bits: int
+    group: int | None
+
+
+class TensorRow(Integers):
+    """A tensor in a file: its name there and the published one. `layout` is `same` where PyTorch and MLX
+    store it alike.
+    """
+
+    name: str
+    published: str
+    layout: str
+    dtype: str
+    shape: list[int]
+    bytes: int
+
+
+class DtypeTotal(TypedDict):
+    """The number of tensors of a dtype, and their bytes."""
+
+    tensors: int
+    bytes: int
+
+
+class Contents(TypedDict, total=False):
+    """What the files of a checkpoint hold, as far as they are readable. All values are JSON values."""
+
+    family: str
+    languages: list[str]
+    tokenizer: bool
+    config: dict[str, JsonValue]
+    summary: dict[str, str]
+    layout: str
+    layout_details: list[str]
+    tensors: int
+    bytes: int
+    dtypes: list[str]
+    dtype_totals: dict[str, DtypeTotal]
+    layouts: list[TensorRow]
+    licence: str
+    parameters: dict[str, int]
+    voices: dict[str, int]
+
+
+class Inspection(Contents):
+    """The result of `inspect_checkpoint`."""
+
+    loadable: bool
+    problems: list[str]
+    notes: list[str]
+
+
+def inspect_checkpoint(folder: Path) -> Inspection:
     """Contents of a checkpoint as JSON values, after the checks of an export. Loads no weights.
 
     `loadable`, `problems` and `notes` are always there. The other keys are there as far as the files allow.
@@ -118,21 +174,32 @@ def _described(stored: StoredWeights) -> Contents:
     }
 
 
-def _tensor_rows(stored: StoredWeights, name: str) -> list[Contents]:
-    """The tensor in the file that has the published name, and its scales and biases. `layout` is `same` where
-    PyTorch and MLX store it alike.
-    """
+def _tensor_rows(stored: StoredWeights, name: str) -> list[TensorRow]:
+    """The tensor in the file that has the published name, and its scales and biases."""
     found = stored.tensors[name]
-    row: Contents = {"name": found.name, "published": name}
-    rows = [row | {"layout": "same" if found.stored.has_one_form else found.layout}]
-    if found.bits:
-        rows[0] |= {"bits": found.bits, "group": found.group}
-        path = found.name.removesuffix(WEIGHT)
-        rows += [row | {"name": path + end, "layout": "same"} for end in (SCALES, BIASES)]
-    for each in rows:
-        dtype, shape = stored.entry(each["name"])
-        each |= {"dtype": dtype, "shape": list(shape), "bytes": BYTES[dtype] * prod(shape)}
-    return rows
+    layout = "same" if found.stored.has_one_form else found.layout
+    if not found.bits:
+        return [_tensor_row(stored, found.name, name, layout, {})]
+    path = found.name.removesuffix(WEIGHT)
+    return [
+        _tensor_row(stored, found.name, name, layout, {"bits": found.bits, "group": found.group}),
+        *(_tensor_row(stored, path + end, name, "same", {}) for end in (SCALES, BIASES)),
+    ]
+
+
+def _tensor_row(
+    stored: StoredWeights, name: str, published: str, layout: str, integers: Integers
+) -> TensorRow:
+    dtype, shape = stored.entry(name)
+    return {
+        "name": name,
+        "published": published,
+        "layout": layout,
+        **integers,
+        "dtype": dtype,
+        "shape": list(shape),
+        "bytes": BYTES[dtype] * prod(shape),
+    }
 
 
 def _open(family: Family, folder: Path, problems: list[str]) -> Checkpoint | None:

@@ -3,14 +3,19 @@
 Loads no weights. With -v also the layout of every tensor.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bundle.errors import IntegrityError
 from model.mlx.model import MLX_WEIGHTS
+
+if TYPE_CHECKING:
+    from model.inspection import Inspection, TensorRow
 
 MAX_PROBLEMS = 20  # in the text; --json has all
 
@@ -36,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _lines(found: dict[str, Any]) -> list[str]:
+def _lines(found: Inspection) -> list[str]:
     """Text of a result: the verdict, problems, notes, and a table of the contents."""
     problems = found["problems"]
     lines = [_verdict(found)]
@@ -49,7 +54,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
     return lines + [f"{label:<{width}}{value}" for label, value in rows]
 
 
-def _table(layouts: list[dict[str, Any]]) -> list[str]:
+def _table(layouts: list[TensorRow]) -> list[str]:
     """A line for each tensor: name, dtype, shape, layout, integers, and the published name if it differs."""
     width = max((len(row["name"]) for row in layouts), default=0)
     lines = []
@@ -60,13 +65,13 @@ def _table(layouts: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _verdict(found: dict[str, Any]) -> str:
+def _verdict(found: Inspection) -> str:
     if found["problems"]:
         return f"NOT LOADABLE, problems: {len(found['problems'])}"
     return "loadable" if found["loadable"] else f"complete; {MLX_WEIGHTS}"
 
 
-def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+def _rows(found: Inspection) -> list[tuple[str, str]]:
     """Labels and texts of what is known."""
     rows = [("family", found["family"])] if "family" in found else []
     rows += found.get("summary", {}).items()
