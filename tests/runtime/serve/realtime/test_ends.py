@@ -10,6 +10,7 @@ from support.serve.listening import LoudToText
 from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, Socket, pcm, talk, text_of
 
 from runtime.serve.limits import Limits
+from runtime.serve.listen.worker import ListenWorker
 
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 TEXT = "one two three"
@@ -50,6 +51,14 @@ async def commit(socket: Socket) -> None:
     for block in pcm(24000):
         await socket.send("input_audio_buffer.append", audio=text_of(block))
     await socket.send("input_audio_buffer.commit")
+
+
+async def commit_two(socket: Socket, worker: ListenWorker) -> None:
+    """Returns when the second utterance waits for the first."""
+    await commit(socket)
+    await commit(socket)
+    while not worker._later:
+        await asyncio.sleep(0.01)
 
 
 async def rest_of(socket: Socket) -> tuple[list[dict], int]:
@@ -203,10 +212,7 @@ def test_a_third_utterance_waits_for_the_first(gate):
 
 def test_a_client_that_leaves_frees_the_utterances_that_wait(slow, gate):
     async def conversation(socket: Socket):
-        await commit(socket)
-        await commit(socket)
-        while not worker_of(slow)._later:
-            await asyncio.sleep(0.01)
+        await commit_two(socket, worker_of(slow))
 
     talk(slow, conversation, OPENAI)
     gate.set()
@@ -215,10 +221,7 @@ def test_a_client_that_leaves_frees_the_utterances_that_wait(slow, gate):
 
 def test_a_server_that_shuts_down_transcribes_an_utterance_that_waits(slow, gate):
     async def conversation(socket: Socket):
-        await commit(socket)
-        await commit(socket)
-        while not worker_of(slow)._later:
-            await asyncio.sleep(0.01)
+        await commit_two(socket, worker_of(slow))
         ending = asyncio.create_task(asyncio.to_thread(slow.models.drain, 10))
         await asyncio.sleep(0.6)
         gate.set()
