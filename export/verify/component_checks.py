@@ -105,13 +105,16 @@ def check_last_positions(context: Context) -> Iterable[Comparison | Check]:
     """The last row of a cache works like any other, and the position after the last one is refused.
 
     A sliding-window cache is checked at its last row and beyond, and at the last position of a stream.
+    Components of one graph are programs of their own, and compute positions from different sizes.
     """
-    for component in (graph[-1] for graph in context.stateful_graphs() if graph[-1].signature.cache):
+    for component in context.components.values():
+        if not component.signature.cache:
+            continue
         last = (component.signature.capacity or 0) - 1
         yield _run_from_full_caches(context, component, last)
         name = f"{component.name}: one past the last position is refused"
         try:
-            context.engines.artifact.stream().run(component.name, at_position(component.example(0), last + 1))
+            context.engines.artifact.stream().run(component.name, _shortest_call(component, 0, last + 1))
             yield Check(name, False, f"position {last + 1} ran")
         except UsageError as error:
             yield Check(name, True, f"by the runtime: {error}")
@@ -124,12 +127,9 @@ def _run_from_full_caches(context: Context, component: Component, last: int) -> 
         runs.insert(0, range(cache.positions - 1, cache.positions + context.extent.past_window))
     compared = context.comparison(component.name, output, "last position")
     filled = full_states(context.engines.eager, {state.name for state in component.signature.states})
-    fewest = {dim: low for dim, (low, _) in component.signature.dims.items()}  # behind the last there is none
     for index in range(max(len(runs), len(seeds))):
         seed, positions = seeds[index % len(seeds)], runs[index % len(runs)]
-        calls = [
-            at_position(component.example(seed + position, **fewest), position) for position in positions
-        ]
+        calls = [_shortest_call(component, seed + position, position) for position in positions]
         found = [
             _run(engine.stream(), filled, component, calls)  # one stream with full caches at a time
             for engine in context.compared(component.name)
@@ -137,6 +137,12 @@ def _run_from_full_caches(context: Context, component: Component, last: int) -> 
         for results in zip(*found, strict=True):
             compared.add(*(result[output] for result in results))
     return compared
+
+
+def _shortest_call(component: Component, seed: int, position: int) -> Arrays:
+    """Inputs with the fewest rows, because behind the last position there is no room for more."""
+    fewest = {dim: low for dim, (low, _) in component.signature.dims.items()}
+    return at_position(component.example(seed, **fewest), position)
 
 
 def check_batches(context: Context) -> Iterable[Comparison]:

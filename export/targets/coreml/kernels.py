@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from export.targets.coreml.layout import LAYOUT
+from export.targets.coreml.tools import Builder, inputs_of, register_torch_op
 from export.targets.tracing import MASKED
 from model.layers.attention import (
     Attended,
@@ -120,6 +121,17 @@ def rms_norm(x: torch.Tensor, shape: list[int], weight: torch.Tensor, eps: float
     gain = NORM_PEAK / x.abs().amax(-1, keepdim=True).clamp(min=1)
     scaled = x * gain
     return scaled * torch.rsqrt(scaled.square().mean(-1, keepdim=True) + (gain * eps**0.5).square()) * weight
+
+
+@register_torch_op(override=True)  # type: ignore[untyped-decorator]  # coremltools has no types
+def floordiv(context: Any, node: Any) -> None:
+    """Division of the sizes of tensors, as integers.
+
+    The converter's version gives a float. Positions that are added to one become float16 in the package, and
+    are rounded above 2,048.
+    """
+    size, divisor = inputs_of(context, node, expected=2)
+    context.add(Builder.floor_div(x=size, y=divisor, name=node.name))
 
 
 def _where_scalars(condition: torch.Tensor, chosen: float, other: float) -> torch.Tensor:

@@ -145,6 +145,14 @@ def test_an_error_at_the_last_position_fails(engines):
     assert failed(check_last_positions(engines.context(fault))) == ["decode_step.hidden"]
 
 
+def test_an_error_of_the_prefill_at_the_last_position_fails(engines):
+    def fault(stream, name, inputs, outputs):
+        if name == "prefill" and inputs["position"][0] == CACHE - 1:
+            outputs["hidden"] += 10 * FLOAT_BAR * np.abs(outputs["hidden"]).max()
+
+    assert failed(check_last_positions(engines.context(fault))) == ["prefill.hidden"]
+
+
 def clamped_position(name: str, inputs: Arrays) -> Arrays:
     return inputs | {
         what: np.minimum(array, CACHE - 1) for what, array in inputs.items() if what == "position"
@@ -153,7 +161,10 @@ def clamped_position(name: str, inputs: Arrays) -> Arrays:
 
 def test_a_stream_that_accepts_one_position_too_many_fails(engines):
     context = engines.with_inputs(clamped_position)
-    assert failed(check_last_positions(context)) == ["decode_step: one past the last position is refused"]
+    assert set(failed(check_last_positions(context))) == {
+        "prefill: one past the last position is refused",
+        "decode_step: one past the last position is refused",
+    }
 
 
 def test_a_call_that_depends_on_the_number_of_earlier_calls_fails(engines):
