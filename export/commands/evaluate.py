@@ -19,6 +19,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_checkpoint_argument(parser, "checkpoint the bundle was exported from")
     add_evaluation_arguments(parser)
     parser.add_argument(
+        "--readings",
+        type=integer(1),
+        default=1,
+        metavar="N",
+        help="speak each sentence N times, with other random numbers: the standard error of the word error "
+        "rate falls (default: %(default)s)",
+    )
+    parser.add_argument(
         "--alone", action="store_true", help="do not compare with full precision; needs no checkpoint"
     )
     parser.add_argument(
@@ -70,7 +78,9 @@ def run(arguments: argparse.Namespace) -> int:
     try_first(bundle)
     if not bundle.is_verified:
         log.warning("%s: this bundle is %s", bundle.folder, bundle.manifest.verification.status)
-    options = evaluation_options(bundle.job.family, utterances, arguments.recogniser, arguments.voice)
+    options = evaluation_options(
+        bundle.job.family, utterances, arguments.recogniser, arguments.voice, arguments.readings
+    )
     found = evaluate(bundle, resolved, target, options)
     if arguments.output:
         write_whole(arguments.output, found.as_json().encode())

@@ -14,6 +14,7 @@ Row = dict[str, Any]  # Any: a JSON object
 FIGURES = {  # how a figure is shown: its name, and the factor and unit of its value
     "wer": ("word error rate", 100, "%"),
     "wer_full": ("word error rate in full precision", 100, "%"),
+    "wer_difference_error": ("standard error of the difference of both", 100, "%"),
     "wer_recordings": ("word error rate of the recordings", 100, "%"),
     "wer_live": ("word error rate, live with the default delay", 100, "%"),
     "live_equal": ("sentences with the same text live", 100, "%"),

@@ -35,16 +35,22 @@ class EvaluationOptions:
 
 
 def evaluation_options(
-    family: str, utterances: Sequence[Utterance], recogniser: str | None = None, voice: str | None = None
+    family: str,
+    utterances: Sequence[Utterance],
+    recogniser: str | None = None,
+    voice: str | None = None,
+    readings: int = 1,
 ) -> EvaluationOptions:
     """Options for bundles of a family; opens the recogniser, by its name, where they speak.
 
-    Raises UsageError on a recogniser or a voice for speech to text, and where a sentence lacks its recording.
+    `readings` is how often each sentence is spoken. Raises UsageError on one of the last three for speech to
+    text, and where a sentence lacks its recording.
     """
     if issubclass(open_family(family).task, TextToSpeech):
-        return EvaluationOptions(utterances, open_recogniser(recogniser), PartOptions(voice=voice))
-    for name, value in (("recogniser", recogniser), ("voice", voice)):
-        if value is not None:
+        spoken = [*utterances] * readings
+        return EvaluationOptions(spoken, open_recogniser(recogniser), PartOptions(voice=voice))
+    for name, value in (("recogniser", recogniser), ("voice", voice), ("readings", readings)):
+        if value not in (None, 1):
             raise UsageError(f"{value}: is for text to speech; leave it out", field=name)
     for utterance in utterances:
         utterance.check_recording()

@@ -12,7 +12,7 @@ from export.evaluation.recognisers import Recogniser
 from export.evaluation.result import Figures, Row, mean
 from export.evaluation.spoken import SpokenPart, speak_part
 from export.evaluation.utterances import Utterance
-from export.evaluation.words import word_error_rate
+from export.evaluation.words import standard_error, word_error_rate
 from runtime.audio.comparison import compare_audio
 from runtime.batching import Status
 from runtime.speech_request import PartOptions
@@ -96,6 +96,7 @@ def evaluate_speech(
 ) -> tuple[Figures, list[Row]]:
     """Figures of all sentences, and a row for each one. `options` are the voice and the like.
 
+    The seed of a sentence is its number. A sentence that is there several times is read with several seeds.
     Without a reference there are no figures beside full precision. The expected duration is that of the
     recording where there is one, else that of full precision, else what the text usually takes. Raises
     UsageError.
@@ -142,8 +143,10 @@ def _row(
 def _word_error_rates(rows: Sequence[Row]) -> Figures:
     """Of each kind of sound that every sentence has."""
     texts = [row["text"] for row in rows]
-    return {
-        key: word_error_rate(texts, [row[name] for row in rows])
-        for key, name in RATES.items()
-        if all(name in row for row in rows)
+    heard = {
+        key: [row[name] for row in rows] for key, name in RATES.items() if all(name in row for row in rows)
     }
+    figures = {key: word_error_rate(texts, found) for key, found in heard.items()}
+    if "wer_full" in heard and len(set(texts)) > 1:
+        figures["wer_difference_error"] = standard_error(texts, heard["wer"], heard["wer_full"])
+    return figures

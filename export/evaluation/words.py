@@ -1,9 +1,11 @@
 """Word error rate, with jiwer. Digits are read in English."""
 
 import unicodedata
+from collections import defaultdict
 from collections.abc import Sequence
 
 import jiwer
+import numpy as np
 import regex
 from num2words import num2words
 
@@ -43,3 +45,22 @@ def word_error_rate(expected: Sequence[str], found: Sequence[str]) -> float:
     if not spoken:
         raise UsageError("evaluate: no sentence has a word", field="sentences")
     return float(jiwer.wer([a for a, _ in spoken], [b for _, b in spoken]))
+
+
+def standard_error(expected: Sequence[str], found: Sequence[str], other: Sequence[str]) -> float:
+    """Standard error of the difference between the word error rates of `found` and `other`.
+
+    From the differences of single sentences. Readings of one text belong together. Needs two texts.
+    """
+    differences, words = defaultdict[str, float](float), 0
+    for text, a, b in zip(map(normalised, expected), found, other, strict=True):
+        differences[text] += _word_errors(text, a) - _word_errors(text, b)
+        words += len(text.split())
+    return float(np.std(list(differences.values()), ddof=1) * len(differences) ** 0.5 / words)
+
+
+def _word_errors(text: str, found: str) -> int:
+    if not text:
+        return 0
+    counted = jiwer.process_words(text, normalised(found))
+    return int(counted.substitutions + counted.deletions + counted.insertions)

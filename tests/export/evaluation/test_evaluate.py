@@ -120,6 +120,17 @@ def test_the_command_writes_a_row_for_each_sentence(bundle, realtime_bundles, tm
     assert "wer_full" not in json.loads(out.read_text())["figures"]
 
 
+def test_sentences_are_spoken_several_times(bundle, realtime_bundles, tmp_path):
+    """Each time with other random numbers."""
+    out, sentences = tmp_path / "found.json", tmp_path / "sentences.txt"
+    sentences.write_text(TEXT)
+    command = ["evaluate", str(bundle.folder), "--sentences", str(sentences), "-o", str(out), "--alone"]
+    assert voxport([*command, "--readings", "2", "--recogniser", str(realtime_bundles / "onnx")]) == 0
+    first, second = json.loads(out.read_text())["rows"]
+    assert first["text"] == second["text"] == TEXT
+    assert first["transcript"] != second["transcript"]
+
+
 def test_the_sweep_has_a_row_for_each_part(bundle, realtime_bundles, tmp_path, capsys):
     out, plot = tmp_path / "sweep.json", tmp_path / "sweep.svg"
     sentences = tmp_path / "sentences.txt"
@@ -155,6 +166,8 @@ def test_the_commands_judge_speech_to_text(trained_bundles, recordings, tmp_path
     figures = json.loads(out.read_text())["figures"]
     assert figures == {"wer": 0, "wer_live": 0, "live_equal": 1, "wer_full": 0, "text_equal": 1}
     capsys.readouterr()
+    assert voxport(["evaluate", str(bundle), *options, "--readings", "2"]) == 2
+    assert "is for text to speech" in one_line(capsys)
     assert voxport(["sweep", str(bundle), *options, "-o", str(out)]) == 2
     assert "no weight of this bundle is quantised" in one_line(capsys)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from bundle.errors import UsageError
-from export.evaluation.words import normalised, word_error_rate
+from export.evaluation.words import normalised, standard_error, word_error_rate
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,12 @@ def test_a_sentence_without_words_does_not_count():
 def test_without_any_word_there_is_no_rate():
     with pytest.raises(UsageError, match="no sentence has a word"):
         word_error_rate(["..."], ["four"])
+
+
+def test_the_error_of_a_difference_follows_from_sentences():
+    """One sentence has one word more right, the other one less: 0 of 4 words, with 2 words of deviation."""
+    texts, one, other = ["one two", "three four"], ["one too", "three four"], ["one two", "three for"]
+    assert standard_error(texts, one, other) == pytest.approx(2 / 4)
+    assert standard_error(texts, one, one) == 0
+    twice = standard_error(texts * 2, one * 2, other * 2)
+    assert twice == pytest.approx(2 / 4), "readings of one sentence are not independent sentences"
