@@ -15,7 +15,7 @@ from executorch.exir import (
     EdgeCompileConfig,
     EdgeProgramManager,
     ExecutorchBackendConfig,
-    to_edge_transform_and_lower,
+    to_edge,
 )
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec
@@ -62,11 +62,7 @@ def lower_graph(graph: Graph, folder: Path) -> None:
         # torch would choose a kernel of the host for the size of the example, and bound dimensions by it
         torch.backends.mkldnn.flags(enabled=False),
     ):
-        edge = to_edge_transform_and_lower(
-            programs,
-            partitioner={graph.name: [_linear_partitioner()]},  # the state methods have no linears
-            compile_config=EdgeCompileConfig(_check_ir_validity=False),
-        )
+        edge = _edge_programs(programs, graph.name)
         program = edge.to_executorch(
             ExecutorchBackendConfig(
                 memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True),
@@ -78,22 +74,20 @@ def lower_graph(graph: Graph, folder: Path) -> None:
     _free_weights(edge)
 
 
-class LinearPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # ExecuTorch has no types
-    """Delegates linears only."""
+def _edge_programs(programs: dict[str, torch.export.ExportedProgram], name: str) -> EdgeProgramManager:
+    """Delegates the linears of `name`. The state methods have none.
 
-    def ops_to_not_decompose(self, program: torch.export.ExportedProgram) -> tuple[list[Any], Any]:
-        """The operators that are left whole, and what decides about each use of them.
-
-        It is None where XNNPACK takes every use, because ExecuTorch decomposes a program once more for it.
-        """
-        operators, takes = super().ops_to_not_decompose(program)
-        uses = [node for node in program.graph.nodes if node.target in operators]
-        return operators, None if all(map(takes, uses)) else takes
+    `to_edge_transform_and_lower` makes the same programs, but decomposes each one twice.
+    """
+    partitioner = _linear_partitioner()
+    whole, _ = partitioner.ops_to_not_decompose(programs[name])
+    config = EdgeCompileConfig(preserve_ops=whole, _check_ir_validity=False)
+    return to_edge(programs, compile_config=config).to_backend({name: partitioner})
 
 
 def _linear_partitioner() -> XnnpackPartitioner:
     """The compile option makes XNNPACK run the one pass for linears, of 17, on each delegate."""
-    partitioner = LinearPartitioner(configs=LINEARS)
+    partitioner = XnnpackPartitioner(configs=LINEARS)
     backend = partitioner.delegation_spec.backend_id
     partitioner.delegation_spec = DelegationSpec(backend, [CompileSpec("dqlinear_partitioner", b"")])
     return partitioner
