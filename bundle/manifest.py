@@ -192,10 +192,10 @@ class Bundle:
     Opening it checks that every file exists with its size. `check_hashes` reads all files.
     """
 
-    def __init__(self, folder: Path | str):
-        """Raises UsageError or IntegrityError."""
+    def __init__(self, folder: Path | str, manifest: Manifest | None = None):
+        """`manifest` is used instead of the one in the folder. Raises UsageError or IntegrityError."""
         self.folder = Path(folder)
-        self.manifest = read_manifest(self.folder)
+        self.manifest = manifest or read_manifest(self.folder)
         self._check_files()
 
     @property

@@ -126,10 +126,7 @@ def _lower(export: Export, folder: Path, output: Output) -> tuple[dict[str, Fini
 
 
 def _check_graph(export: Export, name: str, graph: FinishedGraph, folder: Path) -> list[Result]:
-    """Checks a graph as a bundle of its own, so that a wrong one fails before the next one is lowered.
-
-    `_write_bundle` replaces the manifest that this writes.
-    """
+    """Checks a graph as a bundle of its own: a wrong one fails before the next one is lowered."""
     own = tuple(entry for entry in export.job.components if entry.graph == name)
     part = Manifest(
         schema_version=SCHEMA_VERSION,
@@ -139,8 +136,7 @@ def _check_graph(export: Export, name: str, graph: FinishedGraph, folder: Path) 
         voices={},
         weight_errors={},
     )
-    _write_manifest(folder, part)
-    return verify_graph(Bundle(folder), export, name)
+    return verify_graph(Bundle(folder, part), export, name)
 
 
 def _lower_graph(export: Export, name: str, folder: Path) -> WeightError | None:

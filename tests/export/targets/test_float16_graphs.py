@@ -5,7 +5,7 @@ import pytest
 from support.runtime.host_device import HostDevice
 
 import runtime.engines.onnx
-from bundle.manifest import MANIFEST, SCHEMA_VERSION, Bundle, ExportRequest, Manifest, file_entry
+from bundle.manifest import SCHEMA_VERSION, Bundle, ExportRequest, Manifest, file_entry
 from export.job import make_job
 from export.model import Export
 from export.resolve import Source, resolve
@@ -40,8 +40,7 @@ def made(checkpoint, tmp_path_factory) -> Made:
         voices={},
         weight_errors={},
     )
-    (folder / MANIFEST).write_text(manifest.model_dump_json())
-    return Bundle(folder), export
+    return Bundle(folder, manifest), export
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
