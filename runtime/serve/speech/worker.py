@@ -3,9 +3,16 @@
 import logging
 import math
 import time
+from contextlib import suppress
+from dataclasses import replace
 from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
 
 from bundle.errors import UsageError
+from runtime.audio.files import write_audio
 from runtime.batching import Status, StepEvent, Ticket
 from runtime.serve.errors import from_exception, overloaded
 from runtime.serve.limits import MIB, Limits
@@ -17,7 +24,8 @@ from runtime.text_to_speech import Speech, TextToSpeech
 
 FIRST_RATE = 12.5  # frames per second until some are measured
 SAMPLE_BYTES = 2
-WARM_TEXT = "Hello."
+WARM_TEXT, WARM_DESCRIPTION = "Hello.", "A calm voice."
+WARM_SOUND_S, WARM_HZ = 3, 220  # of the tone from which a voice is made, where the model has none
 log = logging.getLogger(__name__)
 
 
@@ -92,14 +100,32 @@ class SpeechWorker(Worker[SpeechJob]):
         self._between, self._running = [], {}
 
     def _warm(self) -> None:
-        try:
-            ticket = self._decoder.submit(SpeechRequest(WARM_TEXT, max_frames=1))
-        except UsageError:  # this model speaks with a voice or a description of the client only
-            return
-        while not ticket.is_done:
-            self._decoder.step()
+        with TemporaryDirectory(prefix="voxport-") as folder:
+            try:
+                ticket = self._submit_warming(Path(folder))
+            except UsageError as error:
+                log.warning("%s: its first request takes longer, because it refuses %s", self.name, error)
+                return
+            while not ticket.is_done:
+                self._decoder.step()
         if ticket.error:
             raise ticket.error
+
+    def _submit_warming(self, folder: Path) -> Ticket:
+        """A model that refuses a bare text gets a description, or a voice made in `folder`.
+
+        Raises UsageError.
+        """
+        request = SpeechRequest(WARM_TEXT, max_frames=1)
+        with suppress(UsageError):
+            return self._decoder.submit(request)
+        if self.task.follows_instructions:
+            return self._decoder.submit(replace(request, instruct=WARM_DESCRIPTION))
+        self.task.check_clones()
+        sound, voice, rate = folder / "sound.wav", folder / "voice.safetensors", self.task.sample_rate
+        write_audio(sound, 0.5 * np.sin(2 * np.pi * WARM_HZ / rate * np.arange(WARM_SOUND_S * rate)), rate)
+        voice.write_bytes(self.task.make_voice(sound))
+        return self._decoder.submit(replace(request, voice=str(voice)))
 
     def _turn(self) -> None:
         with self._changed:
