@@ -74,19 +74,12 @@ class SpeechWorker(Worker[SpeechJob]):
         return PreparedSpeech(speech, self._decoder.prepare(part), frames, threads)
 
     def check_room(self, key: str) -> None:
-        """Raises ApiError where a request of the key has no place in the queue.
-
-        Keys with requests have equal numbers of places: one key that sends many would take all of them.
-        """
+        """Raises ApiError where a request of the key has no place in the queue."""
         with self._changed:
             self._check_open()
-            begun = {job.key for job in self._active()}
-            places = math.ceil(self._limits.waiting / len(begun | self._waiting.keys | {key}))
-            waiting = len(self._waiting)
-            if waiting >= self._limits.waiting or self._waiting.count(key) >= places:
-                raise overloaded(
-                    f"{waiting} requests wait for {self.name}; try again later", self._queued_s()
-                )
+            if not self._has_place(key, self._active()):
+                message = f"{len(self._waiting)} requests wait for {self.name}; try again later"
+                raise overloaded(message, self._queued_s())
 
     def submit(self, prepared: PreparedSpeech, key: str) -> SpeechJob:
         """Queues a prepared text. Called on the event loop. Raises ApiError where there is no room."""
