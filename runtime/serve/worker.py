@@ -1,7 +1,9 @@
 """`Worker`: the engine thread of one bundle, and what handlers ask of it."""
 
 import logging
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from threading import Condition, Thread
 from typing import Generic, Protocol, TypeVar
 
@@ -84,6 +86,15 @@ class Worker(ABC, Generic[Job]):
             raise engine_failed(self.name)
         if not self.is_open:
             raise draining()
+
+    def _has_place(self, key: str, active: Iterable[Job]) -> bool:
+        """Whether a request of the key may wait. `active` have left the queue. Called with `_changed`.
+
+        Keys with requests have equal numbers of places: one key that sends many would take all of them.
+        """
+        keys = {job.key for job in active} | self._waiting.keys | {key}
+        places = math.ceil(self._limits.waiting / len(keys))
+        return len(self._waiting) < self._limits.waiting and self._waiting.count(key) < places
 
     def _wake(self) -> None:
         with self._changed:

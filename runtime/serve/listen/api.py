@@ -90,14 +90,14 @@ def transcription_router(models: Models, limits: Limits) -> APIRouter:
         options = _parse(form)
         worker = models.listener(options.model)
         worker.check_language(options.language)
-        _check_room(worker, options)
+        key = request.scope["voxport"]["key"]
+        _check_room(worker, key, options)
         async with StoredUpload(upload, "file") as path:
             with hidden(path, "file"):
                 recording = await in_upload_thread(Recording, path, worker.task.sample_rate)
                 _check_length(recording, limits)
                 blocks = await in_upload_thread(_amplified, recording)
-            key, length_s = request.scope["voxport"]["key"], recording.length_s
-            job = worker.submit(key, options.delay_ms, length_s)
+            job = worker.submit(key, options.delay_ms, recording.length_s)
             feeding = asyncio.create_task(_feed(job, blocks, path, limits))
         if options.stream:
             return StreamedResponse(
@@ -168,10 +168,10 @@ def _is_zero(text: str) -> bool:
     return False
 
 
-def _check_room(worker: ListenWorker, options: Options) -> None:
+def _check_room(worker: ListenWorker, key: str, options: Options) -> None:
     """Before the recording is stored and read. Raises ApiError."""
     try:
-        worker.check_room(delay_ms=options.delay_ms)
+        worker.check_room(key, options.delay_ms)
     except UsageError as error:
         raise from_exception(error) from None
 

@@ -4,6 +4,7 @@ import logging
 import time
 from collections import Counter
 from contextlib import suppress
+from itertools import count
 
 import numpy as np
 
@@ -37,6 +38,8 @@ class ListenWorker(Worker[ListenJob]):
         self._live: list[ListenJob] = []
         self._later: list[ListenJob] = []  # live jobs that follow one of their session
         self._recordings: list[ListenJob] = []  # in the order of their turns
+        self._turns: dict[str, int] = {}  # of keys: the number of the last recording that was started
+        self._starts = count(1)
         capacity = measure(task) if self.is_live else Capacity(1, 0)
         self.live_slots = capacity.streams
         self._streams = LiveStreams(task, capacity.batch)
@@ -67,12 +70,12 @@ class ListenWorker(Worker[ListenJob]):
             reason = f"{param}: expected one of {', '.join(known)}; the model hears which one it is"
             raise ApiError(400, reason, "invalid_value", param)
 
-    def check_room(self, delay_ms: int | None = None) -> None:
+    def check_room(self, key: str, delay_ms: int | None = None) -> None:
         """Raises ApiError or UsageError where `submit` would refuse a recording."""
         self._check_delay(delay_ms)
         with self._changed:
             self._check_open()
-            if len(self._waiting) >= self._limits.waiting:
+            if not self._has_place(key, self._recordings):
                 message = f"{len(self._waiting)} recordings wait for {self.name}; try again later"
                 raise overloaded(message, self._queued_s())
 
@@ -81,7 +84,7 @@ class ListenWorker(Worker[ListenJob]):
         job = self._job(key, False, delay_ms)
         job.length_s = UNKNOWN_S if length_s is None else length_s
         with self._changed:
-            self.check_room(delay_ms)
+            self.check_room(key, delay_ms)
             self._waiting.put(job)
             self._changed.notify_all()
         return job
@@ -176,14 +179,16 @@ class ListenWorker(Worker[ListenJob]):
     def _take_waiting(self) -> ListenJob | None:
         """Takes a recording to start from the queue, of the key with the fewest started ones; else None.
 
-        The last free place is for a key without a started recording.
+        Of several keys, the one whose last start is the longest ago comes first. The last free place is for a
+        key without a started recording.
         """
         started = Counter(job.key for job in self._recordings)
         keys = [job.key for job in self._waiting.first_of_keys]
-        key = min(keys, key=lambda key: started[key], default=None)
+        key = min(keys, key=lambda key: (started[key], self._turns.get(key, 0)), default=None)
         free = RECORDINGS - len(self._recordings)
         if key is None or free < (2 if started[key] else 1):
             return None
+        self._turns[key] = next(self._starts)
         return self._waiting.take(key)
 
     def _due(self) -> list[ListenJob]:

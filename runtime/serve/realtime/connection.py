@@ -3,14 +3,15 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from pydantic_core import from_json
 from starlette.websockets import WebSocket, WebSocketState
 
 from runtime.serve.errors import ApiError, draining
-from runtime.serve.limits import Limits
+from runtime.serve.limits import MIB, Limits
 
 NORMAL, INTERNAL, SHUTTING_DOWN, TRY_LATER = 1000, 1011, 1012, 1013
 POLL_S = 0.5  # between looks at whether the server is shutting down
@@ -53,6 +54,7 @@ class Connection:
         self._started = time.monotonic()
         self._sending = asyncio.Lock()
         self._receiving: asyncio.Task[Any] | None = None
+        self._read: deque[Mapping[str, Any]] = deque()  # ahead of `receive`
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_first = True
 
@@ -80,21 +82,53 @@ class Connection:
             raise ApiError(400, "expected a JSON object with a type", "invalid_event")
         return message
 
-    async def _next_frame(self, session: SessionState) -> Mapping[str, Any]:
-        since = time.monotonic()
+    async def while_connected(self, waiting: Coroutine[Any, Any, None]) -> None:
+        """Awaits `waiting`. Raises SocketClosed as soon as the client leaves.
+
+        It reads messages meanwhile, which `receive` returns later: about as many bytes as one may have.
+        """
+        tasks = asyncio.ensure_future(waiting), asyncio.ensure_future(self._read_ahead())
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _read_ahead(self) -> None:
+        """Raises SocketClosed. Does not return."""
+        while sum(len(frame.get("text") or "") for frame in self._read) < self._limits.message_mib * MIB:
+            receiving = self._next_receiving()
+            await asyncio.wait((receiving,))  # a receiving task that is cancelled would lose its message
+            self._receiving = None
+            self._read.append(receiving.result())
+            if self._read[-1]["type"] == "websocket.disconnect":
+                raise SocketClosed
+        await asyncio.Future()
+
+    def _next_receiving(self) -> asyncio.Task[Any]:
         if self._receiving is None:
             self._receiving = asyncio.ensure_future(self._socket.receive())
+        return self._receiving
+
+    async def _next_frame(self, session: SessionState) -> Mapping[str, Any]:
+        since = time.monotonic()
+        if self._read and not self._ended.done():
+            self._check(since, session.is_busy)
+            return self._read.popleft()
+        receiving = self._next_receiving()
         first = asyncio.FIRST_COMPLETED
-        while not (self._ended.done() or self._receiving.done()):
+        while not (self._ended.done() or receiving.done()):
             if session.is_finishing:
                 since = time.monotonic()  # the client waits for the server
             self._check(since, session.is_busy)
-            await asyncio.wait((self._receiving, self._ended), timeout=POLL_S, return_when=first)
+            await asyncio.wait((receiving, self._ended), timeout=POLL_S, return_when=first)
         if self._ended.done():
             raise SessionEnded
         self._check(time.monotonic(), session.is_busy)  # a client that sends without a pause, too
-        task, self._receiving, self._is_first = self._receiving, None, False
-        frame: Mapping[str, Any] = task.result()
+        self._receiving, self._is_first = None, False
+        frame: Mapping[str, Any] = receiving.result()
         return frame
 
     def _check(self, since: float, is_busy: bool) -> None:

@@ -87,8 +87,7 @@ class OpenAiSession(Session):
         model = transcription.get("model", self._model)
         language = transcription.get("language", self._language)
         if language is not None:
-            worker = self._worker_of(model)
-            worker.check_language(str(language), f"{INPUT}.transcription.language")
+            _check_language(self._worker_of(model), str(language), "language" in transcription)
         if model is not None:
             self.choose(str(model))
         self._language = str(language) if language is not None else None
@@ -176,6 +175,21 @@ class OpenAiSession(Session):
 
     async def _send(self, kind: str, **fields: Any) -> None:
         await self.connection.send({"type": kind, "event_id": self.event_id(), **fields})
+
+
+def _check_language(worker: ListenWorker, language: str, is_given: bool) -> None:
+    """`is_given`: by this update, not by an earlier one. Raises ApiError."""
+    where = f"{INPUT}.transcription.language"
+    try:
+        worker.check_language(language, where)
+    except ApiError:
+        if is_given:
+            raise
+        reason = (
+            f"{where}: {language}, which an earlier update set, is no language of {worker.name}; send "
+            f"{' or '.join(worker.task.languages)} or null with the model"
+        )
+        raise ApiError(400, reason, "invalid_value", where) from None
 
 
 def delay_of(name: str | None, delays_ms: Sequence[int]) -> int | None:

@@ -97,7 +97,14 @@ class Session(Dialogue):
         if before and before.are_pending:
             raise ApiError(400, "the model cannot change while audio is transcribed", "session_busy")
         self._utterances = Utterances(
-            worker, self.key, self.limits, self._numbers, self.on_delta, self.on_end, self.on_job_error
+            self.connection,
+            worker,
+            self.key,
+            self.limits,
+            self._numbers,
+            self.on_delta,
+            self.on_end,
+            self.on_job_error,
         )
         return self._utterances
 

@@ -3,9 +3,10 @@
 import asyncio
 import base64
 import binascii
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from runtime.serve.errors import ApiError, from_exception
 from runtime.serve.limits import Limits
 from runtime.serve.listen.job import ListenJob
 from runtime.serve.listen.worker import ListenWorker
-from runtime.serve.realtime.connection import TRY_LATER, SocketClosed, SocketError
+from runtime.serve.realtime.connection import TRY_LATER, Connection, SocketClosed, SocketError
 from runtime.transcription import TranscriptDelta
 
 FULL_SCALE = 32768
@@ -66,6 +67,7 @@ class Utterances:
 
     def __init__(
         self,
+        connection: Connection,
         worker: ListenWorker,
         key: str,
         limits: Limits,
@@ -74,6 +76,7 @@ class Utterances:
         on_end: EndHandler,
         on_error: ErrorHandler,
     ):
+        self._connection = connection
         self.worker, self._key, self._limits, self._numbers = worker, key, limits, numbers
         self._on_delta, self._on_end, self._on_error = on_delta, on_end, on_error
         self.current: Utterance | None = None
@@ -87,11 +90,11 @@ class Utterances:
     async def begin(self, rate: int, delay_ms: int | None) -> Utterance:
         """Starts an utterance of audio at `rate`. Waits while two others are not transcribed to their end.
 
-        Raises ApiError where no live stream is free, SocketError where the wait takes too long.
+        Raises ApiError where no live stream is free, SocketError where the wait takes too long, and
+        SocketClosed.
         """
-        async with self._limit_of_audio():
-            while len(self._all) > 1 and self._all[0].reading:
-                await asyncio.wait((self._all[0].reading,))
+        if len(self._all) > 1:
+            await self._limited(self._turn())
         try:
             job = self.worker.submit_live(self._key, delay_ms, self)
         except UsageError as error:
@@ -106,21 +109,25 @@ class Utterances:
     async def append(self, samples: np.ndarray) -> None:
         """samples float32 [n] of the current utterance. Waits while too much audio is ahead.
 
-        Raises SocketError where that takes too long.
+        Raises SocketError where that takes too long, and SocketClosed.
         """
         assert self.current is not None
         utterance = self.current
         utterance.samples += len(samples)
         utterance.job.feed(utterance.resampler.feed(samples))
-        async with self._limit_of_audio():
-            await utterance.job.room()
+        if utterance.job.is_full:
+            await self._limited(utterance.job.room())
 
-    @asynccontextmanager
-    async def _limit_of_audio(self) -> AsyncIterator[None]:
-        """Limits a wait for the transcription. Raises SocketError."""
+    async def _turn(self) -> None:
+        """Returns when another utterance may begin."""
+        while len(self._all) > 1 and self._all[0].reading:
+            await asyncio.wait((self._all[0].reading,))
+
+    async def _limited(self, waiting: Coroutine[Any, Any, None]) -> None:
+        """Waits for the transcription, but not for ever. Raises SocketError or SocketClosed."""
         try:
             async with asyncio.timeout(self._limits.ahead_s):
-                yield
+                await self._connection.while_connected(waiting)
         except TimeoutError:
             message = f"audio is more than {self._limits.ahead_s:g} s ahead of its transcription"
             raise SocketError(ApiError(503, message, "audio_too_far_ahead"), TRY_LATER) from None

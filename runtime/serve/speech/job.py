@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from threading import Lock
 from typing import NamedTuple
@@ -35,11 +36,15 @@ class BufferPool:
 
 
 class PreparedSpeech(NamedTuple):
-    """A text that was checked, the ticket of its first part, and about how many frames it will have."""
+    """A text that was checked, the ticket of its first part, and about how many frames it will have.
+
+    `threads` wait for the later parts of a text that still arrives. Its frames are those of the parts so far.
+    """
 
     speech: Speech
     ticket: Ticket
     usual_frames: float
+    threads: Executor | None = None
 
 
 class SpeechJob:
@@ -50,7 +55,8 @@ class SpeechJob:
 
     def __init__(self, prepared: PreparedSpeech, key: str, pool: BufferPool, wake: Callable[[], None]):
         """`wake` is called after `cancel`, and after `read` has made room."""
-        self.speech, self.ticket, self._usual_frames = prepared
+        self.speech, self.ticket, self.usual_frames, self.threads = prepared
+        self.upcoming: Future[Ticket | None] | None = None  # part of a text that still arrives
         self.key = key
         self.submitted_at, self.started_at = time.monotonic(), 0.0
         self.is_cancelled = False
@@ -70,7 +76,7 @@ class SpeechJob:
     @property
     def frames_left(self) -> float:
         """About how many frames are to come."""
-        return max(0.0, self._usual_frames - self.frames)
+        return max(0.0, self.usual_frames - self.frames)
 
     @property
     def status(self) -> Status:

@@ -3,9 +3,19 @@
 import logging
 import math
 import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
 
 from bundle.errors import UsageError
+from runtime.audio.files import write_audio
 from runtime.batching import Status, StepEvent, Ticket
 from runtime.serve.errors import from_exception, overloaded
 from runtime.serve.limits import MIB, Limits
@@ -17,7 +27,8 @@ from runtime.text_to_speech import Speech, TextToSpeech
 
 FIRST_RATE = 12.5  # frames per second until some are measured
 SAMPLE_BYTES = 2
-WARM_TEXT = "Hello."
+WARM_TEXT, WARM_DESCRIPTION = "Hello.", "A calm voice."
+WARM_SOUND_S, WARM_HZ = 3, 220  # of the tone from which a voice is made, where the model has none
 log = logging.getLogger(__name__)
 
 
@@ -26,7 +37,7 @@ class SpeechWorker(Worker[SpeechJob]):
 
     Handlers call `submit` and the methods of a job; one thread calls everything else. A long text has a slot
     for one part at a time. The next part starts when the client has received enough of the last one, so a
-    slow client never holds a slot.
+    slow client never holds a slot. A text that still arrives is one job as well.
     """
 
     def __init__(
@@ -37,6 +48,7 @@ class SpeechWorker(Worker[SpeechJob]):
         self.slots = min(slots, task.max_slots)
         self._pool, self._decoder = pool, task.batched(self.slots)
         self._between: list[SpeechJob] = []  # parts: they need a slot, and room in their buffers
+        self._incomplete: list[SpeechJob] = []  # the text of their next part is still to come
         self._running: dict[Ticket, SpeechJob] = {}
         self._turns: dict[str, int] = {}  # of keys: the number of the last part that was started
         self._parts = count(1)
@@ -46,28 +58,28 @@ class SpeechWorker(Worker[SpeechJob]):
 
     # Handlers
 
-    def prepare(self, text: str, options: SpeechOptions) -> PreparedSpeech:
-        """Checks a text and its options, and prepares its first part. Any thread. Raises UsageError."""
+    def prepare(
+        self, text: str | Iterable[str], options: SpeechOptions, threads: Executor | None = None
+    ) -> PreparedSpeech:
+        """Checks a text and its options, and prepares its first part. Any thread. Raises UsageError.
+
+        A text may arrive in pieces. This call waits for its first part, and `threads` wait for each other one
+        while the part before it is spoken. Such a text has no `max_frames`.
+        """
         speech = Speech(self.task, text, **options)
         part = speech.next_part()
         assert part is not None  # a text without a part raises
-        frames = min(self.task.usual_frames(text), options.get("max_frames") or math.inf)
-        return PreparedSpeech(speech, self._decoder.prepare(part), frames)
+        known = text if isinstance(text, str) else part.text
+        frames = min(self.task.usual_frames(known), options.get("max_frames") or math.inf)
+        return PreparedSpeech(speech, self._decoder.prepare(part), frames, threads)
 
     def check_room(self, key: str) -> None:
-        """Raises ApiError where a request of the key has no place in the queue.
-
-        Keys with requests have equal numbers of places: one key that sends many would take all of them.
-        """
+        """Raises ApiError where a request of the key has no place in the queue."""
         with self._changed:
             self._check_open()
-            begun = {job.key for job in self._active()}
-            places = math.ceil(self._limits.waiting / len(begun | self._waiting.keys | {key}))
-            waiting = len(self._waiting)
-            if waiting >= self._limits.waiting or self._waiting.count(key) >= places:
-                raise overloaded(
-                    f"{waiting} requests wait for {self.name}; try again later", self._queued_s()
-                )
+            if not self._has_place(key, self._active()):
+                message = f"{len(self._waiting)} requests wait for {self.name}; try again later"
+                raise overloaded(message, self._queued_s())
 
     def submit(self, prepared: PreparedSpeech, key: str) -> SpeechJob:
         """Queues a prepared text. Called on the event loop. Raises ApiError where there is no room."""
@@ -86,20 +98,38 @@ class SpeechWorker(Worker[SpeechJob]):
     # The engine thread
 
     def _active(self) -> list[SpeechJob]:
-        return [*self._between, *self._running.values()]
+        return [*self._incomplete, *self._between, *self._running.values()]
 
     def _forget(self) -> None:
-        self._between, self._running = [], {}
+        self._incomplete, self._between, self._running = [], [], {}
 
     def _warm(self) -> None:
-        try:
-            ticket = self._decoder.submit(SpeechRequest(WARM_TEXT, max_frames=1))
-        except UsageError:  # this model speaks with a voice or a description of the client only
-            return
-        while not ticket.is_done:
-            self._decoder.step()
+        with TemporaryDirectory(prefix="voxport-") as folder:
+            try:
+                ticket = self._submit_warming(Path(folder))
+            except UsageError as error:
+                log.warning("%s: its first request takes longer, because it refuses %s", self.name, error)
+                return
+            while not ticket.is_done:
+                self._decoder.step()
         if ticket.error:
             raise ticket.error
+
+    def _submit_warming(self, folder: Path) -> Ticket:
+        """A model that refuses a bare text gets a description, or a voice made in `folder`.
+
+        Raises UsageError.
+        """
+        request = SpeechRequest(WARM_TEXT, max_frames=1)
+        with suppress(UsageError):
+            return self._decoder.submit(request)
+        if self.task.follows_instructions:
+            return self._decoder.submit(replace(request, instruct=WARM_DESCRIPTION))
+        self.task.check_clones()
+        sound, voice, rate = folder / "sound.wav", folder / "voice.safetensors", self.task.sample_rate
+        write_audio(sound, 0.5 * np.sin(2 * np.pi * WARM_HZ / rate * np.arange(WARM_SOUND_S * rate)), rate)
+        voice.write_bytes(self.task.make_voice(sound))
+        return self._decoder.submit(replace(request, voice=str(voice)))
 
     def _turn(self) -> None:
         with self._changed:
@@ -128,10 +158,11 @@ class SpeechWorker(Worker[SpeechJob]):
         for job in self._waiting.remove(lambda job: now - job.submitted_at > self._limits.queue_s):
             self._metrics.cancelled.labels("queue_timeout").inc()
             job.end(overloaded(f"no slot in {self._limits.queue_s:g} s; try again later", self._queued_s()))
-        for job in [job for job in self._between if job.is_cancelled]:
-            self._metrics.cancelled.labels("client").inc()
-            self._between.remove(job)
-            job.end()
+        for jobs in (self._incomplete, self._between):
+            for job in [job for job in jobs if job.is_cancelled]:
+                self._metrics.cancelled.labels("client").inc()
+                jobs.remove(job)
+                job.end()
 
     def _admit(self) -> None:
         """Fills free slots."""
@@ -145,6 +176,9 @@ class SpeechWorker(Worker[SpeechJob]):
             self._turns[job.key] = next(self._parts)
             self._running[job.ticket] = job
             self._decoder.enqueue(job.ticket)
+            if job.threads:
+                with suppress(RuntimeError):  # they have ended, because the client has left
+                    job.upcoming = job.threads.submit(self._next_part, job)
 
     def _next_job(self) -> SpeechJob | None:
         """Keys take turns, part by part. Of one key, a text that has begun precedes a new one."""
@@ -197,15 +231,37 @@ class SpeechWorker(Worker[SpeechJob]):
             job.end()
             return
         silence = job.speech.end_part(ticket.status)
-        try:
-            part = job.speech.next_part()
-            if part is None:
-                job.end()
-                return
-            job.ticket = self._decoder.prepare(part)
-        except Exception as error:  # belongs to this request, whatever it is
-            job.end(from_exception(error))
-            return
-        job.put(silence)
         with self._changed:
+            self._incomplete.append(job)
+        if job.upcoming:
+            job.upcoming.add_done_callback(lambda part: self._go_on(job, silence, part.result))
+        else:
+            self._go_on(job, silence, partial(self._next_part, job))
+
+    def _next_part(self, job: SpeechJob) -> Ticket | None:
+        """Prepares the next part of a text; None at the end. Waits where it is still to come."""
+        part = job.speech.next_part()
+        if part is None:
+            return None
+        if job.threads:  # the parts were not known when the text began
+            job.usual_frames += self.task.usual_frames(part.text)
+        return self._decoder.prepare(part)
+
+    def _go_on(self, job: SpeechJob, silence: np.ndarray, next_part: Callable[[], Ticket | None]) -> None:
+        """Makes the next part wait for a slot, or ends the job."""
+        ticket = error = None
+        try:
+            ticket = next_part()
+        except Exception as raised:  # belongs to this request, whatever it is
+            error = from_exception(raised)
+        with self._changed:
+            if job not in self._incomplete:  # it was cancelled
+                return
+            self._incomplete.remove(job)
+            if ticket is None:
+                job.end(error)
+                return
+            job.ticket = ticket
+            job.put(silence)
             self._between.append(job)
+            self._changed.notify_all()

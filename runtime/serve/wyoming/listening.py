@@ -89,6 +89,7 @@ class AudioEvents:
     def __init__(self, connection: Connection, replies: Replies, limits: Limits):
         self._connection, self._replies, self._limits = connection, replies, limits
         self._name: str | None = None  # of the model for the next audio
+        self._language: str | None = None  # of the next audio
         self._audio: Audio | None = None
 
     @property
@@ -102,7 +103,7 @@ class AudioEvents:
             case "transcribe":
                 request = parse(asr.Transcribe, event)
                 worker(request.name).check_language(request.language or None)
-                self._name = request.name
+                self._name, self._language = request.name, request.language or None
             case "audio-start":
                 if self._audio is not None:
                     raise ApiError(400, "audio-start: the last audio has no audio-stop", INVALID)
@@ -117,10 +118,11 @@ class AudioEvents:
                 if self._audio is None:
                     raise ApiError(400, "audio-stop: expected audio-start before it", INVALID)
                 self._audio.finish()
-                self._audio = self._name = None
+                self._audio = self._name = self._language = None
 
     def _begin(self, form: AudioFormat, worker: ListenWorker) -> Audio:
         _check_format(form)
+        worker.check_language(self._language)  # another model may be selected since `transcribe`
         is_live = bool(worker.live_slots)
         job = worker.submit_live(KEY, None, self) if is_live else worker.submit(KEY, None)
         self._replies.add(TranscriptReply(self._connection, job))

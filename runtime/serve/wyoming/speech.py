@@ -1,11 +1,10 @@
 """Text to speech: `synthesize` for a whole text, and `synthesize-start`, `-chunk` and `-stop` for pieces."""
 
 import asyncio
-from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
+from functools import partial
 from queue import SimpleQueue
-from typing import Unpack
 
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.event import Event
@@ -17,16 +16,13 @@ from wyoming.tts import (
     SynthesizeTextFormat,
 )
 
-from runtime.audio.files import pcm16
 from runtime.serve.errors import ApiError
 from runtime.serve.limits import Limits
-from runtime.serve.speech.job import SpeechJob
 from runtime.serve.speech.worker import SpeechWorker
 from runtime.serve.wyoming.events import INVALID, Connection, parse
 from runtime.serve.wyoming.info import choose_voice
 from runtime.serve.wyoming.replies import Replies, Reply
 from runtime.speech_request import SpeechOptions
-from runtime.text_to_speech import Speech
 
 KEY = ":wyoming"  # in the queues of the workers; no key of a file has a colon in its name
 WIDTH, CHANNELS = 2, 1
@@ -36,62 +32,42 @@ CHUNK_FRAMES = 1  # of 80 ms: the first samples come after one frame
 class SpeechReply(Reply):
     """Speaks a text as one stream of audio."""
 
-    def __init__(self, connection: Connection, worker: SpeechWorker, voice: str | None):
-        self._connection, self._worker = connection, worker
+    def __init__(
+        self,
+        connection: Connection,
+        worker: SpeechWorker,
+        voice: str | None,
+        text: str | Iterable[str],
+        threads: Executor | None = None,
+    ):
+        """`threads` wait for the parts of a text that arrives in pieces."""
+        self._connection, self._worker, self._text, self._threads = connection, worker, text, threads
         self._options: SpeechOptions = {"voice": voice, "chunk_frames": CHUNK_FRAMES}
-        self._has_begun = False
 
     async def run(self) -> None:
-        await self._speak()
-        await self._connection.send(AudioStop())
-
-    @abstractmethod
-    async def _speak(self) -> None:
-        """Sends the audio."""
-
-    async def _job(self, text: str, **options: Unpack[SpeechOptions]) -> SpeechJob:
-        """Sends the speech of a text. Raises ApiError or UsageError."""
-        prepared = await asyncio.to_thread(self._worker.prepare, text, self._options | options)
-        job = self._worker.submit(prepared, KEY)
+        prepare = partial(self._worker.prepare, self._text, self._options, self._threads)
+        prepared = await asyncio.get_running_loop().run_in_executor(self._threads, prepare)
+        job, rate, has_begun = self._worker.submit(prepared, KEY), self._worker.task.sample_rate, False
         try:
             while (block := await job.read()) is not None:
-                await self._send(block)
+                if not has_begun:
+                    await self._connection.send(AudioStart(rate, WIDTH, CHANNELS))
+                    has_begun = True
+                await self._connection.send(AudioChunk(rate, WIDTH, CHANNELS, block))
         finally:
             job.cancel()
-        return job
-
-    async def _send(self, block: bytes) -> None:
-        rate = self._worker.task.sample_rate
-        if not self._has_begun:
-            await self._connection.send(AudioStart(rate, WIDTH, CHANNELS))
-            self._has_begun = True
-        await self._connection.send(AudioChunk(rate, WIDTH, CHANNELS, block))
-
-
-class WholeReply(SpeechReply):
-    """Speaks a text that is there."""
-
-    def __init__(self, connection: Connection, worker: SpeechWorker, voice: str | None, text: str):
-        super().__init__(connection, worker, voice)
-        self._text = text
-
-    async def _speak(self) -> None:
-        await self._job(self._text)
+        await self._connection.send(AudioStop())
 
     def cancel(self) -> None:
         pass  # the job ends with `run`
 
 
 class StreamedReply(SpeechReply):
-    """Speaks a text that arrives, each part as soon as its last sentence is there.
-
-    A thread of `threads` splits the text, because it waits for the next piece.
-    """
+    """Speaks a text that arrives, each part as soon as its last sentence is there. It is one job."""
 
     def __init__(self, connection: Connection, worker: SpeechWorker, voice: str | None, threads: Executor):
-        super().__init__(connection, worker, voice)
-        self._threads = threads
         self._pieces: SimpleQueue[str | None] = SimpleQueue()
+        super().__init__(connection, worker, voice, iter(self._pieces.get, None), threads)
         self.characters = 0
 
     def add(self, text: str) -> None:
@@ -104,22 +80,11 @@ class StreamedReply(SpeechReply):
         """No text follows."""
         self._pieces.put(None)
 
-    cancel = finish  # ends the thread
+    cancel = finish  # ends the thread that waits for text
 
     async def run(self) -> None:
         await super().run()
         await self._connection.send(SynthesizeStopped())
-
-    async def _speak(self) -> None:
-        pieces = iter(self._pieces.get, None)
-        text = await asyncio.to_thread(Speech, self._worker.task, pieces, **self._options)
-        silence = b""
-        loop = asyncio.get_running_loop()
-        while (part := await loop.run_in_executor(self._threads, text.next_part)) is not None:
-            if silence:
-                await self._send(silence)
-            job = await self._job(part.text, verbatim=True)  # the text of a part is cleaned up already
-            silence = pcm16(text.end_part(job.status))
 
 
 class SpeechEvents:
@@ -152,7 +117,7 @@ class SpeechEvents:
         _check_format(request)
         self._check_length(len(request.text))
         worker, voice = await asyncio.to_thread(choose_voice, workers, request.voice)
-        self._replies.add(WholeReply(self._connection, worker, voice, request.text))
+        self._replies.add(SpeechReply(self._connection, worker, voice, request.text))
 
     async def _start(self, request: SynthesizeStart, workers: list[SpeechWorker]) -> None:
         if self._streamed is not None:

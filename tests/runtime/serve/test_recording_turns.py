@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 
 import numpy as np
-from support.serve.http_server import wait_until
+from support.serve.http_server import DEFAULT, wait_until
 from support.serve.listening import BLOCK, LoudToText, LoudWords
 
+from runtime.serve.errors import ApiError
 from runtime.serve.limits import Limits
 from runtime.serve.listen.job import ListenJob
 from runtime.serve.listen.worker import ListenWorker
@@ -37,8 +38,8 @@ class TurnWords(LoudWords):
 
 
 @asynccontextmanager
-async def started(task: LoudToText) -> AsyncIterator[ListenWorker]:
-    worker = ListenWorker("a", task, Limits(), Metrics())
+async def started(task: LoudToText, limits: Limits = DEFAULT) -> AsyncIterator[ListenWorker]:
+    worker = ListenWorker("a", task, limits, Metrics())
     worker.start()
     wait_until(lambda: worker.is_ready)
     try:
@@ -100,6 +101,57 @@ def test_the_last_free_place_is_for_a_key_without_recordings():
             fill(cleo)
             fill(first)
             assert await ended(cleo)
+
+    asyncio.run(scenario())
+
+
+def test_a_key_that_comes_last_does_not_wait_for_the_second_recordings_of_the_others():
+    """All four places are taken, each key has a second recording in the queue, and then eve comes."""
+
+    async def scenario() -> None:
+        async with started(LoudToText(is_live=False)) as worker:
+            jobs = [worker.submit(key, None) for key in ("anna", "bob", "cleo", "dan")]
+            for job in jobs:
+                await take_turn(job)
+            for key in ("anna", "bob", "cleo", "dan"):
+                worker.submit(key, None)
+            eve = worker.submit("eve", None)
+            fill(eve)
+            fill(jobs[2])
+            assert await ended(eve)
+
+    asyncio.run(scenario())
+
+
+def test_recordings_of_one_key_are_transcribed_in_the_order_of_their_arrival():
+    task = Turns()
+
+    async def scenario() -> None:
+        async with started(task) as worker:
+            jobs = [worker.submit("anna", None) for _ in range(8)]
+            for job in jobs:
+                fill(job)
+            assert all([await ended(job) for job in jobs])
+            words = [job.transcription for job in jobs]
+            assert words == [each for each in dict.fromkeys(task.turns) if each in words]
+
+    asyncio.run(scenario())
+
+
+def test_one_key_leaves_places_of_the_queue_to_others():
+    """Three recordings of anna are started. Of four places in the queue, two are for each key."""
+
+    async def scenario() -> None:
+        async with started(LoudToText(is_live=False), Limits(waiting=4)) as worker:
+            for _ in range(3):
+                await take_turn(worker.submit("anna", None))
+            await take_turn(worker.submit("bob", None))
+            accepted = {"anna": 0, "bob": 0}
+            for key in ("anna", "anna", "anna", "bob", "bob", "bob"):
+                with suppress(ApiError):
+                    worker.submit(key, None)
+                    accepted[key] += 1
+            assert accepted == {"anna": 2, "bob": 2}
 
     asyncio.run(scenario())
 

@@ -6,8 +6,10 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.serve.listening import LoudToText
 from support.serve.wyoming_bench import (
     END_OF_SPEECH,
+    END_OF_TRANSCRIPT,
     TEXT,
     Bench,
     answers,
@@ -18,11 +20,14 @@ from support.serve.wyoming_bench import (
     until_true,
 )
 from wyoming.asr import Transcribe
+from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.event import Event, async_read_event
+from wyoming.info import SelectProgram
 from wyoming.ping import Ping
 from wyoming.tts import Synthesize
 
 from runtime.serve.errors import ApiError
+from runtime.serve.limits import Limits
 from runtime.serve.wyoming.events import HEADER_BYTES, read_event
 
 
@@ -156,6 +161,42 @@ def test_the_error_of_a_language_names_those_of_the_model():
             at.listener.check_language("xx")
     assert [event.type for event in empty] == ["pong"]
     assert error.data == {"text": expected.value.message, "code": "invalid_value"}
+
+
+class French(LoudToText):
+    languages = ("fr",)
+
+
+@pytest.mark.parametrize("begin", [AudioStart(16000, 2, 1), AudioChunk(16000, 2, 1, b"\0\0" * 1280)])
+def test_the_language_is_checked_for_the_model_that_is_selected_later(begin):
+    async def scenario(at: Bench) -> tuple[list[Event], list[Event]]:
+        async with at.client() as client:
+            chosen = [Transcribe(language="en"), SelectProgram("french"), SelectProgram("listening"), begin]
+            right = await ask(client, *chosen, AudioStop(), until=END_OF_TRANSCRIPT)
+            events = [Transcribe(language="en"), SelectProgram("french"), begin, Ping()]
+            return right, await ask(client, *events, until=("pong",))
+
+    made = Bench(Limits(), True, french=French())
+    try:
+        right, (error,) = asyncio.run(scenario(made))
+    finally:
+        made.models.drain(0)
+    assert right[-1].type == "transcript-stop"
+    assert error.data["code"] == "invalid_value" and "expected one of fr" in error.data["text"]
+
+
+def test_a_language_is_that_of_one_audio_only():
+    async def scenario(at: Bench) -> list[Event]:
+        async with at.client() as client:
+            audio = AudioStart(16000, 2, 1), AudioStop()
+            await ask(client, Transcribe(language="en"), *audio, until=END_OF_TRANSCRIPT)
+            return await ask(client, SelectProgram("french"), *audio, until=END_OF_TRANSCRIPT)
+
+    made = Bench(Limits(), True, french=French())
+    try:
+        assert asyncio.run(scenario(made))[-1].type == "transcript-stop"
+    finally:
+        made.models.drain(0)
 
 
 def test_an_unknown_event_gets_an_error_and_the_connection_goes_on():

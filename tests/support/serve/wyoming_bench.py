@@ -19,6 +19,7 @@ from runtime.serve.limits import Limits
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
 from runtime.serve.wyoming.server import WyomingServer
+from runtime.speech_to_text import SpeechToText
 
 TEXT = (
     "The first sentence of this text is long enough to be spoken without the next one. "
@@ -32,14 +33,16 @@ WAIT_S = 10
 class Bench:
     """Models with their tasks, and a Wyoming server."""
 
-    def __init__(self, limits: Limits, is_live: bool):
+    def __init__(self, limits: Limits, is_live: bool, **more: SpeechToText):
+        """`more` are further models by their names."""
         self.limits, self.metrics = limits, Metrics()
         self.go = Flag()  # the engines wait for it
         self.go.set()
         self.toy = SpeakingToy(lambda component, inputs: self._pause())
         self.loud = LoudToText(is_live)
         self.loud.before_feed = self._pause
-        self.models = Models({"speaking": self.toy, "listening": self.loud}, limits, self.metrics, slots=2)
+        tasks = {"speaking": self.toy, "listening": self.loud, **more}
+        self.models = Models(tasks, limits, self.metrics, slots=2)
         self.models.start()
         wait_until(lambda: self.models.is_ready)
 

@@ -210,6 +210,53 @@ def test_a_third_utterance_waits_for_the_first(gate):
         assert messages[-1]["error"]["code"] == "audio_too_far_ahead"
 
 
+async def commit_three(socket: Socket, worker: ListenWorker) -> None:
+    """Returns when the third utterance waits for the first."""
+    await commit_two(socket, worker)
+    await commit(socket)
+    await asyncio.sleep(0.2)
+
+
+@pytest.mark.parametrize("is_polite", [True, False])
+def test_a_client_that_leaves_while_its_third_utterance_waits_is_noticed_at_once(slow, is_polite):
+    """The engine is held, so that only the handler of the socket can cancel the jobs."""
+
+    async def conversation(socket: Socket):
+        await commit_three(socket, worker_of(slow))
+        if not is_polite:
+            socket.socket.transport.abort()
+
+    talk(slow, conversation, OPENAI, close_timeout=0.2)
+    wait_until(lambda: all(job.is_cancelled for job in worker_of(slow)._active()), 1)
+
+
+def test_a_client_that_leaves_while_it_is_too_far_ahead_is_noticed_at_once(slow, gate):
+    async def conversation(socket: Socket):
+        for _ in range(12):
+            await socket.send("input_audio_buffer.append", audio=text_of(bytes(48000)))
+        while not (worker_of(slow)._live and worker_of(slow)._live[0].is_full):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+
+    talk(slow, conversation, OPENAI, close_timeout=0.2)
+    wait_until(lambda: all(job.is_cancelled for job in worker_of(slow)._live), 1)
+
+
+@pytest.mark.parametrize("message_mib", [1, 0.01])
+def test_messages_that_arrive_while_an_utterance_waits_are_not_lost(gate, message_mib):
+    """With the small limit, some of them are read when the utterance has its turn."""
+    task = LoudToText()
+    with running({"loud": task}, Limits(message_mib=message_mib)) as server:
+        task.before_feed = lambda: gate.wait(10)
+
+        async def conversation(socket: Socket):
+            await commit_three(socket, worker_of(server))
+            gate.set()
+            return [(await socket.until(COMPLETED))[-1]["transcript"] for _ in range(3)]
+
+        assert talk(server, conversation, OPENAI) == [TEXT] * 3
+
+
 def test_a_client_that_leaves_frees_the_utterances_that_wait(slow, gate):
     async def conversation(socket: Socket):
         await commit_two(socket, worker_of(slow))

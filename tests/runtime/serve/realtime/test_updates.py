@@ -54,6 +54,48 @@ def test_fields_that_an_update_leaves_out_stay_and_null_resets_them(server):
     assert talk(server, conversation, OPENAI) == expected
 
 
+class French(LoudToText):
+    languages = ("fr",)
+
+
+def test_a_model_without_the_language_of_the_session_is_refused_and_the_error_says_what_to_send():
+    with running({"loud": LoudToText(), "french": French()}) as server:
+
+        async def conversation(socket: Socket):
+            await socket.receive()
+            found = []
+            for fields in (
+                {"language": "en"},
+                {"model": "french"},
+                {"model": "french", "language": "en"},
+                {},
+                {"model": "french", "language": None},
+                {"language": "fr"},
+                {"model": "loud", "language": "en"},
+            ):
+                await socket.send("session.update", session=session(**fields))
+                answer = await socket.receive()
+                if answer["type"] == "error":
+                    found.append((answer["error"]["param"].rpartition(".")[2], answer["error"]["message"]))
+                else:
+                    now = answer["session"]["audio"]["input"]["transcription"]
+                    found.append((now["model"], now["language"]))
+            return found
+
+        found = talk(server, conversation, OPENAI)
+    where = "session.audio.input.transcription.language: "
+    earlier = "en, which an earlier update set, is no language of french; send fr or null with the model"
+    assert found == [
+        ("loud", "en"),
+        ("language", where + earlier),
+        ("language", where + "expected one of fr; the model hears which one it is"),
+        ("loud", "en"),
+        ("french", None),
+        ("french", "fr"),
+        ("loud", "en"),
+    ]
+
+
 @pytest.mark.parametrize("path", [OPENAI, f"{VLLM}?model=loud"])
 def test_the_greeting_names_the_model_of_the_path(server, path):
     greeting = talk(server, Socket.receive, path)

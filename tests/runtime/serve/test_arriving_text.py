@@ -1,0 +1,156 @@
+"""A text that arrives in pieces is one job: admitted once, and spoken part by part."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from queue import SimpleQueue
+
+import pytest
+from support.serve.http_server import wait_until
+from support.serve.speaking import FRAME, ToneSpeech
+from support.serve.wyoming_bench import END_OF_TEXT, TEXT, Bench, ask, bench, sound, spoken, until_true
+from wyoming.event import Event
+from wyoming.tts import SynthesizeChunk, SynthesizeStart, SynthesizeStop
+
+from runtime.serve.errors import ApiError
+from runtime.serve.limits import Limits
+from runtime.serve.metrics import Metrics
+from runtime.serve.models import Models
+from runtime.serve.speech.job import SpeechJob
+from runtime.serve.speech.worker import SpeechWorker
+from runtime.serve.wyoming.speech import KEY
+
+BEGUN, REST = TEXT[:120], TEXT[120:]  # the first part of the text ends with its first sentence
+PARTS = re.findall(r"[A-Z][^.]*\.", TEXT)
+Add = Callable[[str | None], None]
+
+
+@asynccontextmanager
+async def arriving(task: ToneSpeech) -> AsyncIterator[tuple[Models, SpeechJob, Add]]:
+    """A job whose first part is spoken already, and a function that adds a piece of its text."""
+    models, threads, pieces = (
+        Models({"a": task}, Limits(), Metrics(), 1),
+        ThreadPoolExecutor(1),
+        SimpleQueue(),
+    )
+    models.start()
+    wait_until(lambda: models.is_ready)
+    worker = models.speaking["a"]
+    pieces.put(BEGUN)
+    prepared = await asyncio.to_thread(worker.prepare, iter(pieces.get, None), {}, threads)
+    job = worker.submit(prepared, "anna")
+    await asyncio.to_thread(wait_until, lambda: job.frames == len(PARTS[0]) and not worker._running)
+    try:
+        yield models, job, pieces.put
+    finally:
+        pieces.put(None)
+        models.drain(0)
+        threads.shutdown()
+
+
+async def samples(job: SpeechJob) -> int:
+    count = 0
+    async with asyncio.timeout(10):
+        while block := await job.read():
+            count += len(block) // 2
+    return count
+
+
+async def asked(worker: SpeechWorker, text: str) -> SpeechJob:
+    return worker.submit(await asyncio.to_thread(worker.prepare, text, {}), "anna")
+
+
+def test_a_streamed_text_needs_no_second_place_in_a_full_queue():
+    async def scenario(at: Bench) -> list[Event]:
+        async with at.client() as client:
+            begun = await ask(client, SynthesizeStart(), SynthesizeChunk(BEGUN), until=("audio-chunk",))
+            await until_true(lambda: not at.speaker._running)
+            at.go.clear()
+            at.speaker.submit(at.speaker.prepare("It runs.", {}), KEY)
+            await until_true(lambda: len(at.speaker._running) == 1)
+            at.speaker.submit(at.speaker.prepare("It waits.", {}), KEY)
+            with pytest.raises(ApiError, match="wait"):
+                at.speaker.check_room(KEY)
+            for request in (SynthesizeChunk(REST), SynthesizeStop()):
+                await client.write_event(request.event())
+            await asyncio.sleep(0.3)
+            at.go.set()
+            return [*begun, *await ask(client, until=END_OF_TEXT)]
+
+    with bench(waiting=1) as at:
+        assert sound(asyncio.run(scenario(at))) == spoken(TEXT)
+
+
+def test_the_next_part_precedes_the_texts_that_wait():
+    order: list[str] = []
+    task = ToneSpeech(fault=lambda text, frame: order.append(text) if not frame else None)
+
+    async def scenario() -> None:
+        async with arriving(task) as (models, job, add):
+            worker = models.speaking["a"]
+            order.clear()
+            task.gate.clear()
+            runs = await asked(worker, "It runs.")
+            await asyncio.to_thread(wait_until, lambda: len(worker._running) == 1)
+            waits = await asked(worker, "It waits.")
+            add(REST)
+            add(None)
+            await asyncio.to_thread(wait_until, lambda: job in worker._between)
+            task.gate.set()
+            for each in (job, runs, waits):
+                await samples(each)
+
+    asyncio.run(scenario())
+    assert order == ["It runs.", PARTS[1], PARTS[2], "It waits."]
+
+
+def test_a_slot_is_free_while_the_text_arrives():
+    async def scenario() -> None:
+        async with arriving(ToneSpeech()) as (models, job, add):
+            other = await asked(models.speaking["a"], "The other.")
+            assert await samples(other) == FRAME * len("The other.")
+            add(None)
+            assert await samples(job) > FRAME * len(PARTS[0]) and job.status == "end"
+
+    asyncio.run(scenario())
+
+
+def test_a_text_that_is_cancelled_while_it_arrives_leaves_nothing():
+    async def scenario() -> None:
+        async with arriving(ToneSpeech()) as (models, job, add):
+            worker = models.speaking["a"]
+            job.cancel()
+            await asyncio.to_thread(wait_until, lambda: worker.is_idle, 1)
+            add(REST)
+            add(None)
+            await asyncio.sleep(0.1)
+            assert worker.is_idle and job.is_done and worker._pool.used == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_wrong_piece_ends_the_job_with_its_error():
+    async def scenario() -> None:
+        async with arriving(ToneSpeech()) as (models, job, add):
+            add("\0")
+            with pytest.raises(ApiError) as found:
+                await samples(job)
+            assert found.value.status == 400 and models.speaking["a"].is_idle
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_shuts_down_speaks_the_rest_of_a_text_that_arrives():
+    async def scenario() -> None:
+        async with arriving(ToneSpeech()) as (models, job, add):
+            draining = asyncio.create_task(asyncio.to_thread(models.drain, 10))
+            await asyncio.to_thread(wait_until, lambda: not models.is_ready)
+            await asyncio.sleep(0.2)
+            add(REST)
+            add(None)
+            assert await samples(job) > FRAME * sum(map(len, PARTS))
+            await draining
+
+    asyncio.run(scenario())

@@ -1,0 +1,81 @@
+"""Bundles that refuse a text without a voice or a description run before the server is ready."""
+
+from pathlib import Path
+
+import pytest
+from support.runtime.speech_tasks import qwen_engines, qwen_task
+from support.serve.http_server import wait_until
+from support.serve.speaking import ToneSlots, ToneSpeech
+
+from bundle.errors import UsageError
+from model.synthetic.checkpoint import write_checkpoint
+from runtime.batching import Fill
+from runtime.serve.limits import Limits
+from runtime.serve.metrics import Metrics
+from runtime.serve.models import Models
+from runtime.serve.speech.worker import WARM_TEXT
+from runtime.speech_request import SpeechRequest
+
+
+class Demanding(ToneSpeech):
+    """Speaks only with a value of `field`."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__(fault=lambda text, frame: self.spoken.append(text))
+        self.field, self.spoken = field, list[str]()
+        self.follows_instructions = field == "instruct"
+
+    def slot_decoder(self, slots: int) -> ToneSlots:
+        return DemandingSlots(self, slots)
+
+    def check_clones(self) -> None:
+        if self.field != "voice":
+            super().check_clones()
+
+    def make_voice(self, recording: Path, transcript: str | None = None) -> bytes:
+        return recording.read_bytes()[:4]
+
+
+class DemandingSlots(ToneSlots):
+    task: Demanding
+
+    def prepare(self, request: SpeechRequest) -> Fill:
+        if not getattr(request, self.task.field):
+            raise UsageError(f"{self.task.field}: is missing", field=self.task.field)
+        if self.task.field == "voice":
+            assert Path(request.voice).read_bytes() == b"RIFF"
+        return super().prepare(SpeechRequest(request.text, max_frames=request.max_frames))
+
+
+def ready(task) -> None:
+    models = Models({"a": task}, Limits(), Metrics(), 1)
+    models.start()
+    wait_until(lambda: models.is_ready, 60)
+    models.drain(0)
+
+
+@pytest.mark.parametrize("field", ["instruct", "voice"])
+def test_a_bundle_that_needs_something_of_its_clients_is_ready_after_its_first_pass(field):
+    task = Demanding(field)
+    ready(task)
+    assert task.spoken == [WARM_TEXT]
+
+
+def test_a_bundle_that_refuses_every_text_is_ready_and_the_log_says_so(caplog):
+    task = Demanding("seed")
+    ready(task)
+    assert task.spoken == [] and "its first request takes longer" in caplog.text
+
+
+@pytest.mark.parametrize("size", ["tiny", "tiny-custom-voice", "tiny-voice-design"])
+def test_each_kind_of_qwen3_tts_runs_before_it_is_ready(size, tmp_path):
+    components = []
+    write_checkpoint(tmp_path / "checkpoint", size=size, key="qwen3_tts")
+
+    def watched(stream):
+        run = stream.run
+        stream.run = lambda component, *rest: (components.append(component), run(component, *rest))[1]
+        return stream
+
+    ready(qwen_task(qwen_engines(tmp_path / "checkpoint"), watched))
+    assert "codec_step" in components
