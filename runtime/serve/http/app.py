@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runtime.serve.errors import ApiError, from_exception
@@ -26,6 +27,7 @@ from runtime.serve.realtime.routes import realtime_router
 from runtime.serve.speech.api import speech_router
 from runtime.serve.voices.api import voice_router
 
+METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 log = logging.getLogger(__name__)
 
@@ -55,8 +57,10 @@ def build_app(
         error = _as_api_error(raised)
         if error.status == 500 and error is raised:  # `Access` logs the others, which are raised again
             log.error("a request failed", exc_info=raised)
-        more = raised.headers if isinstance(raised, HTTPException) else None  # such as `allow`
-        return JSONResponse(error.body, error.status, {**(more or {}), **error.headers})
+        more = dict(raised.headers or {}) if isinstance(raised, HTTPException) else {}
+        if "Allow" in more:
+            more["Allow"] = _methods(app, request.scope)
+        return JSONResponse(error.body, error.status, {**more, **error.headers})
 
     async def leave(request: HTTPConnection, raised: Exception) -> Response:
         return Response(status_code=CLIENT_LEFT)  # nobody receives it
@@ -65,6 +69,15 @@ def build_app(
         app.add_exception_handler(kind, answer)
     app.add_exception_handler(ClientDisconnect, leave)  # before the body was there
     return Access(app, keys, limits, metrics, origins)
+
+
+def _methods(app: FastAPI, scope: Scope) -> str:
+    """The methods of a path, also of one with several routes: the framework names those of the first."""
+
+    def has(method: str) -> bool:
+        return any(route.matches({**scope, "method": method})[0] is Match.FULL for route in app.routes)
+
+    return ", ".join(filter(has, METHODS))
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:

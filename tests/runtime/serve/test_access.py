@@ -123,10 +123,15 @@ def test_the_server_has_a_number_of_connections():
         thread.join(10)
 
 
-def test_connections_without_a_request_count_too():
-    with running({"tone": ToneSpeech()}, Limits(connections=2)) as server:
-        idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
-        wait_until(lambda: len(server.connections) == 2)
+@pytest.mark.parametrize(("limits", "count"), [(Limits(connections=2), 2), (Limits(), 256)])
+def test_connections_without_a_request_count_too(limits, count):
+    with running({"tone": ToneSpeech()}, limits) as server:
+        idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(count - 1)]
+        wait_until(lambda: len(server.connections) == count - 1)
+        assert httpx2.get(f"{server.url}/v1/models").status_code == 200
+        wait_until(lambda: len(server.connections) == count - 1)
+        idle.append(socket.create_connection(("127.0.0.1", server.port)))
+        wait_until(lambda: len(server.connections) == count)
         assert httpx2.get(f"{server.url}/v1/models").status_code == 503
         assert httpx2.get(f"{server.url}/readyz").status_code == 200
         for each in idle:

@@ -70,9 +70,13 @@ def test_every_error_is_declared_in_the_form_that_is_sent(document):
     assert "HTTPValidationError" not in document["components"]["schemas"]
 
 
-def test_a_wrong_method_names_the_right_ones(server):
-    response = httpx2.request("TRACE", f"{server.url}/v1/audio/speech")
-    assert response.status_code == 405 and response.headers["allow"] == "POST"
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [("speech", "POST"), ("voices", "GET, POST"), ("voices/a", "DELETE")],
+)
+def test_a_wrong_method_names_the_right_ones(server, path, methods):
+    response = httpx2.request("TRACE", f"{server.url}/v1/audio/{path}")
+    assert response.status_code == 405 and response.headers["allow"] == methods
     jsonschema.validate(response.json(), ERROR)
 
 

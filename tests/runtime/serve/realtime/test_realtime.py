@@ -9,7 +9,6 @@ import websockets
 from mistralai.client import Mistral
 from mistralai.client.models import AudioFormat
 from support.serve.http_server import wait_until
-from support.serve.listening import RATE
 from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of
 
 from runtime.serve.realtime.openai_dialect import DELAYS, delay_of
@@ -73,15 +72,20 @@ def test_messages_of_vllm(server):
     assert messages[-1]["text"] == "one two three" == "".join(each["delta"] for each in messages[:-1])
 
 
-def test_mistral_client(server):
+@pytest.mark.parametrize("rate", [8000, 16000, 48000])
+def test_mistral_client(server, rate):
+    """Each sound lasts two blocks, so that audio taken for that of another rate has other words. It is hardly
+    louder than a word must be, so that what resampling adds before and after it is none.
+    """
+
     async def run():
         client = Mistral(api_key="none", server_url=server.url)
 
         async def audio():
-            for block in pcm():
+            for block in pcm(rate, [0.15, 0.15, 0.0, 0.0] * 2):
                 yield block
 
-        form = AudioFormat(encoding="pcm_s16le", sample_rate=RATE)
+        form = AudioFormat(encoding="pcm_s16le", sample_rate=rate)
         return [
             event
             async for event in client.audio.realtime.transcribe_stream(
@@ -90,7 +94,16 @@ def test_mistral_client(server):
         ]
 
     events = asyncio.run(run())
-    assert events[0].session.model == "loud" and events[-1].text == "one two three"
+    assert events[0].session.model == "loud" and events[-1].text == "one two three four"
+
+
+@pytest.mark.parametrize("path", [OPENAI, VLLM, MISTRAL])
+def test_the_handshake_of_a_socket_has_a_request_id_of_its_own(server, path):
+    async def conversation(socket: Socket):
+        return socket.socket.response.headers["x-request-id"]
+
+    first, second = talk(server, conversation, path), talk(server, conversation, path)
+    assert first.startswith("req_") and second.startswith("req_") and first != second
 
 
 def update(**transcription: object) -> dict:

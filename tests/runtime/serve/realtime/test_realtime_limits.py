@@ -1,13 +1,14 @@
 """Live transcription: keys, limits of sessions, clients that leave, and the end of the server."""
 
 import asyncio
+import json
 import threading
 
 import pytest
 import websockets
 from support.serve.http_server import Running, running, wait_until
 from support.serve.listening import LoudToText
-from support.serve.realtime_client import OPENAI, SOUND, Socket, pcm, talk, text_of
+from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of
 
 from runtime.serve.http.keys import Keys
 from runtime.serve.limits import Limits
@@ -48,10 +49,36 @@ def closing_code(server: Running, conversation=None, path: str = OPENAI) -> tupl
     return talk(server, run, path)
 
 
-def test_a_silent_socket_ends():
+def error_code(message: dict) -> str | int:
+    """Of an error event; vLLM's dialect has it beside the text of the error."""
+    assert message["type"] == "error"
+    return message["code"] if isinstance(message["error"], str) else message["error"]["code"]
+
+
+DIALECTS = [
+    pytest.param(OPENAI, {"session": {}}, "session_idle", id="openai"),
+    pytest.param(VLLM, {"model": "loud"}, "session_idle", id="vllm"),
+    pytest.param(MISTRAL, {"session": {}}, 3001, id="mistral"),
+]
+
+
+@pytest.mark.parametrize("path, update, expected", DIALECTS)
+def test_a_socket_that_sends_nothing_ends(path, update, expected):
     with running({"loud": LoudToText()}, Limits(header_s=0.2)) as server:
-        code, messages = closing_code(server)
-        assert code == 1000 and messages[-1]["error"]["code"] == "session_idle"
+        code, messages = closing_code(server, path=path)
+        assert code == 1000 and error_code(messages[-1]) == expected
+
+
+@pytest.mark.parametrize("path, update, expected", DIALECTS)
+def test_a_silent_socket_ends(path, update, expected):
+    """The limit of the first message no longer applies, and is longer than the client waits."""
+
+    async def conversation(socket: Socket):
+        await socket.send("session.update", **update)
+
+    with running({"loud": LoudToText()}, Limits(silent_socket_s=0.2, header_s=60)) as server:
+        code, messages = closing_code(server, conversation, path)
+        assert code == 1000 and error_code(messages[-1]) == expected
 
 
 def test_a_long_session_ends():
@@ -126,6 +153,25 @@ def test_more_live_streams_than_the_machine_can_follow_are_refused():
                 return await other(Socket(second))
 
         assert talk(server, conversation, OPENAI) == "server_is_overloaded"
+
+
+def test_the_sixty_fifth_socket_is_refused_until_another_one_closes():
+    with running({"loud": LoudToText()}) as server:
+        address = f"ws://127.0.0.1:{server.port}{OPENAI}"
+
+        async def conversation() -> None:
+            opened = [await websockets.connect(address) for _ in range(64)]
+            with pytest.raises(websockets.exceptions.InvalidStatus) as refused:
+                await websockets.connect(address)
+            answer = refused.value.response
+            assert answer.status_code == 503 and int(answer.headers["retry-after"]) >= 1
+            assert json.loads(answer.body)["error"]["code"] == "server_is_overloaded"
+            await opened.pop().close()
+            await asyncio.to_thread(wait_until, lambda: server.value("sockets") == 63)
+            opened.append(await websockets.connect(address))
+            await asyncio.gather(*(socket.close() for socket in opened))
+
+        asyncio.run(conversation())
 
 
 def test_a_server_that_shuts_down_closes_its_sockets(server):

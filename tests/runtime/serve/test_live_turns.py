@@ -1,0 +1,123 @@
+"""Turns of live audio: what the engine thread transcribes first, and how many streams it follows."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from support.serve.http_server import wait_until
+from support.serve.listening import BLOCK, LoudToText, LoudWords
+
+from runtime.live import LiveBatch, OneLiveStream
+from runtime.serve.limits import Limits
+from runtime.serve.listen import live_streams
+from runtime.serve.listen.job import ListenJob
+from runtime.serve.listen.worker import RECORDING_TOKENS, ListenWorker
+from runtime.serve.metrics import Metrics
+from runtime.transcription import TranscriptDelta
+
+ANNA, BOB, RECORDING = 0.25, 0.5, 0.75  # samples of each; the names are those of live clients
+ARRIVALS = [(ANNA, BOB), (BOB, ANNA), (ANNA, BOB)]  # of live audio in each turn of the recording
+
+
+class OrderedToText(LoudToText):
+    """Has the first sample of each turn in order. `arrive(client)` is called in turns of a recording."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order, self.arrive = list[float](), lambda client: None
+
+    def begin(self, *arguments: object, **options: object) -> LoudWords:
+        return OrderedWords(self)
+
+    def listen(self, sample: float) -> None:
+        if sample == RECORDING:
+            for client in ARRIVALS[self.order.count(RECORDING)]:
+                self.arrive(client)
+        self.order.append(sample)
+
+
+class OrderedWords(LoudWords):
+    def feed(self, samples: np.ndarray) -> Iterator[TranscriptDelta]:
+        if samples.any():
+            self._task.listen(samples[0])
+        return super().feed(samples)
+
+
+async def ended(job: ListenJob) -> None:
+    job.finish()
+    async with asyncio.timeout(20):
+        while await job.read() is not None:
+            pass
+
+
+def test_live_audio_is_transcribed_before_the_next_turn_of_a_recording():
+    """It arrives for two streams during each turn, and the older audio is the first."""
+    task = OrderedToText()
+
+    async def scenario() -> None:
+        worker = ListenWorker("a", task, Limits(), Metrics())
+        worker.live_slots = 2
+        worker.start()
+        wait_until(lambda: worker.is_ready)
+        live = {client: worker.submit_live("anna", None, object()) for client in (ANNA, BOB)}
+        task.arrive = lambda client: live[client].feed(np.full(BLOCK, client, np.float32))
+        recording = worker.submit("cleo", None)
+        recording.feed(np.full(len(ARRIVALS) * RECORDING_TOKENS * BLOCK, RECORDING, np.float32))
+        for job in (recording, *live.values()):
+            await ended(job)
+        worker.stop()
+
+    asyncio.run(scenario())
+    assert task.order == [sample for clients in ARRIVALS for sample in (RECORDING, *clients)]
+
+
+class TimedToText(LoudToText):
+    """A step of a batch takes `seconds[size]` of the clock `now_s`, but some take longer."""
+
+    def __init__(self, seconds: dict[int, float]) -> None:
+        super().__init__()
+        self._seconds, self.now_s, self._steps = seconds, 0.0, 0
+
+    @property
+    def max_live(self) -> int:
+        return max(self._seconds)
+
+    def live_batch(self, slots: int) -> LiveBatch:
+        task = self
+
+        class Batch(OneLiveStream):
+            has_room = True
+
+            def step(self) -> dict:
+                task._steps += 1
+                task.now_s += task._seconds[slots] * (9 if task._steps % 4 == 0 else 1)
+                return {}
+
+        return Batch(lambda delay_ms: self.begin(delay_ms, live=True))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "streams"),
+    [
+        ({1: 0.0011}, 58),
+        ({1: 0.0213}, 3),  # three steps take 63.9 ms of the 64 ms
+        ({1: 0.0214}, 2),
+        ({1: 0.063}, 1),
+        ({1: 0.065}, 1),  # at least one, though the machine cannot follow it
+        ({1: 0.5}, 1),
+        ({1: 0.015, 2: 0.02, 4: 0.03}, 8),  # two batches of four
+        ({1: 0.015, 2: 0.02, 4: 0.065}, 6),  # three batches of two
+        ({1: 0.007, 2: 0.02, 4: 0.06}, 9),  # batches do not help
+    ],
+)
+def test_live_slots_are_those_whose_steps_fit_into_four_fifths_of_real_time(monkeypatch, seconds, streams):
+    """The median of the steps counts, not the longest ones."""
+    task, metrics = TimedToText(seconds), Metrics()
+    clock = SimpleNamespace(perf_counter=lambda: task.now_s, monotonic=time.monotonic)
+    monkeypatch.setattr(live_streams, "time", clock)
+    worker = ListenWorker("a", task, Limits(), metrics)
+    assert worker.live_slots == streams
+    assert metrics.registry.get_sample_value("voxport_slots", {"bundle": "a"}) == streams

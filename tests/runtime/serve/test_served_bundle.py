@@ -1,0 +1,99 @@
+"""The embedded speech-to-text bundle on a server: its transcripts are those of the runtime."""
+
+import io
+
+import numpy as np
+import openai
+import pytest
+import soundfile
+from support.serve.http_server import running
+from support.serve.realtime_client import MISTRAL, OPENAI, Socket, talk, text_of
+
+import runtime
+from export.evaluation.utterances import HELD_OUT, Utterance, read_utterances
+from runtime.audio.files import pcm16
+from runtime.engines.base import EngineOptions
+from runtime.opening import open_task
+from runtime.speech_to_text import SpeechToText
+
+RATE, MISTRAL_RATE = 16000, 48000
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server(trained_bundles):
+    task = open_task(SpeechToText, trained_bundles["voxtral_realtime"], EngineOptions(threads=1))
+    with running({"loud": task}) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def utterance() -> Utterance:
+    """No model was trained on it."""
+    return read_utterances(HELD_OUT, 1)[0]
+
+
+@pytest.fixture(scope="module")
+def text_alone(trained_bundles):
+    """The text of samples float32 [n] at 16 kHz without a server."""
+    task = runtime.open(trained_bundles["voxtral_realtime"])
+
+    def transcribe(samples: np.ndarray, live: bool) -> str:
+        return "".join(delta.text for delta in task.transcribe([samples], live=live)).strip()
+
+    return transcribe
+
+
+def heard(content: bytes) -> np.ndarray:
+    """16-bit samples as the server decodes them."""
+    return np.frombuffer(content, "<i2").astype(np.float32) / 2**15
+
+
+def pieces(content: bytes, rate: int) -> list[str]:
+    """Audio of messages, 100 ms each."""
+    size = 2 * rate // 10
+    return [text_of(content[start : start + size]) for start in range(0, len(content), size)]
+
+
+@pytest.mark.parametrize("name", ["opus", "wav"])
+def test_a_recording_has_the_text_that_the_runtime_gives(server, utterance, text_alone, name):
+    """As the file that it is, and as 16-bit samples."""
+    samples = utterance.samples(RATE)
+    if name == "opus":
+        content = utterance.check_recording().read_bytes()
+    else:
+        file, samples = io.BytesIO(), heard(pcm16(samples))
+        soundfile.write(file, samples, RATE, format="WAV")
+        content = file.getvalue()
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+    found = client.audio.transcriptions.create(model="loud", file=(f"talk.{name}", content)).text
+    assert found == text_alone(samples, live=False) == utterance.text
+
+
+def test_a_socket_has_the_text_that_the_runtime_gives_live(server, utterance, text_alone):
+    content = pcm16(utterance.samples(RATE))
+
+    async def conversation(socket: Socket):
+        audio = {"format": {"type": "audio/pcm", "rate": RATE}}
+        await socket.send("session.update", session={"audio": {"input": audio}})
+        for piece in pieces(content, RATE):
+            await socket.send("input_audio_buffer.append", audio=piece)
+        await socket.send("input_audio_buffer.commit")
+        messages = await socket.until("conversation.item.input_audio_transcription.completed")
+        return messages[-1]["transcript"]
+
+    assert talk(server, conversation, OPENAI) == text_alone(heard(content), live=True) == utterance.text
+
+
+def test_audio_of_mistral_at_48_khz_has_the_text_of_16_khz(server, utterance, text_alone):
+    content = pcm16(utterance.samples(MISTRAL_RATE))
+
+    async def conversation(socket: Socket):
+        form = {"encoding": "pcm_s16le", "sample_rate": MISTRAL_RATE}
+        await socket.send("session.update", session={"audio_format": form})
+        for piece in pieces(content, MISTRAL_RATE):
+            await socket.send("input_audio.append", audio=piece)
+        await socket.send("input_audio.end")
+        return (await socket.until("transcription.done"))[-1]["text"]
+
+    assert talk(server, conversation, MISTRAL) == text_alone(utterance.samples(RATE), live=True)
