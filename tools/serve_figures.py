@@ -3,7 +3,8 @@
     serve_figures.py BUNDLE [BUNDLE ...] -o docs/bench/serving/speech.json
 
 For 1, 2, 4 and 8 clients at a time: the time to the first sound, and frames of 80 ms per second. Then the
-time to a refusal while the queue is full. Each figure is the median of three runs.
+time to a refusal while the queue is full, and the time from a client that leaves to a free slot. Figures of
+speech are medians of three runs.
 """
 
 import argparse
@@ -23,7 +24,7 @@ import httpx2
 import onnxruntime
 
 ROOT = Path(__file__).resolve().parents[1]
-CLIENTS, RUNS, REFUSALS = (1, 2, 4, 8), 3, 50
+CLIENTS, RUNS, REFUSALS, CANCELS = (1, 2, 4, 8), 3, 50, 20
 SLOTS, WAITING = 8, 16
 TEXT = " ".join(f"Sentence number {index} is neither short nor long." for index in range(60))
 
@@ -84,6 +85,7 @@ async def figures(url: str, model: str, frames: int) -> dict[str, Any]:
                 name: round(statistics.median(run[name] for run in runs), 3) for name in runs[0]
             }
         found["refusal_ms"] = await refusals(client, body, slots)
+        found["cancel_ms"] = await cancels(client, body)
     return found
 
 
@@ -144,6 +146,24 @@ async def refusals(client: httpx2.AsyncClient, body: dict[str, Any], slots: int)
             assert answer.status_code == 503 and "retry-after" in answer.headers, answer.status_code
         for task in tasks:
             task.cancel()
+    return {"median": round(statistics.median(times), 1), "max": round(max(times), 1)}
+
+
+async def cancels(client: httpx2.AsyncClient, body: dict[str, Any]) -> dict[str, float]:
+    """Milliseconds from the end of a connection until its slot is free, as /metrics shows it."""
+    busy, model, times = "voxport_slots_busy", body["model"], []
+    while await metric(client, busy, model):  # by the requests before
+        pass
+    for _ in range(CANCELS):
+        async with client.stream(
+            "POST", "/v1/audio/speech", json={**body, "max_frames": 100_000}
+        ) as response:
+            await anext(response.aiter_raw())
+            assert await metric(client, busy, model) == 1
+            started = time.perf_counter()
+        while await metric(client, busy, model):
+            pass
+        times.append(1000 * (time.perf_counter() - started))
     return {"median": round(statistics.median(times), 1), "max": round(max(times), 1)}
 
 
