@@ -136,8 +136,11 @@ async def refusals(client: httpx2.AsyncClient, body: dict[str, Any], slots: int)
     """Milliseconds of a refusal while all slots and all places of the queue are taken."""
     body = {**body, "max_frames": 100_000}
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(speak(client, body)) for _ in range(slots + WAITING)]
-        await asyncio.sleep(1)
+        tasks = []
+        for name, count in (("voxport_slots_busy", slots), ("voxport_waiting", WAITING)):
+            tasks += [group.create_task(speak(client, body)) for _ in range(count)]
+            while await metric(client, name, body["model"]) < count:
+                await asyncio.sleep(0.05)
         times = []
         for _ in range(REFUSALS):
             started = time.perf_counter()

@@ -1,8 +1,10 @@
 """Live transcription: the clients of OpenAI and Mistral, and messages as clients of vLLM send them."""
 
 import asyncio
+import base64
 import json
 
+import numpy as np
 import openai
 import pytest
 import websockets
@@ -12,6 +14,7 @@ from support.serve.http_server import wait_until
 from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of
 
 from runtime.serve.realtime.openai_dialect import DELAYS, delay_of
+from runtime.serve.realtime.utterances import decode_pcm
 
 
 @pytest.mark.parametrize("rate", [24000, 16000])
@@ -151,6 +154,11 @@ WRONG = [
     (MISTRAL, {"type": "session.update", "session": {"audio_format": {"encoding": "mulaw"}}}, 3001),
     (MISTRAL, "{", 3001),
 ]
+
+
+def test_samples_of_16_bits_become_floats_from_minus_1_to_1():
+    content = np.array([-32768, 0, 16384], "<i2").tobytes()
+    assert decode_pcm(base64.b64encode(content).decode()).tolist() == [-1, 0, 0.5]
 
 
 def test_a_language_of_the_model_is_taken_and_shown(server):
