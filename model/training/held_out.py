@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from model.training.clips import Shard, make_shard
+from model.training.data.clips import Shard, make_shard
 
 CLIPS = 100
 SEED = 1  # as in the evaluations of the trainings

@@ -17,14 +17,14 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from model.training.clips import Clip, Shard, make_shard
+from model.training.data.clips import Clip, Shard, make_shard
+from model.training.data.shards import Shards
+from model.training.data.sound import log_mel
+from model.training.data.tokens import Encoder, load_tokens
 from model.training.loop import Losses, Schedule, Trainer, device, plot_losses
-from model.training.recognition import transcribe
-from model.training.recognition_model import RecognitionModel, trained_params
-from model.training.shards import Shards
-from model.training.sound import log_mel
-from model.training.streams import IGNORED, SCHEDULE, make_batch
-from model.training.tokens import Encoder, load_tokens
+from model.training.recognition.greedy import transcribe
+from model.training.recognition.model import RecognitionModel, trained_params
+from model.training.recognition.streams import IGNORED, SCHEDULE, make_batch
 from model.training.word_errors import word_error_rate
 from model.training.writing import write_recognition
 from model.voxtral_realtime.config import parse_config

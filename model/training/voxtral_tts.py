@@ -10,8 +10,9 @@ checkpoint.
     python -m model.training.voxtral_tts judge --folder STATE           word error rate of spoken sentences
     python -m model.training.voxtral_tts write --folder STATE --out DIR writes the checkpoint
 
-Data: sentences of `model.training.sentences`, spoken by espeak-ng (Debian: libespeak-ng1) while the models
-train. Seeds: the data and the weights follow from --seed. To end a training, run it with --cooldown STEPS.
+Data: sentences of `model.training.data.sentences`, spoken by espeak-ng (Debian: libespeak-ng1) while the
+models train. Seeds: the data and the weights follow from --seed. To end a training, run it with --cooldown
+STEPS.
 """
 
 import argparse
@@ -20,13 +21,11 @@ import logging
 import torch
 import torch.nn.functional as F
 
-from model.training.clips import VOICES, Clip, Shard, make_shard
-from model.training.codec_model import CodecModel
+from model.training.data.clips import VOICES, Clip, Shard, make_shard
+from model.training.data.shards import Shards
+from model.training.data.tokens import Encoder, load_tokens
 from model.training.loop import Losses, Schedule, Trainer, device, plot_losses
-from model.training.shards import Shards
-from model.training.sound_batches import make_sounds
-from model.training.spectral import spectral_distance
-from model.training.speech_batches import (
+from model.training.speech.batches import (
     IGNORED,
     Spoken,
     encode_clips,
@@ -34,10 +33,12 @@ from model.training.speech_batches import (
     reference_codes,
     with_wrong_frames,
 )
-from model.training.speech_judgement import resynthesise, speak
-from model.training.speech_model import SpeechModel, semantic_loss
-from model.training.speech_size import REFERENCE_FRAMES, trained_config
-from model.training.tokens import Encoder, load_tokens
+from model.training.speech.codec_model import CodecModel
+from model.training.speech.judgement import resynthesise, speak
+from model.training.speech.model import SpeechModel, semantic_loss
+from model.training.speech.size import REFERENCE_FRAMES, trained_config
+from model.training.speech.sound_batches import make_sounds
+from model.training.speech.spectral import spectral_distance
 from model.training.voxtral_realtime import add_training_arguments, recogniser
 from model.training.word_errors import word_error_rate
 from model.training.writing import write_speech

@@ -11,15 +11,15 @@ import torch
 from safetensors.torch import save_file
 
 from model.mistral_format import PARAMS, TOKENIZER, WEIGHTS
-from model.training.clips import VOICES
-from model.training.codec_model import CodecModel
+from model.training.data.clips import VOICES
+from model.training.data.tokens import tekken_document
 from model.training.loop import Trainer
-from model.training.recognition_model import RecognitionModel
-from model.training.recognition_model import trained_params as recognition_params
-from model.training.speech_model import SpeechModel
-from model.training.speech_size import VOICE_NAMES
-from model.training.speech_size import trained_params as speech_params
-from model.training.tokens import tekken_document
+from model.training.recognition.model import RecognitionModel
+from model.training.recognition.model import trained_params as recognition_params
+from model.training.speech.codec_model import CodecModel
+from model.training.speech.model import SpeechModel
+from model.training.speech.size import VOICE_NAMES
+from model.training.speech.size import trained_params as speech_params
 from model.voxtral_realtime.synthetic import SPECIALS as RECOGNITION_SPECIALS
 from model.voxtral_realtime.synthetic import audio_document as recognition_audio
 from model.voxtral_tts.format import VOICES as VOICE_FOLDER
@@ -91,7 +91,7 @@ def _card(name: str, purpose: str, trainers: Sequence[Trainer]) -> str:
     """The model card: data, steps, time, machine, last measurements, licence."""
     lines = [f"# {name}", "", f"{purpose} Trained by `model/training` of voxport.", ""]
     lines += [
-        f"- Data: sentences of `model/training/sentences.py`, spoken by espeak-ng ({', '.join(VOICES)})."
+        f"- Data: sentences of `model/training/data/sentences.py`, spoken by espeak-ng ({', '.join(VOICES)})."
     ]
     for trainer in trainers:
         last: dict[str, Any] = {}

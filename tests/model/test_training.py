@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from torch import nn
 
 from model.synthetic.tokenizer import PATTERN, SPECIALS
-from model.training.espeak import Event, phoneme_at, word_ends
-from model.training.loop import Schedule, Trainer
-from model.training.phonemes import PHONEMES, phoneme_class
-from model.training.sentences import (
+from model.training.data.espeak import Event, phoneme_at, word_ends
+from model.training.data.phonemes import PHONEMES, phoneme_class
+from model.training.data.sentences import (
     HELD_OUT,
     held_out_sentences,
     held_out_word_sentences,
     spell,
     training_sentences,
 )
-from model.training.speech_batches import IGNORED, make_sequence
-from model.training.streams import SCHEDULE, emitted, fed_and_targets
-from model.training.tokens import Encoder, learn_tokens, tekken_document
+from model.training.data.tokens import Encoder, learn_tokens, tekken_document
+from model.training.loop import Schedule, Trainer
+from model.training.recognition.streams import SCHEDULE, emitted, fed_and_targets
+from model.training.speech.batches import IGNORED, make_sequence
 from model.training.word_errors import word_error_rate
 from runtime.text.tokenizer import load_tekken
 

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from model.training.clips import Clip, Shard, read_shard, start_shard
-from model.training.codec_model import SUBFRAMES
-from model.training.espeak import LIBRARY, SAMPLE_RATE, Utterance
-from model.training.phonemes import phoneme_class
-from model.training.sound_batches import FRAME_SAMPLES, make_sounds, subframe_phonemes
-from model.training.speech_batches import IGNORED as UNCHOSEN
-from model.training.speech_batches import (
+from model.training.data.clips import Clip, Shard, read_shard, start_shard
+from model.training.data.espeak import LIBRARY, SAMPLE_RATE, Utterance
+from model.training.data.phonemes import phoneme_class
+from model.training.data.tokens import Encoder
+from model.training.recognition.streams import DELAYS, IGNORED, PHONEME_LAG, SCHEDULE, make_batch
+from model.training.speech.batches import IGNORED as UNCHOSEN
+from model.training.speech.batches import (
     NO_WORD,
     Spoken,
     make_sequences,
@@ -29,8 +29,8 @@ from model.training.speech_batches import (
     words_of_tokens,
     words_spoken,
 )
-from model.training.streams import DELAYS, IGNORED, PHONEME_LAG, SCHEDULE, make_batch
-from model.training.tokens import Encoder
+from model.training.speech.codec_model import SUBFRAMES
+from model.training.speech.sound_batches import FRAME_SAMPLES, make_sounds, subframe_phonemes
 
 BYTES = Encoder([bytes([byte]) for byte in range(256)])
 SECOND = SAMPLE_RATE

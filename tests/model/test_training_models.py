@@ -9,15 +9,15 @@ import torch
 from model.checkpoint import Checkpoint, expected_tensors
 from model.families import open_family
 from model.family import Family
-from model.training.codec_model import CodecModel
+from model.training.data.sound import log_mel
+from model.training.data.tokens import VOCAB_SIZE
 from model.training.layers import attend, attend_window, project
 from model.training.loop import Schedule, Trainer
-from model.training.recognition_model import LONGEST_DELAY, RecognitionModel, trained_params
-from model.training.sound import log_mel
-from model.training.speech_batches import NO_WORD
-from model.training.speech_model import READING_LAYERS, SpeechModel
-from model.training.speech_size import REFERENCE_FRAMES, trained_config
-from model.training.tokens import VOCAB_SIZE
+from model.training.recognition.model import LONGEST_DELAY, RecognitionModel, trained_params
+from model.training.speech.batches import NO_WORD
+from model.training.speech.codec_model import CodecModel
+from model.training.speech.model import READING_LAYERS, SpeechModel
+from model.training.speech.size import REFERENCE_FRAMES, trained_config
 from model.training.writing import write_recognition, write_speech
 from model.voxtral_realtime.config import Options, parse_config
 from model.voxtral_realtime.modules import Decoder, Encoder

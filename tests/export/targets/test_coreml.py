@@ -209,17 +209,6 @@ def test_the_skipped_passes_would_change_nothing(key, name, recipe, tmp_path, mo
     assert contents(tmp_path / f"{name}.mlpackage") == contents(tmp_path / "every" / f"{name}.mlpackage")
 
 
-@pytest.mark.parametrize(
-    ("graph", "component"),
-    [("encoder", "audio_encoder"), ("encoder", "encode_chunk"), ("decoder", "prefill")],
-)
-def test_positions_are_divided_as_integers(realtime_bundles, graph, component):
-    """In float16 they would be rounded above 2,048, the 41st second of a recording."""
-    package = Package(realtime_bundles / "coreml" / f"{graph}.mlpackage")
-    divisions = [op for op in package.function(component).operations() if op.type == "floor_div"]
-    assert divisions and {op.outputs[0].type.scalar.name for op in divisions} == {"int32"}
-
-
 def test_no_call_widens_a_compressed_weight(realtime_bundles):
     """A head whose logits were computed in single precision would be cast as a whole for every token: 1.6 GB
     at the published size.

@@ -10,6 +10,7 @@ from model.layers.attention import KVCache, Projected, ReferenceAttention
 from model.layers.rope import RotaryTable
 from quantize.modules import float_activations, int8_per_token
 from quantize.recipe import find_recipe
+from runtime.mil import Package
 
 pytestmark = pytest.mark.slow
 
@@ -54,3 +55,14 @@ def test_norms_do_not_overflow_in_half_precision(eps, size):
     torch.testing.assert_close(
         found.float(), F.rms_norm(x.float(), (96,), weight, eps), atol=125 * 2**-25, rtol=5.5 * 2**-11
     )
+
+
+@pytest.mark.parametrize(
+    ("graph", "component"),
+    [("encoder", "audio_encoder"), ("encoder", "encode_chunk"), ("decoder", "prefill")],
+)
+def test_positions_are_divided_as_integers(realtime_bundles, graph, component):
+    """In float16 they would be rounded above 2,048, the 41st second of a recording."""
+    package = Package(realtime_bundles / "coreml" / f"{graph}.mlpackage")
+    divisions = [op for op in package.function(component).operations() if op.type == "floor_div"]
+    assert divisions and {op.outputs[0].type.scalar.name for op in divisions} == {"int32"}

@@ -12,7 +12,7 @@ from typing import Any
 import regex
 
 from model.synthetic.tokenizer import PATTERN, SPECIALS, document
-from model.training.sentences import training_sentences
+from model.training.data.sentences import training_sentences
 
 VOCAB_SIZE = 2048  # with the specials
 SAMPLED = 20_000  # sentences whose merges are counted

@@ -3,7 +3,7 @@
 from typing import Any
 
 from model.synthetic.tokenizer import SPECIALS
-from model.training.tokens import VOCAB_SIZE
+from model.training.data.tokens import VOCAB_SIZE
 from model.voxtral_tts.config import VoxtralTTSConfig, parse_config
 from model.voxtral_tts.sizes import Size
 

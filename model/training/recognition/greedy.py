@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from model.training.clips import Clip
+from model.training.data.clips import Clip
+from model.training.data.sound import RECOGNITION_RATE, log_mel, samples_of
+from model.training.data.tokens import Encoder
 from model.training.loop import bfloat16_autocast, device
-from model.training.recognition_model import RecognitionModel
-from model.training.sound import RECOGNITION_RATE, log_mel, samples_of
-from model.training.streams import SCHEDULE, TOKEN_SAMPLES
-from model.training.tokens import Encoder
+from model.training.recognition.model import RecognitionModel
+from model.training.recognition.streams import SCHEDULE, TOKEN_SAMPLES
 from model.voxtral_realtime.config import FLUSH_TOKENS
 
 AT_ONCE = 25  # clips

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from model.training.clips import Clip
-from model.training.codec_model import CodecModel
-from model.training.espeak import SAMPLE_RATE
+from model.training.data.clips import Clip
+from model.training.data.espeak import SAMPLE_RATE
+from model.training.data.sound import SPEECH_RATE, samples_of
+from model.training.data.tokens import Encoder
 from model.training.loop import device
-from model.training.sound import SPEECH_RATE, samples_of
-from model.training.sound_batches import FRAME_SAMPLES
-from model.training.tokens import Encoder
+from model.training.speech.codec_model import CodecModel
+from model.training.speech.sound_batches import FRAME_SAMPLES
 from model.voxtral_tts.config import END_AUDIO
 
 BOS, AUDIO, BEGIN_AUDIO, REPEAT_AUDIO_TEXT, NEXT_AUDIO_TEXT = 1, 24, 25, 35, 36

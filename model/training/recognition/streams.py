@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from model.training.clips import Clip
-from model.training.espeak import SAMPLE_RATE, phoneme_at
-from model.training.phonemes import phoneme_class
-from model.training.sound import RECOGNITION_RATE, disturbed, samples_of
-from model.training.tokens import Encoder
+from model.training.data.clips import Clip
+from model.training.data.espeak import SAMPLE_RATE, phoneme_at
+from model.training.data.phonemes import phoneme_class
+from model.training.data.sound import RECOGNITION_RATE, disturbed, samples_of
+from model.training.data.tokens import Encoder
 from model.voxtral_realtime.config import Schedule
 
 TOKENS = 160  # of a stream: 12.8 s

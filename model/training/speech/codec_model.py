@@ -11,8 +11,8 @@ from torch import nn
 
 from model.layers.basic import FeedForwardWeights, RMSNorm
 from model.layers.block import parts_of
+from model.training.data.phonemes import PHONEMES
 from model.training.layers import attend_window, feed_forward, initialise, project
-from model.training.phonemes import PHONEMES
 from model.voxtral_tts.codec import USAGE_FLOOR, CodecBlockWeights, CodecWeights, ConvolutionWeights
 from model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs
 

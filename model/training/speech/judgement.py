@@ -7,14 +7,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from model.training.clips import Clip
-from model.training.codec_model import CodecModel
+from model.training.data.clips import Clip
+from model.training.data.sound import SPEECH_RATE
+from model.training.data.tokens import Encoder
 from model.training.loop import device
-from model.training.sound import SPEECH_RATE
-from model.training.sound_batches import FRAME_SAMPLES
-from model.training.speech_batches import encode_clips, make_sequence
-from model.training.speech_model import SpeechModel
-from model.training.tokens import Encoder
+from model.training.speech.batches import encode_clips, make_sequence
+from model.training.speech.codec_model import CodecModel
+from model.training.speech.model import SpeechModel
+from model.training.speech.sound_batches import FRAME_SAMPLES
 from model.voxtral_tts.config import END_AUDIO, FIRST_LEVEL
 
 LONGEST_RATIO = 1.5  # of the expected duration: a sentence that is longer runs away

@@ -1,6 +1,6 @@
 """The phonemes of espeak-ng's English voices, as classes."""
 
-from model.training.espeak import PAUSE
+from model.training.data.espeak import PAUSE
 
 _OTHER = "other"
 _ENGLISH = """

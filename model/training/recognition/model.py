@@ -10,9 +10,9 @@ from torch import nn
 
 from model.layers.block import BlockWeights, parts_of
 from model.layers.rope import UnboundedRotaryTable
+from model.training.data.phonemes import PHONEMES
+from model.training.data.tokens import VOCAB_SIZE
 from model.training.layers import causal_block, initialise
-from model.training.phonemes import PHONEMES
-from model.training.tokens import VOCAB_SIZE
 from model.voxtral_realtime.config import CONV_STRIDE, KERNEL, VoxtralRealtimeConfig
 from model.voxtral_realtime.modules import (
     AudioWeights,

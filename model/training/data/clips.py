@@ -1,8 +1,8 @@
 """Clips: sentences with their sound, in shards that are made by a process of their own.
 
 A shard depends on its name only (see `espeak.Espeak`). So training that continues at a shard sees what it
-would have seen without an interruption. `python -m model.training.clips` writes one shard, to listen to or to
-debug.
+would have seen without an interruption. `python -m model.training.data.clips` writes one shard, to listen to
+or to debug.
 """
 
 import argparse
@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from model.training.espeak import SAMPLE_RATE, Espeak, Utterance, Voice
-from model.training.sentences import held_out_sentences, held_out_word_sentences, training_sentences
+from model.training.data.espeak import SAMPLE_RATE, Espeak, Utterance, Voice
+from model.training.data.sentences import held_out_sentences, held_out_word_sentences, training_sentences
 
 CLIPS = 256  # of a shard: 15 minutes of sound
 VOICES = ("en-us+f3", "en-us+m3")
@@ -74,7 +74,7 @@ def make_shard(shard: Shard) -> list[Clip]:
 
 def start_shard(shard: Shard) -> "subprocess.Popen[bytes]":
     """Starts the process of a shard, for `read_shard`."""
-    command = [sys.executable, "-m", "model.training.clips", "--index", str(shard.index)]
+    command = [sys.executable, "-m", "model.training.data.clips", "--index", str(shard.index)]
     command += ["--seed", str(shard.seed), "--source", shard.source, "--clips", str(shard.clips)]
     return subprocess.Popen([*command, *(["--varied"] if shard.varied else [])], stdout=subprocess.PIPE)
 

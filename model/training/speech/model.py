@@ -19,7 +19,7 @@ from model.training.layers import (
     initialise,
     project,
 )
-from model.training.speech_batches import NO_WORD
+from model.training.speech.batches import NO_WORD
 from model.voxtral_tts.config import VoxtralTTSConfig
 from model.voxtral_tts.modules import CFG_ALPHA, TIME_BASE, VoxtralTTSWeights
 

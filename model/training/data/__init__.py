@@ -1,0 +1,1 @@
+"""Sentences, the recordings that espeak-ng makes of them, and their tokens."""

@@ -1,0 +1,1 @@
+"""Speech to text: its model, its streams of tokens, and greedy transcription."""

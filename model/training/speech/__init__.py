@@ -1,0 +1,1 @@
+"""Text to speech: its codec, its language model, and their batches."""
