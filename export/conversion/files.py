@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def _copied(folder: Path, family: Family) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*family.mlx.copied, *family.format.config_files(folder))))
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
+def _write_json(path: Path, content: Mapping[str, object]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 

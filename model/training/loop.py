@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +89,7 @@ class Trainer:
             if is_last or self.step % save_every == 0:
                 self.save()
 
-    def record(self, values: dict[str, Any]) -> None:
+    def record(self, values: Mapping[str, object]) -> None:
         """Appends a line to the log, and logs it."""
         line = {"step": self.step, "cpu_s": round(self.seconds, 1), **values}
         with self.log_path.open("a") as file:

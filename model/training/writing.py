@@ -5,7 +5,6 @@ import platform
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -39,7 +38,8 @@ def write_recognition(out: Path, model: RecognitionModel, tokens: Sequence[bytes
     params = recognition_params()
     tekken = tekken_document(tokens, RECOGNITION_SPECIALS, recognition_audio(params))
     with_head = dict(model.weights.named_parameters())  # the tied head is listed once, as the token table
-    _write(out, params, tekken, with_head, _card("voxtral-realtime-tiny", "Speech to text.", [trainer]), {})
+    documents = {PARAMS: params, TOKENIZER: tekken}
+    _write(out, documents, with_head, _card("voxtral-realtime-tiny", "Speech to text.", [trainer]), {})
 
 
 def write_speech(
@@ -62,14 +62,18 @@ def write_speech(
         )[0]
         for name, codes in zip(VOICE_NAMES, voices, strict=True)
     }
-    _write(out, params, tekken, weights, _card("voxtral-tts-tiny", "Text to speech.", trainers), rows)
+    documents = {PARAMS: params, TOKENIZER: tekken}
+    _write(out, documents, weights, _card("voxtral-tts-tiny", "Text to speech.", trainers), rows)
 
 
 def _write(
-    out: Path, params: dict[str, Any], tekken: dict[str, Any], weights: Mapping[str, torch.Tensor], card: str,
+    out: Path,
+    documents: Mapping[str, object],
+    weights: Mapping[str, torch.Tensor],
+    card: str,
     voices: Mapping[str, torch.Tensor],
-) -> None:  # fmt: skip
-    """To a folder beside `out`, which is renamed at the end."""
+) -> None:
+    """`documents` are the JSON files by name. To a folder beside `out`, which is renamed at the end."""
     if out.exists():
         raise FileExistsError(f"{out}: exists; choose another folder")
     partial = out.with_name(f".{out.name}.partial")
@@ -78,7 +82,7 @@ def _write(
     stored = {name: value.detach().cpu().to(torch.bfloat16).contiguous() for name, value in weights.items()}
     save_file(stored, partial / WEIGHTS)
     (partial / WEIGHTS).chmod(0o644)  # the library lets only the owner read
-    for name, document in ((PARAMS, params), (TOKENIZER, tekken)):
+    for name, document in documents.items():
         (partial / name).write_text(json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
     for name, rows in voices.items():
         torch.save(rows.detach().cpu().to(torch.bfloat16).clone(), partial / VOICE_FOLDER / "voice_embed.pt")
@@ -94,7 +98,7 @@ def _card(name: str, purpose: str, trainers: Sequence[Trainer]) -> str:
         f"- Data: sentences of `model/training/data/sentences.py`, spoken by espeak-ng ({', '.join(VOICES)})."
     ]
     for trainer in trainers:
-        last: dict[str, Any] = {}
+        last: dict[str, object] = {}
         for line in trainer.log_path.read_text().splitlines():
             last |= json.loads(line)
         hours = trainer.seconds / 3600
