@@ -144,11 +144,11 @@ def test_a_shard_depends_on_its_name_only():
         assert ends[0] > 0 and ends[-1] <= len(clip.utterance.samples)
 
 
-@pytest.mark.parametrize("module", ["voxtral_tts", "voxtral_realtime", "clips"])
+@pytest.mark.parametrize("module", ["voxtral_tts", "voxtral_realtime", "data.clips"])
 def test_each_command_has_help(module):
     command = [sys.executable, "-m", f"model.training.{module}", "--help"]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "--seed" in found and (module == "clips" or found.count("--folder STATE") >= 3)
+    assert "--seed" in found and (module == "data.clips" or found.count("--folder STATE") >= 3)
 
 
 @needs_espeak
