@@ -28,6 +28,7 @@ INSIDE = "VOXPORT_RAY_CHECK"  # set in the namespace
 URL, SOCKET = "http://127.0.0.1:8000", "ws://127.0.0.1:8000/v1/realtime?intent=transcription&model="
 TEXT = " ".join(f"Sentence number {index} is neither short nor long." for index in range(40))
 STREAMS, NEW = 6, 20
+RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING": "0"}
 OBJECT_STORE = 80 * 2**20
 
 
@@ -39,7 +40,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if INSIDE not in os.environ:
         command = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
-        environment = os.environ | {INSIDE: "1", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
+        environment = os.environ | RAY | {INSIDE: "1", "PYTHONPATH": str(ROOT)}
         sys.exit(subprocess.call([*command, sys.executable, *sys.argv], env=environment))
     results = check(arguments.tts, arguments.stt)
     arguments.o.parent.mkdir(parents=True, exist_ok=True)
@@ -129,9 +130,12 @@ async def node_is_killed(
     started = time.perf_counter()
     await asyncio.to_thread(kill)
     killed_s = since(started)
-    served = []
+    served, retried = [], 0
     for _ in range(NEW):
         answer = await client.post("/v1/audio/speech", json=request(model, max_frames=3))
+        if answer.status_code == 500:  # Ray has not noticed yet; the clients of OpenAI send it again
+            retried += 1
+            answer = await client.post("/v1/audio/speech", json=request(model, max_frames=3))
         served.append(answer.status_code)
     results = await asyncio.gather(*streams)
     whole = [each for each in results if each is not None]
@@ -144,6 +148,7 @@ async def node_is_killed(
         "failed": STREAMS - len(whole),
         "whole": len(whole),
         "served": f"{served.count(200)} of {NEW}",
+        "retried": retried,
     }
 
 

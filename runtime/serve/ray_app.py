@@ -6,6 +6,7 @@ Each replica is a whole server with its own copy of the bundles, without uvicorn
 requests. A response, or a socket, stays on the replica where it began.
 """
 
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from runtime.serve.models import DEFAULT_SLOTS, Models, open_bundles
 
 ROOM = 64  # requests beyond ours that Ray lets through, so that this server refuses them and not Ray
 HEALTH_PERIOD_S = 5.0
+POLL_S = 0.05  # between looks at whether the engines have run
 UPSCALE_S, DOWNSCALE_S = 10.0, 300.0
 AtLeast1 = Annotated[int, Field(ge=1)]
 
@@ -104,12 +106,18 @@ class Replica:
     _models: Models | None = None  # until the bundles are opened
 
     def __init__(self, options: RayOptions):
-        """Opens the bundles. Raises UsageError, IntegrityError."""
+        """Opens the bundles and runs each one once: Ray sends requests to a replica from then on.
+
+        Raises UsageError, IntegrityError, and RuntimeError where an engine fails.
+        """
         keys, metrics = read_keys(options.keys) if options.keys else Keys(), Metrics()
         folders = [Path(folder) for folder in options.bundle]
         tasks = open_bundles(folders, EngineOptions(threads=options.cpus), options.check)
         self._models = models = Models(tasks, options.limits, metrics, options.slots)
         models.start()
+        while not models.is_ready:
+            self.check_health()
+            time.sleep(POLL_S)
         self._app = build_app(models, metrics, options.limits, keys, options.allow_origin)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:

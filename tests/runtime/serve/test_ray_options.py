@@ -67,6 +67,12 @@ def test_a_replica_that_cannot_start_ends_without_another_error(tmp_path, monkey
     assert not found
 
 
+@pytest.mark.slow
+def test_a_replica_is_ready_when_ray_sends_requests_to_it(bundles):
+    replica = Replica(parse_options({"bundle": str(bundles / "onnx"), "check": False}))
+    assert replica._models and replica._models.is_ready
+
+
 def test_ray_is_imported_by_build_only():
     code = "import sys, runtime.serve.ray_app; assert 'ray' not in sys.modules and 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
