@@ -147,6 +147,5 @@ def _word_error_rates(rows: Sequence[Row]) -> Figures:
         key: [row[name] for row in rows] for key, name in RATES.items() if all(name in row for row in rows)
     }
     figures = {key: word_error_rate(texts, found) for key, found in heard.items()}
-    if "wer_full" in heard and len(set(texts)) > 1:
-        figures["wer_difference_error"] = standard_error(texts, heard["wer"], heard["wer_full"])
-    return figures
+    error = standard_error(texts, heard["wer"], heard["wer_full"]) if "wer_full" in heard else None
+    return figures | ({} if error is None else {"wer_difference_error": error})

@@ -47,20 +47,23 @@ def word_error_rate(expected: Sequence[str], found: Sequence[str]) -> float:
     return float(jiwer.wer([a for a, _ in spoken], [b for _, b in spoken]))
 
 
-def standard_error(expected: Sequence[str], found: Sequence[str], other: Sequence[str]) -> float:
+def standard_error(expected: Sequence[str], found: Sequence[str], other: Sequence[str]) -> float | None:
     """Standard error of the difference between the word error rates of `found` and `other`.
 
-    From the differences of single sentences. Readings of one text belong together. Needs two texts.
+    The difference is a sum over n texts, divided by the number of words: its error is √n times the standard
+    deviation of a text's share. Readings of one text belong together. None where fewer than two texts have
+    words.
     """
-    differences, words = defaultdict[str, float](float), 0
+    differences, words = defaultdict[str, int](int), 0
     for text, a, b in zip(map(normalised, expected), found, other, strict=True):
-        differences[text] += _word_errors(text, a) - _word_errors(text, b)
-        words += len(text.split())
+        if text:
+            differences[text] += _word_errors(text, a) - _word_errors(text, b)
+            words += len(text.split())
+    if len(differences) < 2:
+        return None
     return float(np.std(list(differences.values()), ddof=1) * len(differences) ** 0.5 / words)
 
 
 def _word_errors(text: str, found: str) -> int:
-    if not text:
-        return 0
     counted = jiwer.process_words(text, normalised(found))
     return int(counted.substitutions + counted.deletions + counted.insertions)

@@ -49,3 +49,8 @@ def test_the_error_of_a_difference_follows_from_sentences():
     assert standard_error(texts, one, one) == 0
     twice = standard_error(texts * 2, one * 2, other * 2)
     assert twice == pytest.approx(2 / 4), "readings of one sentence are not independent sentences"
+
+
+@pytest.mark.parametrize("texts", [["One two."], ["One two.", "one two", "..."]])
+def test_one_sentence_has_no_error(texts):
+    assert standard_error(texts, ["one two"] * len(texts), ["one too"] * len(texts)) is None
