@@ -12,9 +12,11 @@ from starlette.websockets import WebSocket, WebSocketState
 
 from runtime.serve.errors import ApiError, draining
 from runtime.serve.limits import MIB, Limits
+from runtime.serve.waiting import first_of
 
 NORMAL, INTERNAL, SHUTTING_DOWN, TRY_LATER = 1000, 1011, 1012, 1013
 POLL_S = 0.5  # between looks at whether the server is shutting down
+FRAME_BYTES = 1024  # that a frame takes besides its content
 Message = dict[str, Any]
 
 
@@ -87,18 +89,12 @@ class Connection:
 
         It reads messages meanwhile, which `receive` returns later: about as many bytes as one may have.
         """
-        tasks = asyncio.ensure_future(waiting), asyncio.ensure_future(self._read_ahead())
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
+        await first_of(waiting, self._read_ahead())
 
     async def _read_ahead(self) -> None:
         """Raises SocketClosed. Does not return."""
-        while sum(len(frame.get("text") or "") for frame in self._read) < self._limits.message_mib * MIB:
+        most = self._limits.message_mib * MIB
+        while sum(FRAME_BYTES + len(frame.get("text") or "") for frame in self._read) < most:
             receiving = self._next_receiving()
             await asyncio.wait((receiving,))  # a receiving task that is cancelled would lose its message
             self._receiving = None

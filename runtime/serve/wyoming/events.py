@@ -5,6 +5,8 @@ package `wyoming` has no bounds, so this module has its own.
 """
 
 import asyncio
+from collections import deque
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar, cast
@@ -17,8 +19,10 @@ from wyoming.event import Event, Eventable, async_write_event
 from runtime.serve.errors import ApiError
 from runtime.serve.http.responses import ClientLeft
 from runtime.serve.limits import MIB
+from runtime.serve.waiting import first_of
 
 HEADER_BYTES, DATA_BYTES, PAYLOAD_BYTES = 65_536, 65_536, MIB
+OBJECT_BYTES = 1024  # that an event takes besides its content
 LINGER_S = 2.0  # for which input is read and dropped before a close
 DROPPED_BYTES = 65_536  # at a time
 INVALID = "invalid_event"
@@ -87,6 +91,11 @@ def parse(kind: type[Parsed], event: Event, **more: Any) -> Parsed:
     return found
 
 
+def _memory(event: Event) -> int:
+    """About the bytes that an event takes."""
+    return OBJECT_BYTES + len(repr(event.data)) + len(event.payload or b"")
+
+
 def error_event(error: ApiError) -> Error:
     return Error(error.message, error.code or error.type)
 
@@ -97,10 +106,34 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, send_s: float):
         self._reader, self._writer, self._send_s = reader, writer, send_s
         self._sending = asyncio.Lock()
+        self._receiving: asyncio.Task[Event | None] | None = None
+        self._read: deque[Event] = deque()  # ahead of `receive`
 
     async def receive(self) -> Event | None:
         """See `read_event`."""
-        return await read_event(self._reader)
+        return self._read.popleft() if self._read else await self._next()
+
+    async def _next(self) -> Event | None:
+        if self._receiving is None:
+            self._receiving = asyncio.ensure_future(read_event(self._reader))
+        await asyncio.wait((self._receiving,))  # a reading task that is cancelled would lose its bytes
+        receiving, self._receiving = self._receiving, None
+        return receiving.result()
+
+    async def while_connected(self, waiting: Coroutine[Any, Any, None]) -> None:
+        """Awaits `waiting`. Raises ClientLeft as soon as the client leaves.
+
+        It reads events meanwhile, which `receive` returns later: about as many bytes as one may have.
+        """
+        await first_of(waiting, self._read_ahead())
+
+    async def _read_ahead(self) -> None:
+        """Raises ClientLeft. Does not return."""
+        while sum(map(_memory, self._read)) < PAYLOAD_BYTES:
+            if (event := await self._next()) is None:
+                raise ClientLeft
+            self._read.append(event)
+        await asyncio.Future()
 
     async def send(self, event: Eventable) -> None:
         """Raises ClientLeft, also where the client does not receive."""

@@ -15,6 +15,7 @@ from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
 from runtime.serve.speech.worker import SpeechWorker
+from runtime.serve.waiting import first_of
 from runtime.serve.wyoming.events import Connection, error_event, parse
 from runtime.serve.wyoming.info import describe
 from runtime.serve.wyoming.listening import AudioEvents
@@ -51,16 +52,10 @@ class Session:
 
     async def run(self) -> None:
         """Returns when the client has left. Raises ApiError, UsageError or ClientLeft."""
-        tasks = [asyncio.ensure_future(self._read()), asyncio.ensure_future(self._replies.run())]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await first_of(self._read(), self._replies.run())
         finally:
             self._replies.cancel()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self) -> None:
         while (event := await self._receive()) is not None:

@@ -5,13 +5,16 @@ import asyncio
 import pytest
 from support.serve.wyoming_bench import (
     END_OF_SPEECH,
+    END_OF_TRANSCRIPT,
     TEXT,
     WAIT_S,
     Bench,
     ask,
     bench,
+    chunks,
     sound,
     spoken,
+    tone,
     types,
     until_true,
 )
@@ -58,6 +61,37 @@ def test_a_client_that_leaves_in_the_middle_of_a_text_or_audio_leaves_nothing():
 
     with bench() as at:
         asyncio.run(scenario(at))  # would wait for the thread of the text
+
+
+def test_a_client_that_leaves_while_its_audio_is_too_far_ahead_is_noticed_at_once():
+    """The engine is held, so that only the handler of the connection can cancel the job."""
+
+    async def scenario(at: Bench) -> None:
+        async with at.client():
+            at.go.clear()
+            async with AsyncClient.from_uri(f"tcp://127.0.0.1:{at.port}") as leaving:
+                for event in chunks(bytes(16000 * 2 * 15))[:-1]:
+                    await leaving.write_event(event.event())
+                await until_true(lambda: at.listener._live and at.listener._live[0].is_full)
+            assert await until_true(lambda: all(job.is_cancelled for job in at.listener._live)) < 1
+
+    with bench() as at:
+        asyncio.run(scenario(at))
+
+
+def test_audio_that_arrives_while_earlier_audio_waits_is_not_lost():
+    async def scenario(at: Bench) -> list[Event]:
+        async with at.client() as client:
+            at.go.clear()
+            audio = chunks(tone("." * 40 + "x..xx."))
+            reading = asyncio.ensure_future(ask(client, *audio, until=END_OF_TRANSCRIPT))
+            await until_true(lambda: at.listener._live and at.listener._live[0].is_full)
+            await asyncio.sleep(0.1)
+            at.go.set()
+            return await reading
+
+    with bench(ahead_s=2) as at:
+        assert asyncio.run(scenario(at))[-2].data == {"text": "one two three"}
 
 
 def test_a_silent_client_is_closed():
