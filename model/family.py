@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from pydantic import BaseModel
 from torch import nn
 
@@ -20,6 +19,7 @@ from model.component import Component
 from model.mlx.layout_tags import check_layout_tags
 from model.mlx.model import CONFIG as MLX_CONFIG
 from model.mlx.model import MLX_WEIGHTS, NO_MLX, MlxModel, read_mlx_config
+from model.shapes_only import shapes_only
 
 # Any: each family has its own class of options and of checkpoint holder, which callers only pass on.
 Options = Any
@@ -213,12 +213,12 @@ class Family:
 
     def build_root(self, config: Config) -> nn.Module:
         """The holder of all tensors on the meta device: shapes without storage."""
-        with torch.device("meta"):
+        with shapes_only():
             return self.weights(config).requires_grad_(False)
 
     def build_all(self, config: Config) -> nn.Module:
         """As `build_root`, with the unused tensors of known shapes."""
-        with torch.device("meta"):
+        with shapes_only():
             return (self.all_weights or self.weights)(config).requires_grad_(False)
 
     def open_root(self, config: Config, checkpoint: Checkpoint) -> nn.Module:
