@@ -159,8 +159,8 @@ def serve_bundles(arguments: argparse.Namespace, ready: Ready) -> int:
     scheme = "https" if ready.listener.tls else "http"
     log.info("serving %s at %s://%s:%d", ", ".join(models.names), scheme, arguments.host, arguments.port)
     app = build_app(models, metrics, limits, ready.keys, arguments.allow_origin)
-    companion = ready.wyoming(models, limits, metrics) if ready.wyoming else None
-    serve(app, models, limits, ready.listener, companion)
+    background = ready.wyoming(models, limits, metrics) if ready.wyoming else None
+    serve(app, models, limits, ready.listener, background)
     return 0
 
 

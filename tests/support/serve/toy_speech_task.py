@@ -16,7 +16,7 @@ TEXT_IDS = 4  # of every prompt, because the cache has few rows
 SLOTS = 2
 
 
-class SpeakingToy(ToyVoxtral):
+class ToySpeechTask(ToyVoxtral):
     """Every part of a text is spoken until the cache is full. Another text or voice gives other samples."""
 
     def __init__(self, fault: toy_speech.Fault = lambda component, inputs: None) -> None:
