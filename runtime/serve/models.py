@@ -17,10 +17,10 @@ from runtime.serve.speech.job import BufferPool
 from runtime.serve.speech.worker import SpeechWorker
 from runtime.serve.transcription.worker import TranscriptionWorker
 from runtime.serve.voices.store import VoiceStore
+from runtime.speech_request import DEFAULT_SLOTS
 from runtime.speech_to_text import SpeechToText
 from runtime.text_to_speech import TextToSpeech
 
-DEFAULT_SLOTS = 4
 Worker = SpeechWorker | TranscriptionWorker
 Found = TypeVar("Found", SpeechWorker, TranscriptionWorker)
 log = logging.getLogger(__name__)

@@ -19,7 +19,8 @@ from runtime.serve.http.app import build_app
 from runtime.serve.http.keys import Keys, read_keys
 from runtime.serve.limits import LIMITS, Limits
 from runtime.serve.metrics import Metrics
-from runtime.serve.models import DEFAULT_SLOTS, Models, open_bundles
+from runtime.serve.models import Models, open_bundles
+from runtime.speech_request import DEFAULT_SLOTS
 
 EXTRA_REQUESTS = (
     64  # requests beyond ours that Ray lets through, so that this server refuses them and not Ray

@@ -61,8 +61,8 @@ def page_router(models: Models, limits: Limits) -> APIRouter:
             {"id": worker.name, "is_live": worker.live_slots > 0}
             for worker in models.transcription_workers.values()
         ]
-        most = {"text_characters": limits.text_characters}
-        return {"object": "page", "speaking": speaking, "transcribing": transcribing, "limits": most}
+        page_limits = {"text_characters": limits.text_characters}
+        return {"object": "page", "speaking": speaking, "transcribing": transcribing, "limits": page_limits}
 
     return router
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bundle.errors import UsageError
+from runtime.audio.files import SAMPLE_BYTES, from_pcm16
 from runtime.audio.sources import Resampler
 from runtime.serve.errors import ApiError, from_exception
 from runtime.serve.limits import Limits
@@ -18,8 +19,6 @@ from runtime.serve.realtime.connection import TRY_LATER, Connection, SocketClose
 from runtime.serve.transcription.job import TranscriptionJob
 from runtime.serve.transcription.worker import TranscriptionWorker
 from runtime.transcription import TranscriptDelta
-
-FULL_SCALE = 32768
 
 
 @dataclass
@@ -52,10 +51,10 @@ def decode_pcm(text: object) -> np.ndarray:
         content = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise ApiError(400, "audio: is not base64", "invalid_audio", "audio") from None
-    if not content or len(content) % 2:
+    if not content or len(content) % SAMPLE_BYTES:
         found = f"{len(content)} bytes"
         raise ApiError(400, f"audio: {found}, expected whole 16-bit samples", "invalid_audio", "audio")
-    return np.frombuffer(content, "<i2").astype(np.float32) / FULL_SCALE
+    return from_pcm16(content)
 
 
 class Utterances:

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from bundle.errors import UsageError
-from runtime.audio.files import write_audio
+from runtime.audio.files import SAMPLE_BYTES, write_audio
 from runtime.batching import Status, StepEvent, Ticket
 from runtime.serve.errors import from_exception, overloaded
 from runtime.serve.limits import MIB, Limits
@@ -26,7 +26,6 @@ from runtime.speech_request import SpeechOptions, SpeechRequest
 from runtime.text_to_speech import Speech, TextToSpeech
 
 INITIAL_RATE = 12.5  # frames per second until some are measured
-SAMPLE_BYTES = 2
 WARM_UP_TEXT, WARM_UP_DESCRIPTION = "Hello.", "A calm voice."
 WARM_UP_AUDIO_S, WARM_UP_HZ = 3, 220  # of the tone from which a voice is made, where the model has none
 log = logging.getLogger(__name__)

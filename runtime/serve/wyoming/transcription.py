@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable
 
-import numpy as np
 from wyoming import asr
 from wyoming.audio import AudioChunk, AudioFormat, AudioStart
 from wyoming.event import Event
 
+from runtime.audio.files import SAMPLE_BYTES, from_pcm16
 from runtime.audio.sources import Resampler
 from runtime.serve.errors import ApiError
 from runtime.serve.limits import Limits
@@ -18,9 +18,8 @@ from runtime.serve.wyoming.events import INVALID, Connection, parse
 from runtime.serve.wyoming.replies import Replies, Reply
 from runtime.serve.wyoming.speech import KEY
 
-WIDTH, MAX_CHANNELS = 2, 8
+MAX_CHANNELS = 8
 RATES = (8000, 48000)
-FULL_SCALE = 32768
 PIECE_S = 1.0  # of audio that the job takes at a time
 
 
@@ -54,14 +53,13 @@ class Audio:
     async def feed(self, content: bytes) -> None:
         """Waits while too much audio is ahead. Raises ApiError."""
         channels = self.form.channels
-        if len(content) % (WIDTH * channels):
+        if len(content) % (SAMPLE_BYTES * channels):
             raise ApiError(
                 400,
-                f"audio-chunk: {len(content)} bytes, expected whole samples of {WIDTH * channels}",
+                f"audio-chunk: {len(content)} bytes, expected whole samples of {SAMPLE_BYTES * channels}",
                 "invalid_audio",
             )
-        samples = np.frombuffer(content, "<i2").reshape(-1, channels).astype(np.float32).mean(axis=1)
-        samples /= FULL_SCALE
+        samples = from_pcm16(content).reshape(-1, channels).mean(axis=1)
         for start in range(0, len(samples), self._piece):
             self.job.feed(self._resampler.feed(samples[start : start + self._piece]))
             await self._wait_for_room()
@@ -135,10 +133,10 @@ def _format(form: AudioFormat) -> tuple[int, int, int]:
 
 
 def _check_format(form: AudioFormat) -> None:
-    if form.width != WIDTH or not 1 <= form.channels <= MAX_CHANNELS:
+    if form.width != SAMPLE_BYTES or not 1 <= form.channels <= MAX_CHANNELS:
         raise ApiError(
             400,
-            f"audio: width {form.width} and {form.channels} channels; expected width {WIDTH} and "
+            f"audio: width {form.width} and {form.channels} channels; expected width {SAMPLE_BYTES} and "
             f"1 to {MAX_CHANNELS} channels",
             "invalid_audio",
         )

@@ -1,4 +1,4 @@
-"""Speech of the page: heard while it is made, stopped, saved, replaced, and broken off."""
+"""Speech of the page: played while it is made, stopped, saved, replaced, and broken off."""
 
 import io
 import json

@@ -86,7 +86,7 @@ def test_a_dead_engine_thread_is_not_ready_and_refuses(monkeypatch):
         def fail() -> None:
             raise RuntimeError("planted")
 
-        monkeypatch.setattr(worker, "_turn", fail)
+        monkeypatch.setattr(worker, "_run_once", fail)
         task.gate.set()
         asking.join(10)
         worker._thread.join(10)

@@ -222,7 +222,7 @@ def test_an_upload_whose_request_is_cancelled_is_deleted(tmp_path, monkeypatch):
     ("lengths", "seconds"), [((30.0,), 30), ((30.0, 12.4), 42), ((None,), 60), ((30.0, None), 60)]
 )
 def test_the_time_to_a_retry_follows_from_the_recordings_that_wait(lengths, seconds):
-    """Before recordings are measured they take their own length. At most 60 s are told."""
+    """Before recordings are measured they take their own length. The answer has 60 s at most."""
 
     gate, task = threading.Event(), LoudToText(is_live=False)
     task.before_feed = lambda *_: gate.wait(30) and None  # the first pass does not end
