@@ -170,12 +170,12 @@ def speak(arguments: argparse.Namespace) -> int:
     """`run` of checked arguments."""
     from runtime.opening import open_task
     from runtime.text.language import language_code
-    from runtime.text.reading import speakable
+    from runtime.text.reading import await_speakable, read_speakable
     from runtime.text_to_speech import TextToSpeech
 
     is_arriving = arguments.stream and arguments.text == "-"
-    language = language_code(arguments.language or "") or "en"
-    text = speakable(_pieces(arguments), language, arguments.verbatim, is_arriving)
+    read = await_speakable if is_arriving else read_speakable
+    text = read(_pieces(arguments), language_code(arguments.language or "") or "en", arguments.verbatim)
     task = open_task(TextToSpeech, arguments.bundle, engine_options(arguments), not arguments.no_check)
     pieces = task.speak(
         text,

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterable
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -13,6 +12,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from runtime.json_content import Json
 from runtime.serve.errors import ApiError, from_exception
 from runtime.serve.http.access import AccessMiddleware
 from runtime.serve.http.keys import Keys
@@ -101,11 +101,11 @@ def _as_api_error(error: Exception) -> ApiError:
 
 def _add_listings(app: FastAPI, models: Models) -> None:
     @app.get("/v1/models")
-    async def list_models() -> dict[str, Any]:
+    async def list_models() -> Json:
         return {"object": "list", "data": [_model(name) for name in models.names]}
 
     @app.get("/v1/models/{name}")
-    async def one_model(name: str) -> dict[str, Any]:
+    async def one_model(name: str) -> Json:
         if name not in models.names:
             names = ", ".join(models.names)
             raise ApiError(
@@ -114,7 +114,7 @@ def _add_listings(app: FastAPI, models: Models) -> None:
         return _model(name)
 
 
-def _model(name: str) -> dict[str, Any]:
+def _model(name: str) -> Json:
     return {"id": name, "object": "model", "created": 0, "owned_by": "voxport"}
 
 

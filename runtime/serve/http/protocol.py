@@ -109,7 +109,7 @@ class TimedSocket(SendTimer, WebSocketsSansIOProtocol):
     """A socket after its handshake."""
 
 
-def protocols(limits: Limits) -> dict[str, Any]:
+def protocols(limits: Limits) -> dict[str, Any]:  # Any: passed on as keyword arguments
     """The classes of connections, as arguments of `uvicorn.Config`."""
     return {
         "http": type("TimedHttp", (TimedHttp,), {"limits": limits}),

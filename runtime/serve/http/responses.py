@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -22,7 +22,7 @@ class ClientLeft(Exception):
     """The client closed the connection, or does not receive what was sent."""
 
 
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+async def while_connected(receive: Receive, work: Coroutine[object, object, Result]) -> Result:
     """The result of `work`, which is cancelled when the client leaves. Raises ClientLeft.
 
     The body of the request has been read.

@@ -4,13 +4,14 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bundle.errors import UsageError
+from runtime.json_content import Json
 from runtime.serve.errors import ApiError, from_exception
 from runtime.serve.http.responses import StreamedResponse, bounded
 from runtime.serve.limits import Limits
@@ -178,6 +179,6 @@ def _error_event(error: ApiError) -> bytes:
     return event({"type": "speech.audio.error", "error": error.fields})
 
 
-def event(content: dict[str, Any]) -> bytes:
+def event(content: Json) -> bytes:
     """One server-sent event."""
     return f"event: {content['type']}\ndata: {json.dumps(content, ensure_ascii=False)}\n\n".encode()

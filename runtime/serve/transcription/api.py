@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request
@@ -17,6 +16,7 @@ from bundle.errors import UsageError
 from runtime.audio.captions import Word, as_srt, as_vtt, cues, timed_fields
 from runtime.audio.gain import amplified, recording_gain_db
 from runtime.audio.sources import Recording
+from runtime.json_content import Json
 from runtime.serve.errors import ApiError, from_exception
 from runtime.serve.http.responses import (
     CLIENT_LEFT,
@@ -108,8 +108,8 @@ def transcription_router(models: Models, limits: Limits) -> APIRouter:
     return router
 
 
-def _schema() -> dict[str, Any]:
-    properties: dict[str, Any] = {name: {"type": "string"} for name in FIELDS}
+def _schema() -> Json:
+    properties: Json = {name: {"type": "string"} for name in FIELDS}
     properties["file"] = {"type": "string", "format": "binary"}
     properties["response_format"]["enum"] = list(FORMATS)
     properties["stream"]["enum"] = ["true", "false"]
@@ -247,7 +247,7 @@ def _formatted(transcript: Transcript, options: Options, seconds: float) -> Resp
             return PlainTextResponse(as_srt(transcript.words))
         case "vtt":
             return PlainTextResponse(as_vtt(transcript.words), media_type="text/vtt")
-    content: dict[str, Any] = {
+    content: Json = {
         "task": "transcribe",
         "language": options.language,
         "duration": usage["seconds"],

@@ -83,7 +83,7 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
 
     def submit(self, key: str, delay_ms: int | None, length_s: float | None = None) -> TranscriptionJob:
         """A job for one recording of `length_s`. Called on the event loop. Raises ApiError, UsageError."""
-        job = self._new_job(key, False, delay_ms)
+        job = self._new_job(key, delay_ms)
         job.length_s = DEFAULT_RECORDING_S if length_s is None else length_s
         with self._changed:
             self.check_room(key, delay_ms)
@@ -96,7 +96,9 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
 
         It waits for the one before it in the same `session`, and then takes its live stream.
         """
-        job = self._new_job(key, True, delay_ms)
+        self._check_delay(delay_ms)
+        self.task.check_live()
+        job = self._new_job(key, delay_ms)
         job.session = session
         with self._changed:
             self._check_open()
@@ -110,14 +112,8 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
             self._changed.notify_all()
         return job
 
-    def _new_job(self, key: str, is_live: bool, delay_ms: int | None) -> TranscriptionJob:
-        """Raises UsageError."""
-        self._check_delay(delay_ms)
-        if is_live:
-            self.task.check_live()
-        return TranscriptionJob(
-            key, is_live, delay_ms, self.task.sample_rate, self._limits.ahead_s, self._wake
-        )
+    def _new_job(self, key: str, delay_ms: int | None) -> TranscriptionJob:
+        return TranscriptionJob(key, delay_ms, self.task.sample_rate, self._limits.ahead_s, self._wake)
 
     def _check_delay(self, delay_ms: int | None) -> None:
         if delay_ms is not None and delay_ms not in self.task.delays_ms:

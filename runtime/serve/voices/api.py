@@ -3,13 +3,13 @@
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.datastructures import FormData
 
 from bundle.errors import UsageError
+from runtime.json_content import Json
 from runtime.serve.errors import ApiError, from_exception, overloaded
 from runtime.serve.http.responses import CLIENT_LEFT, ClientLeft, bounded, while_connected
 from runtime.serve.http.uploads import StoredUpload, in_upload_thread, path_hidden, read_form, text_fields
@@ -80,7 +80,7 @@ def voice_router(models: Models, limits: Limits) -> APIRouter:
     maker = VoiceMaker(store) if store else None
 
     @router.get("/v1/audio/voices")
-    async def list_voices(model: str | None = None) -> dict[str, Any]:
+    async def list_voices(model: str | None = None) -> Json:
         workers = models.speech_workers.values() if model is None else [models.speech_worker(model)]
         voices = []
         for each in workers:
@@ -106,7 +106,7 @@ def voice_router(models: Models, limits: Limits) -> APIRouter:
         return JSONResponse(_created(voice))
 
     @router.delete("/v1/audio/voices/{voice}")
-    async def delete_voice(voice: str) -> dict[str, Any]:
+    async def delete_voice(voice: str) -> Json:
         if store is None:
             raise _not_stored()
         await asyncio.to_thread(store.delete, voice)
@@ -149,16 +149,16 @@ def _worker(model: str | None, models: Models) -> SpeechWorker:
     raise ApiError(400, f"model: {reason} voices from recordings", "voices_not_supported", "model")
 
 
-def _listed(voice: StoredVoice) -> dict[str, Any]:
+def _listed(voice: StoredVoice) -> Json:
     return {"id": voice.id, "name": voice.name, "model": voice.model, "created_at": voice.created_at}
 
 
-def _created(voice: StoredVoice) -> dict[str, Any]:
+def _created(voice: StoredVoice) -> Json:
     return {"object": "audio.voice", "type": FILE, **_listed(voice)}
 
 
-def _schema() -> dict[str, Any]:
-    properties: dict[str, Any] = {name: {"type": "string"} for name in FIELDS}
+def _schema() -> Json:
+    properties: Json = {name: {"type": "string"} for name in FIELDS}
     properties[FILE] = {"type": "string", "format": "binary"}
     properties["type"]["enum"] = [FILE]
     schema = {"type": "object", "properties": properties, "required": list(REQUIRED)}

@@ -16,6 +16,7 @@ from pydantic_core import from_json
 from wyoming.error import Error
 from wyoming.event import Event, Eventable, async_write_event
 
+from runtime.json_content import Json
 from runtime.serve.errors import ApiError
 from runtime.serve.http.responses import ClientLeft
 from runtime.serve.limits import MIB
@@ -53,7 +54,7 @@ async def read_event(reader: asyncio.StreamReader) -> Event | None:
     return Event(kind, data, payload)
 
 
-def _object(content: bytes, what: str) -> dict[str, Any]:
+def _object(content: bytes, what: str) -> Json:
     try:
         found = from_json(content, allow_inf_nan=False)
     except ValueError as error:
@@ -63,7 +64,7 @@ def _object(content: bytes, what: str) -> dict[str, Any]:
     return found
 
 
-def _length(header: dict[str, Any], name: str, max_bytes: int) -> int:
+def _length(header: Json, name: str, max_bytes: int) -> int:
     """The number of bytes of a part of an event; 0 where it has none."""
     value = header.get(name)
     if value is None:
@@ -76,11 +77,11 @@ def _length(header: dict[str, Any], name: str, max_bytes: int) -> int:
 
 
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:  # Any: a class of the package `wyoming`
     return TypeAdapter(kind)
 
 
-def parse(kind: type[Parsed], event: Event, **more: Any) -> Parsed:
+def parse(kind: type[Parsed], event: Event, **more: object) -> Parsed:
     """The data of an event as a class of the package `wyoming`. Raises ApiError that names the field."""
     try:
         found: Parsed = _adapter(cast(Any, kind)).validate_python(event.data | more)
@@ -120,7 +121,7 @@ class Connection:
         receiving, self._receiving = self._receiving, None
         return receiving.result()
 
-    async def while_connected(self, waiting: Coroutine[Any, Any, None]) -> None:
+    async def while_connected(self, waiting: Coroutine[object, object, None]) -> None:
         """Awaits `waiting`. Raises ClientLeft as soon as the client leaves.
 
         It reads events meanwhile, which `receive` returns later: about as many bytes as one may have.
