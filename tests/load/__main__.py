@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from support.paths import ROOT
+from support.serve.http_server import free_port
 
 from load.clients import Results, forever, garbage, half_open, leave_early, speak, transcribe
 from load.server import LIMITS, LISTENERS, PASS_S, SLOTS, TALKERS
@@ -55,8 +56,7 @@ def main() -> None:
 
 
 def run(options: LoadOptions) -> dict[str, Any]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
     server = subprocess.Popen(
         [sys.executable, "-m", "load.server", str(port)], stdout=subprocess.PIPE, env=environment, text=True

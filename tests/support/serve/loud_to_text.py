@@ -74,3 +74,7 @@ class LoudToText(SpeechToText):
         blank_penalty: bool = False,
     ) -> LoudWords:
         return LoudWords(self)
+
+
+class FrenchToText(LoudToText):
+    languages = ("fr",)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from support.serve.http_server import running, wait_until
-from support.serve.loud_to_text import LoudToText
+from support.serve.loud_to_text import FrenchToText, LoudToText
 from support.serve.realtime_client import OPENAI, VLLM, Socket, pcm, talk, text_of
 
 from runtime.live import OneLiveStream
@@ -54,12 +54,8 @@ def test_fields_that_an_update_leaves_out_stay_and_null_resets_them(server):
     assert talk(server, conversation, OPENAI) == expected
 
 
-class French(LoudToText):
-    languages = ("fr",)
-
-
 def test_a_model_without_the_language_of_the_session_is_refused_and_the_error_says_what_to_send():
-    with running({"loud": LoudToText(), "french": French()}) as server:
+    with running({"loud": LoudToText(), "french": FrenchToText()}) as server:
 
         async def conversation(socket: Socket):
             await socket.receive()

@@ -6,7 +6,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.serve.loud_to_text import LoudToText
+from support.serve.loud_to_text import FrenchToText
 from support.serve.wyoming_fixture import (
     END_OF_SPEECH,
     END_OF_TRANSCRIPT,
@@ -163,10 +163,6 @@ def test_the_error_of_a_language_names_those_of_the_model():
     assert error.data == {"text": expected.value.message, "code": "invalid_value"}
 
 
-class French(LoudToText):
-    languages = ("fr",)
-
-
 @pytest.mark.parametrize("begin", [AudioStart(16000, 2, 1), AudioChunk(16000, 2, 1, b"\0\0" * 1280)])
 def test_the_language_is_checked_for_the_model_that_is_selected_later(begin):
     async def scenario(fixture: WyomingFixture) -> tuple[list[Event], list[Event]]:
@@ -176,7 +172,7 @@ def test_the_language_is_checked_for_the_model_that_is_selected_later(begin):
             events = [Transcribe(language="en"), SelectProgram("french"), begin, Ping()]
             return right, await ask(client, *events, until=("pong",))
 
-    made = WyomingFixture(Limits(), True, french=French())
+    made = WyomingFixture(Limits(), True, french=FrenchToText())
     try:
         right, (error,) = asyncio.run(scenario(made))
     finally:
@@ -192,7 +188,7 @@ def test_a_language_is_that_of_one_audio_only():
             await ask(client, Transcribe(language="en"), *audio, until=END_OF_TRANSCRIPT)
             return await ask(client, SelectProgram("french"), *audio, until=END_OF_TRANSCRIPT)
 
-    made = WyomingFixture(Limits(), True, french=French())
+    made = WyomingFixture(Limits(), True, french=FrenchToText())
     try:
         assert asyncio.run(scenario(made))[-1].type == "transcript-stop"
     finally:
