@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-STREAM_FRAMES = 5  # frames per piece, 0.4 s: short, because somebody listens
+STREAM_FRAMES = 5  # frames per piece, 0.4 s: short, for low latency
 FILE_FRAMES = 125  # 10 s: fewer calls, because a file is written at the end
 log = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ def speak(arguments: argparse.Namespace) -> int:
         budget=arguments.budget or None,
         may_be_empty=arguments.allow_empty,
     )
-    total = None if is_arriving else task.usual_seconds("".join(text))
+    total = None if is_arriving else task.estimated_seconds("".join(text))
     _write(pieces, task.sample_rate, total, arguments)
     return 0
 

@@ -19,7 +19,7 @@ from bundle.errors import UsageError
 from bundle.files import check_writable, write_whole
 from bundle.progress import Progress
 from runtime.audio.captions import Word, as_json, as_json_line, as_lines, as_srt, as_text_line, as_vtt
-from runtime.audio.gain import amplified, automatic, check_gain, recording_gain_db, watched
+from runtime.audio.gain import amplified, automatic_gain, check_gain, recording_gain_db, with_quiet_warning
 from runtime.audio.sources import MAX_INPUT_MB, LiveSource, Recording, raw_stdin
 from runtime.commands import add_task_arguments, engine_options
 from runtime.opening import open_task
@@ -222,10 +222,10 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
 
 def _with_gain(blocks: Iterator[np.ndarray], gain: float | str, rate: int) -> Iterator[np.ndarray]:
     if gain == "auto":
-        blocks = automatic(blocks, rate)
+        blocks = automatic_gain(blocks, rate)
     elif gain != "off":
         blocks = amplified(blocks, float(gain))
-    return watched(blocks, rate, is_auto=gain == "auto")
+    return with_quiet_warning(blocks, rate, is_auto=gain == "auto")
 
 
 @contextmanager

@@ -44,7 +44,7 @@ class ToyTask(TextToSpeech):
         self.prompts, self.longest = Prompts(), 1000
         self._prefixes = PrefixCache(SimpleNamespace(folder=folder), "toy")
 
-    def usual_frames(self, text: str) -> float:
+    def estimated_frames(self, text: str) -> float:
         return 0.5 * len(text)
 
     def voices(self) -> dict[str, int]:
@@ -136,7 +136,7 @@ def test_several_texts_have_options_of_their_own(task):
 
 
 def test_the_usual_length_follows_from_the_text(task):
-    assert task.usual_seconds("a" * 100) == 50 * FRAME / CONSTANTS.sample_rate
+    assert task.estimated_seconds("a" * 100) == 50 * FRAME / CONSTANTS.sample_rate
 
 
 @pytest.mark.parametrize(

@@ -61,11 +61,11 @@ def build_app(
             log.error("a request failed", exc_info=raised)
         more = dict(raised.headers or {}) if isinstance(raised, HTTPException) else {}
         if "Allow" in more:
-            more["Allow"] = _methods(app, request.scope)
+            more["Allow"] = _allowed_methods(app, request.scope)
         return JSONResponse(error.body, error.status, {**more, **error.headers})
 
     async def ignore(request: HTTPConnection, raised: Exception) -> Response:
-        return Response(status_code=CLIENT_LEFT)  # nobody receives it
+        return Response(status_code=CLIENT_LEFT)  # is not sent
 
     for kind in (ApiError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, answer)
@@ -73,7 +73,7 @@ def build_app(
     return AccessMiddleware(app, keys, limits, metrics, origins)
 
 
-def _methods(app: FastAPI, scope: Scope) -> str:
+def _allowed_methods(app: FastAPI, scope: Scope) -> str:
     """The methods of a path, also of one with several routes: the framework names those of the first."""
 
     def has(method: str) -> bool:

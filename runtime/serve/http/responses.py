@@ -1,4 +1,4 @@
-"""Responses that end when the client leaves, and requests whose bodies are bounded."""
+"""Responses that end when the client leaves, and requests whose bodies have limits."""
 
 import asyncio
 import logging
@@ -106,8 +106,8 @@ class StreamedResponse(Response):
         await send_in_time({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def bounded(request: Request, size: int, what: str, seconds: float) -> Request:
-    """The request with a body that raises ApiError.
+def with_body_limits(request: Request, size: int, what: str, seconds: float) -> Request:
+    """The request with a body whose reading may raise ApiError.
 
     413: beyond `size` bytes. 408: where the next part of it takes longer than `seconds`.
     """
@@ -117,7 +117,7 @@ def bounded(request: Request, size: int, what: str, seconds: float) -> Request:
         raise too_large
     receive, received = request.receive, 0
 
-    async def counted() -> Message:
+    async def receive_counted() -> Message:
         nonlocal received
         try:
             async with asyncio.timeout(seconds):
@@ -130,4 +130,4 @@ def bounded(request: Request, size: int, what: str, seconds: float) -> Request:
             raise too_large
         return part
 
-    return Request(request.scope, counted)
+    return Request(request.scope, receive_counted)

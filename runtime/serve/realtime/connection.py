@@ -58,7 +58,7 @@ class Connection:
         self._started = time.monotonic()
         self._sending = asyncio.Lock()
         self._receiving: asyncio.Task[AsgiMessage] | None = None
-        self._read: deque[AsgiMessage] = deque()  # ahead of `receive`
+        self._messages_ahead: deque[AsgiMessage] = deque()  # ahead of `receive`
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_first = True
 
@@ -96,39 +96,39 @@ class Connection:
     async def _read_ahead(self) -> None:
         """Raises SocketClosed. Does not return."""
         max_bytes = self._limits.message_mib * MIB
-        while sum(FRAME_BYTES + len(frame.get("text") or "") for frame in self._read) < max_bytes:
-            receiving = self._next_receiving()
+        while sum(FRAME_BYTES + len(frame.get("text") or "") for frame in self._messages_ahead) < max_bytes:
+            receiving = self._receive_task()
             await asyncio.wait((receiving,))  # a receiving task that is cancelled would lose its message
             self._receiving = None
-            self._read.append(receiving.result())
-            if self._read[-1]["type"] == "websocket.disconnect":
+            self._messages_ahead.append(receiving.result())
+            if self._messages_ahead[-1]["type"] == "websocket.disconnect":
                 raise SocketClosed
         await asyncio.Future()
 
-    def _next_receiving(self) -> asyncio.Task[AsgiMessage]:
+    def _receive_task(self) -> asyncio.Task[AsgiMessage]:
         if self._receiving is None:
             self._receiving = asyncio.ensure_future(self._socket.receive())
         return self._receiving
 
     async def _next_frame(self, session: SessionState) -> AsgiMessage:
         since = time.monotonic()
-        if self._read and not self._ended.done():
-            self._check(since, session.is_busy)
-            return self._read.popleft()
-        receiving = self._next_receiving()
+        if self._messages_ahead and not self._ended.done():
+            self._check_limits(since, session.is_busy)
+            return self._messages_ahead.popleft()
+        receiving = self._receive_task()
         first = asyncio.FIRST_COMPLETED
         while not (self._ended.done() or receiving.done()):
             if session.is_finishing:
                 since = time.monotonic()  # the client waits for the server
-            self._check(since, session.is_busy)
+            self._check_limits(since, session.is_busy)
             await asyncio.wait((receiving, self._ended), timeout=POLL_S, return_when=first)
         if self._ended.done():
             raise SessionEnded
-        self._check(time.monotonic(), session.is_busy)  # a client that sends without a pause, too
+        self._check_limits(time.monotonic(), session.is_busy)  # a client that sends without a pause, too
         self._receiving, self._is_first = None, False
         return receiving.result()
 
-    def _check(self, since: float, is_busy: bool) -> None:
+    def _check_limits(self, since: float, is_busy: bool) -> None:
         """`since`: when the client was to send the next message. Raises SocketError."""
         now, limits = time.monotonic(), self._limits
         silence = limits.header_s if self._is_first else limits.silent_socket_s

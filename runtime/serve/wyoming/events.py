@@ -92,7 +92,7 @@ def parse(kind: type[Parsed], event: Event, **more: object) -> Parsed:
     return found
 
 
-def _memory(event: Event) -> int:
+def _event_bytes(event: Event) -> int:
     """About the bytes that an event takes."""
     return OBJECT_BYTES + len(repr(event.data)) + len(event.payload or b"")
 
@@ -108,13 +108,13 @@ class Connection:
         self._reader, self._writer, self._send_s = reader, writer, send_s
         self._sending = asyncio.Lock()
         self._receiving: asyncio.Task[Event | None] | None = None
-        self._read: deque[Event] = deque()  # ahead of `receive`
+        self._events_ahead: deque[Event] = deque()  # ahead of `receive`
 
     async def receive(self) -> Event | None:
         """See `read_event`."""
-        return self._read.popleft() if self._read else await self._next()
+        return self._events_ahead.popleft() if self._events_ahead else await self._receive_next()
 
-    async def _next(self) -> Event | None:
+    async def _receive_next(self) -> Event | None:
         if self._receiving is None:
             self._receiving = asyncio.ensure_future(read_event(self._reader))
         await asyncio.wait((self._receiving,))  # a reading task that is cancelled would lose its bytes
@@ -130,10 +130,10 @@ class Connection:
 
     async def _read_ahead(self) -> None:
         """Raises ClientLeft. Does not return."""
-        while sum(map(_memory, self._read)) < PAYLOAD_BYTES:
-            if (event := await self._next()) is None:
+        while sum(map(_event_bytes, self._events_ahead)) < PAYLOAD_BYTES:
+            if (event := await self._receive_next()) is None:
                 raise ClientLeft
-            self._read.append(event)
+            self._events_ahead.append(event)
         await asyncio.Future()
 
     async def send(self, event: Eventable) -> None:
@@ -147,7 +147,7 @@ class Connection:
     async def close(self) -> None:
         """Waits until the client has received everything, for a short time.
 
-        Input that nobody reads would reset the connection, and the client would lose the last events.
+        Unread input would reset the connection, and the client would lose the last events.
         """
         with suppress(TimeoutError, OSError, RuntimeError):
             async with asyncio.timeout(LINGER_S):

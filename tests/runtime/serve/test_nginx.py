@@ -175,7 +175,7 @@ def test_an_answer_that_takes_longer_than_the_read_timeout_of_sockets_is_made_on
 
 def test_a_voice_is_sent_to_one_server_only(tmp_path, monkeypatch):
     """Both servers refuse it with 503. A text that is refused so is sent to both."""
-    monkeypatch.setattr(ToneSpeech, "check_clones", lambda self: None)
+    monkeypatch.setattr(ToneSpeech, "check_cloning", lambda self: None)
     with proxied(tmp_path) as proxy:
         for server in proxy.servers:
             server.models.drain(0)

@@ -167,7 +167,7 @@ class Cloning(ToneSpeech):
         super().__init__()
         self.content, self.may_make, self.making = content, threading.Event(), threading.Event()
 
-    def check_clones(self) -> None: ...
+    def check_cloning(self) -> None: ...
 
     def make_voice(self, recording: Path, transcript: str | None = None) -> bytes:
         self.making.set()

@@ -34,7 +34,7 @@ class ToneSpeech(TextToSpeech):
     def voices(self) -> dict[str, int]:
         return dict.fromkeys(VOICES, 1)
 
-    def usual_frames(self, text: str) -> float:
+    def estimated_frames(self, text: str) -> float:
         return len(text)
 
     def slot_decoder(self, slots: int) -> "ToneSlots":

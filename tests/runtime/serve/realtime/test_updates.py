@@ -7,7 +7,7 @@ from support.serve.http_server import running, wait_until
 from support.serve.loud_to_text import FrenchToText, LoudToText
 from support.serve.realtime_client import OPENAI, VLLM, Socket, pcm, talk, text_of
 
-from runtime.live import OneLiveStream
+from runtime.live import SingleStreamBatch
 
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 
@@ -138,8 +138,8 @@ def test_a_place_that_cannot_be_freed_ends_no_other_session(monkeypatch):
 
     with running({"loud": LoudToText()}) as server:
         worker = server.models.transcription_workers["loud"]
-        end = OneLiveStream.end
-        monkeypatch.setattr(OneLiveStream, "end", fail_once)
+        end = SingleStreamBatch.end
+        monkeypatch.setattr(SingleStreamBatch, "end", fail_once)
 
         async def leave(socket: Socket):
             await socket.receive()
