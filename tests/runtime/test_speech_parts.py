@@ -108,7 +108,7 @@ def test_a_part_that_does_not_fit_is_split(task):
     assert task.prompts.texts == ["This is the first sentence,", "which is long enough to be spoken alone."]
 
 
-def test_several_texts_at_once_keep_the_order_of_their_parts(task):
+def test_several_texts_together_keep_the_order_of_their_parts(task):
     texts = [TEXT, "Short.", SECOND, "Another short one."]
     found: dict[int, list[np.ndarray]] = {index: [] for index in range(len(texts))}
     pieces = task.speak_all(texts, slots=3, seed=2, max_frames=2)

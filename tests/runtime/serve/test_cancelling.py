@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 from support.serve.http_server import RunningServer, running, wait_until
-from support.serve.loud_to_text import RATE as LISTEN_RATE
+from support.serve.loud_to_text import RATE as TRANSCRIPTION_RATE
 from support.serve.loud_to_text import LoudToText
 from support.serve.tone_speech import ToneSlots, ToneSpeech
 
@@ -60,7 +60,7 @@ class SteppedSlots(ToneSlots):
         return pieces
 
     def decode(self, count: int) -> None:
-        if not self.is_warming:
+        if not self.is_warming_up:
             self.task.wait()
 
 
@@ -137,7 +137,7 @@ def test_a_live_stream_is_free_after_the_step_in_progress():
         worker.live_slots = 1
         task.before_feed = lambda: gate.wait(20)
         url = f"ws://127.0.0.1:{server.port}/v1/realtime?intent=transcription"
-        sound = {"type": "input_audio_buffer.append", "audio": "A" * (4 * LISTEN_RATE // 5)}
+        sound = {"type": "input_audio_buffer.append", "audio": "A" * (4 * TRANSCRIPTION_RATE // 5)}
         with websockets.connect(url) as client:
             client.send(json.dumps(sound))
             wait_until(lambda: worker._live)

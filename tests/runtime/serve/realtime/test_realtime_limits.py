@@ -191,7 +191,7 @@ async def commit(socket: Socket) -> None:
     await socket.until("conversation.item.done")
 
 
-def test_a_server_that_shuts_down_sends_the_text_of_what_it_has_heard():
+def test_a_server_that_shuts_down_sends_the_text_of_the_audio_so_far():
     """It takes longer than the server looks at its sockets. New sockets and utterances are refused."""
     task, gate = LoudToText(), threading.Event()
     with running({"loud": task}) as server:

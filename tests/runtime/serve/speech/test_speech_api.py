@@ -205,7 +205,7 @@ def test_a_client_that_leaves_the_queue_is_not_served():
         assert server.metric("frames_total", bundle="tone") == len(TEXT)
 
 
-def test_a_full_queue_is_refused_at_once_with_a_time_to_retry():
+def test_a_full_queue_is_refused_immediately_with_a_time_to_retry():
     task = ToneSpeech()
     task.gate.clear()
     with running({"tone": task}, Limits(waiting=1), slots=1) as server:

@@ -61,9 +61,9 @@ def test_a_bundle_that_fails_its_first_pass_is_never_ready(caplog):
     def fail(*_: object) -> None:
         raise RuntimeError("planted")
 
-    listener = LoudToText(is_live=False)
-    listener.before_feed = fail
-    for task in (ToneSpeech(fault=fail), listener):
+    transcription = LoudToText(is_live=False)
+    transcription.before_feed = fail
+    for task in (ToneSpeech(fault=fail), transcription):
         models = Models({"a": task}, Limits(), Metrics())
         models.start()
         (worker,) = models._workers

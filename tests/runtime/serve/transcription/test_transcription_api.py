@@ -173,7 +173,7 @@ def test_sizes_and_lengths_have_limits():
         assert post(server).status_code == 200
 
 
-def test_a_full_disk_is_told(server, monkeypatch):
+def test_a_full_disk_is_reported(server, monkeypatch):
     def fail(*arguments) -> None:
         raise OSError(28, "No space left on device")
 
