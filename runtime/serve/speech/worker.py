@@ -182,7 +182,7 @@ class SpeechWorker(Worker[SpeechJob]):
                     job.next_ticket = job.threads.submit(self._next_part, job)
 
     def _next_job(self) -> SpeechJob | None:
-        """Keys take turns, part by part. Of one key, a text that has begun precedes a new one."""
+        """Round-robin over keys, part by part. Of one key, a text that has begun precedes a new one."""
         jobs: dict[str, SpeechJob] = {}
         for job in filter(self._has_room, self._waiting_for_slot):
             jobs.setdefault(job.key, job)

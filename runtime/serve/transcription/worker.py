@@ -18,7 +18,7 @@ from runtime.serve.worker import TICK_S, Worker
 from runtime.speech_to_text import SpeechToText
 
 RECORDING_TOKENS = 10  # of 80 ms of a recording in one step, for which live audio waits
-MAX_RECORDINGS = 4  # that are transcribed in turn; the others wait. One key has all but one at most
+MAX_RECORDINGS = 4  # transcribed round-robin; the others wait. One key has all but one at most
 DEFAULT_RECORDING_S = 60.0  # of a recording whose header has no length
 LIVE_RETRY_S = 10.0  # when all live streams are taken: the end of one cannot be estimated
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         self._queued_utterances: list[
             TranscriptionJob
         ] = []  # each waits for the one before it in its session
-        self._recordings: list[TranscriptionJob] = []  # in the order of their turns
+        self._recordings: list[TranscriptionJob] = []  # in round-robin order
         self._last_start_of_key: dict[str, int] = {}  # key -> number of the last recording that was started
         self._start_numbers = count(1)
         capacity = measure(task) if self.is_live else Capacity(1, 0)
@@ -224,7 +224,7 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         self._metrics.frames.labels(self.name).inc(self._streams.audio_steps - steps)
 
     def _next_recording(self) -> TranscriptionJob | None:
-        """The next recording with audio. Keys take turns, and so do the recordings of a key."""
+        """The next recording with audio: round-robin over keys, and over the recordings of a key."""
         for job in self._recordings:
             if job.ready_since(1) is not None:
                 self._recordings.sort(key=lambda other: (other.key == job.key, other is job))  # is stable
