@@ -7,7 +7,7 @@ from itertools import chain
 import numpy as np
 
 from bundle.errors import UsageError
-from runtime.live import LiveBatch, OneLiveStream
+from runtime.live import LiveBatch, SingleStreamBatch
 from runtime.transcription import TranscriptDelta, Transcription
 
 
@@ -49,7 +49,7 @@ class SpeechToText(ABC):
         chunk_tokens: int | None = None,
         blank_penalty: bool = False,
     ) -> Transcription:
-        """A transcription that has heard nothing yet.
+        """A new transcription.
 
         The encoder takes `chunk_tokens` * 80 ms per call. The default is 1 with `live`, else as much as a
         call takes. `blank_penalty` makes text likelier after a long run of tokens without text. Raises
@@ -69,7 +69,7 @@ class SpeechToText(ABC):
         self.check_live()
         if slots > 1:
             raise UsageError(f"live: one step serves one stream, not {slots}")
-        return OneLiveStream(lambda delay_ms: self.begin(delay_ms, live=True))
+        return SingleStreamBatch(lambda delay_ms: self.begin(delay_ms, live=True))
 
     def transcribe(
         self,
@@ -82,7 +82,7 @@ class SpeechToText(ABC):
         """Transcribes blocks of samples float32 [n] of any length, at `sample_rate`.
 
         A delta is returned as soon as its text is complete. See `begin` for the other arguments. Raises
-        UsageError at once where `begin` does, and later on a block that is not such an array.
+        UsageError immediately where `begin` does, and later on a block that is not such an array.
         """
         return _deltas(self.begin(delay_ms, live, chunk_tokens, blank_penalty), blocks)
 

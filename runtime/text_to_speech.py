@@ -14,14 +14,13 @@ import numpy as np
 from bundle.errors import UsageError
 from runtime.batching import BatchedDecoder, CodeSlots, Status, Ticket
 from runtime.sampling_options import is_number
-from runtime.speech_request import PartOptions, SpeechOptions, SpeechRequest
+from runtime.speech_request import DEFAULT_SLOTS, PartOptions, SpeechOptions, SpeechRequest
 from runtime.text.language import check_language
 from runtime.text.preparation import prepare
 
-DEFAULT_SLOTS = 4
-DEFAULT_PAUSE_S, LONGEST_PAUSE_S = 0.2, 10.0
+DEFAULT_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0
 LINE_BREAKS = "\n", "\r"
-MOST_CHARACTERS = 300  # of a part of a text: about 16 s of speech
+MAX_PART_CHARACTERS = 300  # of a part of a text: about 16 s of speech
 log = logging.getLogger(__name__)
 
 
@@ -45,15 +44,15 @@ class Speech:
         if not isinstance(text, Iterable) or isinstance(text, bytes):
             raise UsageError(f"text {text!r}: expected a str or pieces of text", field="text")
         code = None if language is None else task.check_language(language)
-        if not is_number(pause) or not 0 <= pause <= LONGEST_PAUSE_S:
-            raise UsageError(f"pause {pause!r}: expected 0 to {LONGEST_PAUSE_S:g} seconds", field="pause")
+        if not is_number(pause) or not 0 <= pause <= MAX_PAUSE_S:
+            raise UsageError(f"pause {pause!r}: expected 0 to {MAX_PAUSE_S:g} seconds", field="pause")
         self._request = SpeechRequest("", language=language, **options)
         if self._request.sampling:
             task.check_sampling(self._request.sampling)
         if max_frames is not None:
             replace(self._request, max_frames=max_frames)  # is checked
-        room = task.room(self._request.voice, self._request.instruct)
-        fits: Callable[[str], bool] = lambda part: len(part) <= MOST_CHARACTERS and room(part)
+        fits_prompt = task.fits_prompt(self._request.voice, self._request.instruct)
+        fits: Callable[[str], bool] = lambda part: len(part) <= MAX_PART_CHARACTERS and fits_prompt(part)
         if isinstance(text, str) and text.startswith(LINE_BREAKS):
             log.info("text: the line breaks at its beginning are not spoken; they are left out")
         self._parts = prepare(text, code or task.language(self._request.voice), fits, verbatim)
@@ -67,8 +66,8 @@ class Speech:
         if not self._left:
             return None
         part = next(self._parts, None)
-        most = min(self._left, self._request.max_frames)
-        return None if part is None else replace(self._request, text=part, max_frames=int(most))
+        limit = min(self._left, self._request.max_frames)
+        return None if part is None else replace(self._request, text=part, max_frames=int(limit))
 
     def take(self, samples: np.ndarray) -> np.ndarray:
         """Counts samples float32 [n] of a part and returns them."""
@@ -83,7 +82,7 @@ class Speech:
 
 
 @contextmanager
-def _naming(index: int) -> Iterator[None]:
+def _with_text_index(index: int) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
@@ -135,12 +134,12 @@ class TextToSpeech(ABC):
         """Samples of a frame."""
 
     @abstractmethod
-    def usual_frames(self, text: str) -> float:
+    def estimated_frames(self, text: str) -> float:
         """Frames that the speech of a text usually takes."""
 
-    def usual_seconds(self, text: str) -> float:
+    def estimated_seconds(self, text: str) -> float:
         """About as long as the speech of `text` is."""
-        return self.usual_frames(text) * self.samples_per_frame / self.sample_rate
+        return self.estimated_frames(text) * self.samples_per_frame / self.sample_rate
 
     def check_sampling(self, sampling: Mapping[str, float]) -> None:
         """Raises UsageError that names a setting of `SAMPLING` that the model does not take.
@@ -176,31 +175,31 @@ class TextToSpeech(ABC):
         """
         return check_language(language)
 
-    def check_clones(self) -> None:
+    def check_cloning(self) -> None:
         """Raises UsageError where the model makes no voices from recordings."""
-        raise self._no_clones()
+        raise self._cloning_unsupported()
 
     def voice_path(self, name: str) -> Path:
         """Where a voice of this name is kept for the user. Raises UsageError where the model clones none."""
-        raise self._no_clones()
+        raise self._cloning_unsupported()
 
     def make_voice(self, recording: Path, transcript: str | None = None) -> bytes:
         """The content of a voice file, from an audio file. Raises UsageError."""
-        raise self._no_clones()
+        raise self._cloning_unsupported()
 
     def import_voice(self, path: Path) -> bytes:
         """The content of a voice file, from a voice that another program wrote. Raises UsageError."""
-        raise self._no_clones()
+        raise self._cloning_unsupported()
 
     def blend_voices(self, weights: Mapping[str, float]) -> bytes:
         """The content of a voice file: the weighted mean of voices by name or file. Raises UsageError."""
-        raise self._no_clones()
+        raise self._cloning_unsupported()
 
-    def _no_clones(self) -> UsageError:
+    def _cloning_unsupported(self) -> UsageError:
         return UsageError("voice: this model makes no voices from recordings; use one of `voxport voices`")
 
-    def room(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
-        """Whether a text and its speech fit the cache beside a voice and an instruction, as a function.
+    def fits_prompt(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
+        """A function that returns whether a text and its speech fit the cache, with voice and instruction.
 
         Raises UsageError on an unknown voice, or where the two leave no room.
         """
@@ -243,7 +242,7 @@ class TextToSpeech(ABC):
             raise UsageError(f"speak_all: {len(texts)} texts, but options_of_each has {len(own)}")
         speeches = []
         for index, (text, changes) in enumerate(zip(texts, own, strict=True)):
-            with _naming(index):
+            with _with_text_index(index):
                 _check_options(changes)
                 speeches.append(Speech(self, text, **(options | changes)))
         yield from self._run(speeches, min(slots, len(texts)))
@@ -261,7 +260,7 @@ class TextToSpeech(ABC):
             return request is not None
 
         for index in range(len(speeches)):
-            with _naming(index) if len(speeches) > 1 else nullcontext():
+            with _with_text_index(index) if len(speeches) > 1 else nullcontext():
                 start(index)
         while running:
             for ticket, samples in decoder.step():

@@ -15,15 +15,19 @@ from starlette.types import ASGIApp
 
 from bundle.errors import UsageError
 from runtime.engines.base import EngineOptions
+from runtime.json_content import Json
 from runtime.serve.http.app import build_app
 from runtime.serve.http.keys import Keys, read_keys
 from runtime.serve.limits import LIMITS, Limits
 from runtime.serve.metrics import Metrics
-from runtime.serve.models import DEFAULT_SLOTS, Models, open_bundles
+from runtime.serve.models import Models, open_bundles
+from runtime.speech_request import DEFAULT_SLOTS
 
-ROOM = 64  # requests beyond ours that Ray lets through, so that this server refuses them and not Ray
+EXTRA_REQUESTS = (
+    64  # requests beyond ours that Ray lets through, so that this server refuses them and not Ray
+)
 HEALTH_PERIOD_S = 5.0
-POLL_S = 0.05  # between looks at whether the engines have run
+POLL_S = 0.05  # between checks whether the engines have run
 UPSCALE_S, DOWNSCALE_S = 10.0, 300.0
 AtLeast1 = Annotated[int, Field(ge=1)]
 
@@ -39,7 +43,7 @@ class RayOptions(BaseModel):
     """Arguments of `build`. Those of limits are the fields of `Limits`.
 
     `bundle` and `allow_origin` are lists, or texts with commas. `cpus` are the processors of a replica, and
-    the threads of its engines. `replicas` are the most replicas.
+    the threads of its engines. `replicas` is the maximum number of replicas.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -54,7 +58,7 @@ class RayOptions(BaseModel):
     limits: Limits = Limits()
 
 
-def parse_options(arguments: dict[str, Any]) -> RayOptions:
+def parse_options(arguments: Json) -> RayOptions:
     """Paths become absolute, because replicas run in other folders. Raises UsageError."""
     limits = {name: value for name, value in arguments.items() if name in LIMITS}
     rest = {name: value for name, value in arguments.items() if name not in LIMITS and name != "limits"}
@@ -79,13 +83,13 @@ def parse_options(arguments: dict[str, Any]) -> RayOptions:
     return found.model_copy(update=absolute | {"keys": keys, "limits": chosen})
 
 
-def deployment_options(options: RayOptions) -> dict[str, Any]:
+def deployment_options(options: RayOptions) -> Json:
     """Options of Ray's deployment. Its limits are above ours: Ray refuses with plain text."""
-    most = options.limits.connections + ROOM
+    max_requests = options.limits.connections + EXTRA_REQUESTS
     return {
         "name": "voxport",
-        "max_ongoing_requests": most,
-        "max_queued_requests": most * options.replicas,  # counts those on their way to a replica, too
+        "max_ongoing_requests": max_requests,
+        "max_queued_requests": max_requests * options.replicas,  # counts those on their way to a replica, too
         "backpressure_config": {"status_code": 503, "retry_after_s": 1},
         "autoscaling_config": {
             "min_replicas": options.min_replicas,
@@ -133,7 +137,7 @@ class Replica:
             self._models.drain(0)  # requests have ended: Ray waits for them before
 
 
-def build(arguments: dict[str, Any]) -> Any:
+def build(arguments: Json) -> Any:
     """The application for `serve run` and `serve.run`. Raises UsageError.
 
     `arguments` are those of `RayOptions` and `Limits`. Any: Ray is not installed where this is type-checked.

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterable
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -13,18 +12,19 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from runtime.json_content import Json
 from runtime.serve.errors import ApiError, from_exception
-from runtime.serve.http.access import Access
+from runtime.serve.http.access import AccessMiddleware
 from runtime.serve.http.keys import Keys
 from runtime.serve.http.openapi import describe
 from runtime.serve.http.page_routes import page_router
 from runtime.serve.http.responses import CLIENT_LEFT
 from runtime.serve.limits import Limits
-from runtime.serve.listen.api import transcription_router
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
 from runtime.serve.realtime.routes import realtime_router
 from runtime.serve.speech.api import speech_router
+from runtime.serve.transcription.api import transcription_router
 from runtime.serve.voices.api import voice_router
 
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
@@ -53,25 +53,27 @@ def build_app(
 
     async def answer(request: HTTPConnection, raised: Exception) -> Response:
         if request.scope["type"] == "websocket":
-            raise raised  # `Access` refuses the socket
+            raise raised  # `AccessMiddleware` refuses the socket
         error = _as_api_error(raised)
-        if error.status == 500 and error is raised:  # `Access` logs the others, which are raised again
+        if (
+            error.status == 500 and error is raised
+        ):  # `AccessMiddleware` logs the others, which are raised again
             log.error("a request failed", exc_info=raised)
         more = dict(raised.headers or {}) if isinstance(raised, HTTPException) else {}
         if "Allow" in more:
-            more["Allow"] = _methods(app, request.scope)
+            more["Allow"] = _allowed_methods(app, request.scope)
         return JSONResponse(error.body, error.status, {**more, **error.headers})
 
-    async def leave(request: HTTPConnection, raised: Exception) -> Response:
-        return Response(status_code=CLIENT_LEFT)  # nobody receives it
+    async def ignore(request: HTTPConnection, raised: Exception) -> Response:
+        return Response(status_code=CLIENT_LEFT)  # is not sent
 
     for kind in (ApiError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, answer)
-    app.add_exception_handler(ClientDisconnect, leave)  # before the body was there
-    return Access(app, keys, limits, metrics, origins)
+    app.add_exception_handler(ClientDisconnect, ignore)  # before the whole body arrived
+    return AccessMiddleware(app, keys, limits, metrics, origins)
 
 
-def _methods(app: FastAPI, scope: Scope) -> str:
+def _allowed_methods(app: FastAPI, scope: Scope) -> str:
     """The methods of a path, also of one with several routes: the framework names those of the first."""
 
     def has(method: str) -> bool:
@@ -99,11 +101,11 @@ def _as_api_error(error: Exception) -> ApiError:
 
 def _add_listings(app: FastAPI, models: Models) -> None:
     @app.get("/v1/models")
-    async def list_models() -> dict[str, Any]:
+    async def list_models() -> Json:
         return {"object": "list", "data": [_model(name) for name in models.names]}
 
     @app.get("/v1/models/{name}")
-    async def one_model(name: str) -> dict[str, Any]:
+    async def one_model(name: str) -> Json:
         if name not in models.names:
             names = ", ".join(models.names)
             raise ApiError(
@@ -112,7 +114,7 @@ def _add_listings(app: FastAPI, models: Models) -> None:
         return _model(name)
 
 
-def _model(name: str) -> dict[str, Any]:
+def _model(name: str) -> Json:
     return {"id": name, "object": "model", "created": 0, "owned_by": "voxport"}
 
 

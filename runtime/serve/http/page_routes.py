@@ -2,11 +2,11 @@
 
 import re
 from importlib.resources import files
-from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from runtime.json_content import Json
 from runtime.serve.errors import ApiError
 from runtime.serve.limits import Limits
 from runtime.serve.models import Models
@@ -51,16 +51,18 @@ def page_router(models: Models, limits: Limits) -> APIRouter:
         router.add_api_route(path, show, methods=["GET", "HEAD"], include_in_schema=False)
 
     @router.get("/v1/page")
-    async def describe() -> dict[str, Any]:
+    async def describe() -> Json:
         """What the page offers. Needs a key, because it names the models."""
         speaking = [
-            {"id": worker.name, "sample_rate": worker.task.sample_rate} for worker in models.speaking.values()
+            {"id": worker.name, "sample_rate": worker.task.sample_rate}
+            for worker in models.speech_workers.values()
         ]
         transcribing = [
-            {"id": worker.name, "is_live": worker.live_slots > 0} for worker in models.listening.values()
+            {"id": worker.name, "is_live": worker.live_slots > 0}
+            for worker in models.transcription_workers.values()
         ]
-        most = {"text_characters": limits.text_characters}
-        return {"object": "page", "speaking": speaking, "transcribing": transcribing, "limits": most}
+        page_limits = {"text_characters": limits.text_characters}
+        return {"object": "page", "speaking": speaking, "transcribing": transcribing, "limits": page_limits}
 
     return router
 

@@ -1,10 +1,10 @@
-"""Responses that end when the client leaves, and requests whose bodies are bounded."""
+"""Responses that end when the client leaves, and requests whose bodies have limits."""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -22,19 +22,19 @@ class ClientLeft(Exception):
     """The client closed the connection, or does not receive what was sent."""
 
 
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+async def while_connected(receive: Receive, work: Coroutine[object, object, Result]) -> Result:
     """The result of `work`, which is cancelled when the client leaves. Raises ClientLeft.
 
     The body of the request has been read.
     """
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
+    task, disconnected = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, disconnected), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise ClientLeft
         return task.result()
     finally:
-        for each in (task, gone):
+        for each in (task, disconnected):
             each.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await each
@@ -48,8 +48,8 @@ async def _disconnected(receive: Receive) -> None:
 class StreamedResponse(Response):
     """Sends pieces of bytes as they are made.
 
-    An error before the first piece is answered as such. After it, `last_words` turns the error into a last
-    piece; without that the connection is closed before its end is marked.
+    An error before the first piece is answered as such. After it, `final_bytes` turns the error into a last
+    piece. Without `final_bytes` the connection is closed before the end of the body is marked.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class StreamedResponse(Response):
         media_type: str,
         cancel: Callable[[], None],
         send_s: float,
-        last_words: Callable[[ApiError], bytes] | None = None,
+        final_bytes: Callable[[ApiError], bytes] | None = None,
     ):
         """`cancel` is called in the end, in every case. A client has `send_s` to receive a piece."""
         super().__init__(media_type=media_type, headers={"cache-control": "no-store"})
         del self.headers["content-length"]
-        self._pieces, self._cancel, self._send_s, self._last_words = pieces, cancel, send_s, last_words
+        self._pieces, self._cancel, self._send_s, self._final_bytes = pieces, cancel, send_s, final_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -98,16 +98,16 @@ class StreamedResponse(Response):
             if not has_begun:
                 await refuse(scope, receive, send, error)
                 return
-            if self._last_words is None:
+            if self._final_bytes is None:
                 return  # the server closes the connection without the last chunk
             await send_in_time(
-                {"type": "http.response.body", "body": self._last_words(error), "more_body": True}
+                {"type": "http.response.body", "body": self._final_bytes(error), "more_body": True}
             )
         await send_in_time({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def bounded(request: Request, size: int, what: str, seconds: float) -> Request:
-    """The request with a body that raises ApiError.
+def with_body_limits(request: Request, size: int, what: str, seconds: float) -> Request:
+    """The request with a body whose reading may raise ApiError.
 
     413: beyond `size` bytes. 408: where the next part of it takes longer than `seconds`.
     """
@@ -117,7 +117,7 @@ def bounded(request: Request, size: int, what: str, seconds: float) -> Request:
         raise too_large
     receive, received = request.receive, 0
 
-    async def counted() -> Message:
+    async def receive_counted() -> Message:
         nonlocal received
         try:
             async with asyncio.timeout(seconds):
@@ -130,4 +130,4 @@ def bounded(request: Request, size: int, what: str, seconds: float) -> Request:
             raise too_large
         return part
 
-    return Request(request.scope, counted)
+    return Request(request.scope, receive_counted)

@@ -2,19 +2,19 @@
 
 import time
 import uuid
-from typing import Any
 
 from fastapi import APIRouter, WebSocket
 
 from runtime.serve.errors import ApiError, draining
 from runtime.serve.limits import Limits
-from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.models import Models
 from runtime.serve.realtime.connection import Connection, Message
+from runtime.serve.realtime.context import SessionContext
 from runtime.serve.realtime.mistral_dialect import MistralSession
 from runtime.serve.realtime.openai_dialect import OpenAiSession
-from runtime.serve.realtime.session import Dialogue, Session, run_session
+from runtime.serve.realtime.session import ProtocolHandler, Session, run_session
 from runtime.serve.realtime.vllm_dialect import NO_MODEL, VllmSession
+from runtime.serve.transcription.worker import TranscriptionWorker
 
 SUBPROTOCOL = "realtime"  # of browsers, which send their key as another one
 
@@ -27,58 +27,56 @@ def realtime_router(models: Models, limits: Limits) -> APIRouter:
         query = socket.query_params
         if model := query.get("model"):
             _live_worker(models, model)  # raises before the socket is accepted
-        connection, common = await _accepted(socket, models, limits)
-        openai = OpenAiSession(**common)
+        context = await _accept(socket, models, limits)
+        openai = OpenAiSession(context)
         if model:
             openai.choose(model)
-        await _greet(connection, openai)
-        is_decided = query.get("intent") == "transcription"
-        await run_session(openai if is_decided else UndecidedSession(openai, **common))
+        await _send_session_created(openai)
+        is_openai = query.get("intent") == "transcription"
+        await run_session(openai if is_openai else DialectDetection(context, openai))
 
     @router.websocket("/v1/audio/transcriptions/realtime")
     async def mistral(socket: WebSocket) -> None:
         worker = _live_worker(models, socket.query_params.get("model", ""))
-        connection, common = await _accepted(socket, models, limits)
-        session = MistralSession(worker=worker, **common)
-        await connection.send({"type": "session.created", "session": session.description()})
+        session = MistralSession(await _accept(socket, models, limits), worker)
+        await session.connection.send({"type": "session.created", "session": session.description()})
         await run_session(session)
 
     return router
 
 
-def _live_worker(models: Models, name: str) -> ListenWorker:
+def _live_worker(models: Models, name: str) -> TranscriptionWorker:
     """Raises ApiError."""
-    worker = models.listener(name)
+    worker = models.transcription_worker(name)
     worker.check_live_slots()
     return worker
 
 
-async def _accepted(socket: WebSocket, models: Models, limits: Limits) -> tuple[Connection, dict[str, Any]]:
-    """The connection, and the arguments that every session has. Raises ApiError before it accepts."""
+async def _accept(socket: WebSocket, models: Models, limits: Limits) -> SessionContext:
+    """Raises ApiError before it accepts."""
     if models.is_draining:
         raise draining()
     offered = socket.scope.get("subprotocols", ())
     await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
     connection = Connection(socket, limits, lambda: models.is_draining)
     key = socket.scope["voxport"]["key"]
-    common = {"connection": connection, "models": models, "limits": limits, "key": key}
-    return connection, common | {"number": uuid.uuid4().hex[:12]}
+    return SessionContext(connection, models, limits, key, uuid.uuid4().hex[:12])
 
 
-async def _greet(connection: Connection, session: OpenAiSession) -> None:
-    """One message that clients of OpenAI and of vLLM understand."""
+async def _send_session_created(session: OpenAiSession) -> None:
+    """One message with the fields that clients of OpenAI and of vLLM read."""
     common = {"event_id": session.event_id(), "session": session.description()}
-    vllm = {"id": f"sess-{session.number}", "created": int(time.time())}
-    await connection.send({"type": "session.created", **common, **vllm})
+    vllm = {"id": f"sess-{session.context.number}", "created": int(time.time())}
+    await session.connection.send({"type": "session.created", **common, **vllm})
 
 
-class UndecidedSession(Dialogue):
-    """Waits for the message that tells the dialect, and passes everything on to it."""
+class DialectDetection(ProtocolHandler):
+    """Detects the dialect from a message, then passes all messages to its session."""
 
-    def __init__(self, openai: OpenAiSession, **common: Any):
-        """`openai` has greeted the client."""
-        super().__init__(**common)
-        self._common, self._openai = common, openai
+    def __init__(self, context: SessionContext, openai: OpenAiSession):
+        """`openai` has sent `session.created`."""
+        super().__init__(context)
+        self._openai = openai
         self._chosen: Session | None = None
 
     @property
@@ -98,11 +96,11 @@ class UndecidedSession(Dialogue):
         if isinstance(message.get("session"), dict):
             return self._openai
         if isinstance(message.get("model"), str) or "final" in message:
-            return VllmSession(**self._common)
+            return VllmSession(self.context)
         raise ApiError(400, NO_MODEL, "model_not_validated")
 
     async def send_error(self, error: ApiError, message: Message) -> None:
-        await (self._chosen or VllmSession(**self._common)).send_error(error, message)
+        await (self._chosen or VllmSession(self.context)).send_error(error, message)
 
     def close(self) -> None:
         if self._chosen:

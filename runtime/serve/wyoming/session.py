@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 
 from wyoming.event import Event
 from wyoming.info import SelectProgram
@@ -11,18 +12,29 @@ from wyoming.ping import Ping, Pong
 
 from runtime.serve.errors import ApiError, draining
 from runtime.serve.limits import Limits
-from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
 from runtime.serve.speech.worker import SpeechWorker
+from runtime.serve.transcription.worker import TranscriptionWorker
 from runtime.serve.waiting import first_of
 from runtime.serve.wyoming.events import Connection, error_event, parse
 from runtime.serve.wyoming.info import describe
-from runtime.serve.wyoming.listening import AudioEvents
 from runtime.serve.wyoming.replies import Replies
 from runtime.serve.wyoming.speech import SpeechEvents
+from runtime.serve.wyoming.transcription import AudioEvents
 
-POLL_S = 0.5  # between looks at the time, and at whether the server is shutting down
+POLL_S = 0.5  # between checks of the time, and whether the server is shutting down
+
+
+@dataclass(frozen=True)
+class ServerContext:
+    """What the server gives each session. `threads` wait for texts that arrive in pieces."""
+
+    models: Models
+    limits: Limits
+    metrics: Metrics
+    threads: Executor
+    is_closing: Callable[[], bool]
 
 
 class Session:
@@ -32,22 +44,14 @@ class Session:
     connection. An unknown event is answered with an error and does not end it.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        models: Models,
-        limits: Limits,
-        metrics: Metrics,
-        threads: Executor,
-        is_closing: Callable[[], bool],
-    ):
-        self._connection, self._models, self._limits = connection, models, limits
-        self._is_closing = is_closing
-        self._replies = Replies(limits.jobs_per_key, metrics)
-        self._speech = SpeechEvents(connection, self._replies, limits, threads)
+    def __init__(self, connection: Connection, context: ServerContext):
+        limits = context.limits
+        self._connection, self._context, self._models = connection, context, context.models
+        self._replies = Replies(limits.jobs_per_key, context.metrics)
+        self._speech = SpeechEvents(connection, self._replies, limits, context.threads)
         self._audio = AudioEvents(connection, self._replies, limits)
-        self._speaker: str | None = None  # the selected programs
-        self._listener: str | None = None
+        self._speech_model: str | None = None  # the selected programs
+        self._transcription_model: str | None = None
         self._started, self._is_first = time.monotonic(), True
 
     async def run(self) -> None:
@@ -68,7 +72,7 @@ class Session:
         try:
             self._check_time(since)  # of a client that sends without a pause, too
             while not (await asyncio.wait((receiving,), timeout=POLL_S))[0]:
-                if not self._is_due:
+                if not self._client_must_send:
                     since = time.monotonic()
                 self._check_time(since)
             return receiving.result()
@@ -76,15 +80,15 @@ class Session:
             receiving.cancel()
 
     @property
-    def _is_due(self) -> bool:
-        """Whether the next event is one of the client."""
+    def _client_must_send(self) -> bool:
+        """Whether the next event has to come from the client."""
         return self._replies.are_done or self._speech.is_open or self._audio.is_open
 
     def _check_time(self, since: float) -> None:
         """`since`: when the client had to send the next event. Raises ApiError."""
-        now, limits = time.monotonic(), self._limits
+        now, limits = time.monotonic(), self._context.limits
         silence = limits.header_s if self._is_first else limits.silent_socket_s
-        if self._is_closing() or (self._models.is_draining and self._replies.are_done):
+        if self._context.is_closing() or (self._models.is_draining and self._replies.are_done):
             raise draining()
         if now - since > silence:
             raise ApiError(400, f"no event in {silence:g} s; the connection ends", "session_idle")
@@ -101,27 +105,27 @@ class Session:
             case "select-program":
                 self._select(parse(SelectProgram, event).name)
             case "synthesize" | "synthesize-start" | "synthesize-chunk" | "synthesize-stop":
-                await self._speech.handle(event, self._speakers)
+                await self._speech.handle(event, self._speech_workers)
             case "transcribe" | "audio-start" | "audio-chunk" | "audio-stop":
-                await self._audio.handle(event, self._listening)
+                await self._audio.handle(event, self._transcription_worker)
             case other:
                 error = ApiError(400, f"type {other[:50]!r}: is no event of this server", "unknown_event")
                 await self._connection.send(error_event(error))
 
     def _select(self, name: str) -> None:
-        if name in self._models.speaking:
-            self._speaker = name
+        if name in self._models.speech_workers:
+            self._speech_model = name
         else:
-            self._listener = self._models.listener(name).name
+            self._transcription_model = self._models.transcription_worker(name).name
 
-    def _speakers(self) -> list[SpeechWorker]:
-        """The models that speak, or only the selected one."""
-        found = self._models.speaking
-        return [found[self._speaker]] if self._speaker else list(found.values())
+    def _speech_workers(self) -> list[SpeechWorker]:
+        """Those of all speech models, or only that of the selected one."""
+        found = self._models.speech_workers
+        return [found[self._speech_model]] if self._speech_model else list(found.values())
 
-    def _listening(self, name: str | None) -> ListenWorker:
-        """The model of that name, else the selected one, else the first. Raises ApiError."""
-        found = self._models.listening
+    def _transcription_worker(self, name: str | None) -> TranscriptionWorker:
+        """That of the model `name`, else of the selected one, else the first. Raises ApiError."""
+        found = self._models.transcription_workers
         if not found:
             raise ApiError(404, "this server has no model that transcribes", "model_not_found")
-        return self._models.listener(name or self._listener or next(iter(found)))
+        return self._models.transcription_worker(name or self._transcription_model or next(iter(found)))

@@ -16,6 +16,7 @@ from wyoming.tts import (
     SynthesizeTextFormat,
 )
 
+from runtime.audio.files import SAMPLE_BYTES
 from runtime.serve.errors import ApiError
 from runtime.serve.limits import Limits
 from runtime.serve.speech.worker import SpeechWorker
@@ -25,7 +26,7 @@ from runtime.serve.wyoming.replies import Replies, Reply
 from runtime.speech_request import SpeechOptions
 
 KEY = ":wyoming"  # in the queues of the workers; no key of a file has a colon in its name
-WIDTH, CHANNELS = 2, 1
+CHANNELS = 1
 CHUNK_FRAMES = 1  # of 80 ms: the first samples come after one frame
 
 
@@ -51,9 +52,9 @@ class SpeechReply(Reply):
         try:
             while (block := await job.read()) is not None:
                 if not has_begun:
-                    await self._connection.send(AudioStart(rate, WIDTH, CHANNELS))
+                    await self._connection.send(AudioStart(rate, SAMPLE_BYTES, CHANNELS))
                     has_begun = True
-                await self._connection.send(AudioChunk(rate, WIDTH, CHANNELS, block))
+                await self._connection.send(AudioChunk(rate, SAMPLE_BYTES, CHANNELS, block))
         finally:
             job.cancel()
         await self._connection.send(AudioStop())
@@ -62,7 +63,7 @@ class SpeechReply(Reply):
         pass  # the job ends with `run`
 
 
-class StreamedReply(SpeechReply):
+class StreamedSpeechReply(SpeechReply):
     """Speaks a text that arrives, each part as soon as its last sentence is there. It is one job."""
 
     def __init__(self, connection: Connection, worker: SpeechWorker, voice: str | None, threads: Executor):
@@ -92,56 +93,56 @@ class SpeechEvents:
 
     def __init__(self, connection: Connection, replies: Replies, limits: Limits, threads: Executor):
         self._connection, self._replies, self._limits, self._threads = connection, replies, limits, threads
-        self._streamed: StreamedReply | None = None
+        self._streamed_reply: StreamedSpeechReply | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether more of a text is to come."""
-        return self._streamed is not None
+        return self._streamed_reply is not None
 
     async def handle(self, event: Event, workers: Callable[[], list[SpeechWorker]]) -> None:
         """`workers` are those that may speak, the preferred one first. Raises ApiError."""
         match event.type:
             case "synthesize":
-                if self._streamed is None:  # else it repeats a text for servers that do not stream
-                    await self._whole(parse(Synthesize, event), workers())
+                if self._streamed_reply is None:  # else it repeats a text for servers that do not stream
+                    await self._synthesize(parse(Synthesize, event), workers())
             case "synthesize-start":
                 await self._start(parse(SynthesizeStart, event), workers())
             case "synthesize-chunk":
                 self._add(self._current(event), parse(SynthesizeChunk, event).text)
             case _:
                 self._current(event).finish()
-                self._streamed = None
+                self._streamed_reply = None
 
-    async def _whole(self, request: Synthesize, workers: list[SpeechWorker]) -> None:
+    async def _synthesize(self, request: Synthesize, workers: list[SpeechWorker]) -> None:
         _check_format(request)
         self._check_length(len(request.text))
         worker, voice = await asyncio.to_thread(choose_voice, workers, request.voice)
         self._replies.add(SpeechReply(self._connection, worker, voice, request.text))
 
     async def _start(self, request: SynthesizeStart, workers: list[SpeechWorker]) -> None:
-        if self._streamed is not None:
+        if self._streamed_reply is not None:
             raise ApiError(400, "synthesize-start: the last text has no synthesize-stop", INVALID)
         _check_format(request)
         worker, voice = await asyncio.to_thread(choose_voice, workers, request.voice)
-        reply = StreamedReply(self._connection, worker, voice, self._threads)
+        reply = StreamedSpeechReply(self._connection, worker, voice, self._threads)
         self._replies.add(reply)
-        self._streamed = reply
+        self._streamed_reply = reply
 
-    def _add(self, reply: StreamedReply, text: str) -> None:
+    def _add(self, reply: StreamedSpeechReply, text: str) -> None:
         self._check_length(reply.characters + len(text))
         reply.add(text)
 
-    def _current(self, event: Event) -> StreamedReply:
-        if self._streamed is None:
+    def _current(self, event: Event) -> StreamedSpeechReply:
+        if self._streamed_reply is None:
             raise ApiError(400, f"{event.type}: expected synthesize-start before it", INVALID)
-        return self._streamed
+        return self._streamed_reply
 
     def _check_length(self, characters: int) -> None:
-        most = self._limits.text_characters
-        if characters > most:
+        limit = self._limits.text_characters
+        if characters > limit:
             raise ApiError(
-                400, f"text: has more than {most} characters; split it", "string_above_max_length", "text"
+                400, f"text: has more than {limit} characters; split it", "string_above_max_length", "text"
             )
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 import httpx2
 import pytest
 from support.serve.http_server import running, wait_until
-from support.serve.speaking import ToneSpeech
+from support.serve.tone_speech import ToneSpeech
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -88,7 +88,7 @@ def test_a_key_that_sends_many_requests_leaves_places_in_the_queue_to_others(key
     task = ToneSpeech()
     task.gate.clear()
     with running({"tone": task}, Limits(waiting=4), keys, slots=1) as server:
-        url, worker = f"{server.url}/v1/audio/speech", server.models.speaking["tone"]
+        url, worker = f"{server.url}/v1/audio/speech", server.models.speech_workers["tone"]
 
         def send(key: str, waiting: int) -> threading.Thread:
             """A request that waits behind others."""
@@ -141,7 +141,7 @@ def test_connections_without_a_request_count_too(limits, count):
 
 
 def test_connections_beyond_those_that_are_refused_are_closed(monkeypatch):
-    monkeypatch.setattr("runtime.serve.http.protocol.SPARE", 1)
+    monkeypatch.setattr("runtime.serve.http.protocol.EXTRA_CONNECTIONS", 1)
     with running({"tone": ToneSpeech()}, Limits(connections=1)) as server:
         addresses = [("127.0.0.1", server.port)] * 3
         opened = [socket.create_connection(address, timeout=3) for address in addresses]

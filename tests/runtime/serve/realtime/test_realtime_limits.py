@@ -6,8 +6,8 @@ import threading
 
 import pytest
 import websockets
-from support.serve.http_server import Running, running, wait_until
-from support.serve.listening import LoudToText
+from support.serve.http_server import RunningServer, running, wait_until
+from support.serve.loud_to_text import LoudToText
 from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of
 
 from runtime.serve.http.keys import Keys
@@ -32,7 +32,7 @@ def test_keys_and_origins_of_sockets():
         assert talk(server, conversation, subprotocols=protocols) == "realtime"
 
 
-def closing_code(server: Running, conversation=None, path: str = OPENAI) -> tuple[int, list[dict]]:
+def closing_code(server: RunningServer, conversation=None, path: str = OPENAI) -> tuple[int, list[dict]]:
     """The code with which the server closes the socket, and its last messages."""
 
     async def run(socket: Socket):
@@ -126,21 +126,21 @@ def test_a_client_that_leaves_frees_its_stream(server):
     async def conversation(socket: Socket):
         await socket.receive()
         await socket.send("input_audio_buffer.append", audio=SOUND)
-        while not server.models.listening["loud"]._live:
+        while not server.models.transcription_workers["loud"]._live:
             await asyncio.sleep(0.01)
 
     talk(server, conversation, OPENAI)
-    wait_until(lambda: server.models.listening["loud"].is_idle, 0.5)
+    wait_until(lambda: server.models.transcription_workers["loud"].is_idle, 0.5)
 
 
 def test_more_live_streams_than_the_machine_can_follow_are_refused():
     with running({"loud": LoudToText()}) as server:
-        server.models.listening["loud"].live_slots = 1
+        server.models.transcription_workers["loud"].live_slots = 1
 
         async def conversation(socket: Socket):
             await socket.receive()
             await socket.send("input_audio_buffer.append", audio=SOUND)
-            while not server.models.listening["loud"]._live:
+            while not server.models.transcription_workers["loud"]._live:
                 await asyncio.sleep(0.01)
 
             async def other(second: Socket):
@@ -167,7 +167,7 @@ def test_the_sixty_fifth_socket_is_refused_until_another_one_closes():
             assert answer.status_code == 503 and int(answer.headers["retry-after"]) >= 1
             assert json.loads(answer.body)["error"]["code"] == "server_is_overloaded"
             await opened.pop().close()
-            await asyncio.to_thread(wait_until, lambda: server.value("sockets") == 63)
+            await asyncio.to_thread(wait_until, lambda: server.metric("sockets") == 63)
             opened.append(await websockets.connect(address))
             await asyncio.gather(*(socket.close() for socket in opened))
 
@@ -191,7 +191,7 @@ async def commit(socket: Socket) -> None:
     await socket.until("conversation.item.done")
 
 
-def test_a_server_that_shuts_down_sends_the_text_of_what_it_has_heard():
+def test_a_server_that_shuts_down_sends_the_text_of_the_audio_so_far():
     """It takes longer than the server looks at its sockets. New sockets and utterances are refused."""
     task, gate = LoudToText(), threading.Event()
     with running({"loud": task}) as server:

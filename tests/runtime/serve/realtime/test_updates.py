@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 from support.serve.http_server import running, wait_until
-from support.serve.listening import LoudToText
+from support.serve.loud_to_text import FrenchToText, LoudToText
 from support.serve.realtime_client import OPENAI, VLLM, Socket, pcm, talk, text_of
 
-from runtime.live import OneLiveStream
+from runtime.live import SingleStreamBatch
 
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 
@@ -54,12 +54,8 @@ def test_fields_that_an_update_leaves_out_stay_and_null_resets_them(server):
     assert talk(server, conversation, OPENAI) == expected
 
 
-class French(LoudToText):
-    languages = ("fr",)
-
-
 def test_a_model_without_the_language_of_the_session_is_refused_and_the_error_says_what_to_send():
-    with running({"loud": LoudToText(), "french": French()}) as server:
+    with running({"loud": LoudToText(), "french": FrenchToText()}) as server:
 
         async def conversation(socket: Socket):
             await socket.receive()
@@ -88,7 +84,7 @@ def test_a_model_without_the_language_of_the_session_is_refused_and_the_error_sa
     assert found == [
         ("loud", "en"),
         ("language", where + earlier),
-        ("language", where + "expected one of fr; the model hears which one it is"),
+        ("language", where + "expected one of fr; the model detects which one it is"),
         ("loud", "en"),
         ("french", None),
         ("french", "fr"),
@@ -106,7 +102,7 @@ def test_the_model_cannot_change_before_the_text_of_an_utterance_is_sent():
     """With another model, the text would come from a worker that the session has left."""
     slow = LoudToText()
     with running({"slow": slow, "other": LoudToText()}) as server:
-        worker = server.models.listening["slow"]
+        worker = server.models.transcription_workers["slow"]
 
         async def conversation(socket: Socket):
             await socket.receive()
@@ -141,9 +137,9 @@ def test_a_place_that_cannot_be_freed_ends_no_other_session(monkeypatch):
         end(batch, stream)
 
     with running({"loud": LoudToText()}) as server:
-        worker = server.models.listening["loud"]
-        end = OneLiveStream.end
-        monkeypatch.setattr(OneLiveStream, "end", fail_once)
+        worker = server.models.transcription_workers["loud"]
+        end = SingleStreamBatch.end
+        monkeypatch.setattr(SingleStreamBatch, "end", fail_once)
 
         async def leave(socket: Socket):
             await socket.receive()
