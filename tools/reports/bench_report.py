@@ -226,7 +226,7 @@ def wrapped(text: str) -> str:
 
 def put(document: Path, name: str, content: str, tool: str = "bench_report") -> None:
     """Replaces the text between the two markers called `name`. Raises SystemExit if they are missing."""
-    begin, end = f"<!-- bench {name}: made by tools/{tool}.py -->", f"<!-- /bench {name} -->"
+    begin, end = f"<!-- bench {name}: made by tools/reports/{tool}.py -->", f"<!-- /bench {name} -->"
     text = document.read_text()
     found = re.search(f"{re.escape(begin)}.*?{re.escape(end)}", text, re.DOTALL)
     if not found:

@@ -19,7 +19,7 @@ from typing import Any
 from bundle.manifest import Bundle
 from runtime.machine import describe_machine
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def export(*options: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from typing import Any
 import httpx2
 import onnxruntime
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CLIENTS, RUNS, REFUSALS, CANCELS = (1, 2, 4, 8), 3, 50, 20
 SLOTS, WAITING = 8, 16
 TEXT = " ".join(f"Sentence number {index} is neither short nor long." for index in range(60))
