@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from model.qwen3_tts.six_components import DECODER_FRAMES, WINDOW_CONTEXT
+from model.qwen3_tts.split_six.components import DECODER_FRAMES, WINDOW_CONTEXT
 
 CALLS = """\
 ## Order of calls

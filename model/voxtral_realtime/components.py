@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
-from model.component import Component
+from model.component import Component, Inputs, random_ids
 from model.voxtral_realtime.config import (
     FLUSH_TOKENS,
     KERNEL,
@@ -17,7 +17,6 @@ from model.voxtral_realtime.config import (
 
 MAX_ENCODER_TOKENS = 32  # of one encoder call: 2.56 s; a longer recording is several calls
 MEL_RANGE = (-0.625, 1.6)  # of a log-mel value, digital silence to full scale
-Inputs = dict[str, np.ndarray]
 
 
 def constants(config: VoxtralRealtimeConfig, options: Options) -> dict[str, Any]:
@@ -69,7 +68,7 @@ def components(
                 outputs=(TensorSpec("embeddings", "float32", (1, "S", config.dim), Kind.EMBEDDING),),
                 dims={"S": (1, cache_length)},
             ),
-            example=partial(_random_ids, config),
+            example=partial(random_ids, config.vocab_size),
             purpose="rows of the token table, which are added to the audio's",
             batched=True,
         ),
@@ -156,10 +155,6 @@ def _decoder_signature(
         states=tuple(StateSpec(name, "float32", shape, CacheSpec(layout, window)) for name in names),
         dims=dims,
     )
-
-
-def _random_ids(config: VoxtralRealtimeConfig, seed: int, S: int = 8) -> Inputs:
-    return {"ids": np.random.default_rng(seed).integers(0, config.vocab_size, (1, S))}
 
 
 def _random_mel(config: VoxtralRealtimeConfig, seed: int, T: int = 3) -> Inputs:

@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 
 from bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
-from model.component import Component
+from model.component import Component, Inputs, random_ids
 from model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs, Options, VoxtralTTSConfig
 
 MAX_CODEC_FRAMES = 256  # frames of one codec call; codec_step decodes longer utterances
-Inputs = dict[str, np.ndarray]
 
 
 def constants(config: VoxtralTTSConfig, options: Options) -> dict[str, Any]:
@@ -44,7 +43,7 @@ def components(
                 outputs=(TensorSpec("embeddings", "float32", (1, "S", config.dim), Kind.EMBEDDING),),
                 dims={"S": (1, cache_length)},
             ),
-            example=partial(_random_ids, config),
+            example=partial(random_ids, config.vocab_size),
             purpose="rows of the text table; the voice then overwrites the rows of [AUDIO] ids",
         ),
         _embed_codes(config),
@@ -169,10 +168,6 @@ def _codec_states(args: AudioTokenizerArgs) -> tuple[StateSpec, ...]:
         rows += [(f"{kind}_{stage}_{layer}", context, width) for layer in range(length) for kind in "kv"]
     rows.append(("output", args.patch_proj_kernel_size - 1, args.dim))
     return tuple(StateSpec(name, "float32", (1, length, size)) for name, length, size in rows)
-
-
-def _random_ids(config: VoxtralTTSConfig, seed: int, S: int = 8) -> Inputs:
-    return {"ids": np.random.default_rng(seed).integers(0, config.vocab_size, (1, S))}
 
 
 def _random_embeddings(config: VoxtralTTSConfig, seed: int, S: int = 8) -> Inputs:

@@ -16,7 +16,7 @@ from export.__main__ import main as export
 from model.checkpoint import Checkpoint, materialize
 from model.families import open_family
 from model.qwen3_tts import sizes
-from model.qwen3_tts.codec import CodecDecoder
+from model.qwen3_tts.codec.decoder import CodecDecoder
 from model.qwen3_tts.components import codec_contexts
 from model.qwen3_tts.speaker import SpeakerEncoder
 from model.synthetic.checkpoint import write_checkpoint

@@ -10,8 +10,8 @@ from onnxscript import evaluator, opset23
 
 from bundle.errors import ExportError
 from export.targets.onnx.layout import LAYOUT
-from export.targets.tracing import MASKED
 from model.layers.attention import (
+    MASKED_SCORE,
     Attended,
     AttentionKernel,
     KVCache,
@@ -68,7 +68,7 @@ class SharedBufferAttention(AttentionKernel[CacheUpdate]):
         keys = torch.cat((ring_positions(history, position), position + torch.arange(rows)))
         last = torch.full_like(position, history - 1) + rows
         last = last.to(torch.int32)
-        return last, torch.where(window_mask(keys, position, rows, window), 0.0, MASKED)[None, None]
+        return last, torch.where(window_mask(keys, position, rows, window), 0.0, MASKED_SCORE)[None, None]
 
     def sliding_window(self, new: Projected, cache: KVCache, update: CacheUpdate) -> Attended:
         (q, k, v, rotation), (last, bias) = new, update

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from model.qwen3_tts.codec import CodecDecoder, SnakeBeta, States, Upsampler
+from model.qwen3_tts.codec.decoder import CodecDecoder, SnakeBeta, States, Upsampler
 
 
 class _Given:
