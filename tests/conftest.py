@@ -10,8 +10,8 @@ import pytest
 from filelock import FileLock, Timeout
 from hypothesis import settings
 from support.bundle_options import QUANT
-from support.export.brief import brief_verification
 from support.export.faulty_engines import Engines
+from support.export.short_verification import shorten_verification
 
 from export.__main__ import main as export
 from export.embedded_bundle import embedded_bundle
@@ -109,7 +109,7 @@ def _verification(target: str, is_brief: bool) -> Iterator[None]:
         if target != "onnx":
             stack.enter_context(pytest.MonkeyPatch.context()).setattr("export.build.DEFAULTS", SHORT_RUN)
             if is_brief:
-                stack.enter_context(brief_verification())
+                stack.enter_context(shorten_verification())
         yield
 
 
@@ -151,9 +151,9 @@ def trained_bundles(tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def brief() -> Iterator[None]:
+def short_verification() -> Iterator[None]:
     """Verification in this process compares few calls."""
-    with brief_verification():
+    with shorten_verification():
         yield
 
 

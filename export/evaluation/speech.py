@@ -19,7 +19,7 @@ from runtime.speech_request import PartOptions
 from runtime.text_to_speech import Speech, TextToSpeech
 
 LONGEST, SHORTEST = 1.5, 0.5  # of the expected duration: outside, speech runs away or stops early
-SPARE_S = (
+EXTRA_SECONDS = (
     1.0  # added to what a text usually takes, because short texts take longer than their characters tell
 )
 CHUNK_FRAMES = 64
@@ -128,7 +128,7 @@ def _row(
     rate, samples = task.sample_rate, spoken.samples
     row: Row = {"name": utterance.name, "text": utterance.text}
     row["transcript"] = recogniser.transcribe(samples, rate)
-    expected = task.usual_seconds(utterance.text) + SPARE_S
+    expected = task.usual_seconds(utterance.text) + EXTRA_SECONDS
     if reference:
         row["transcript_full"] = recogniser.transcribe(reference.samples, rate)
         expected = len(reference.samples) / rate

@@ -1,10 +1,10 @@
 """The components of Qwen3-TTS, as data: signatures and constants."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 
+from bundle.json_types import Json
 from bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
 from model.component import Component, Inputs, random_ids
 from model.qwen3_tts.config import CodecDecoderConfig, Options, Qwen3TTSConfig
@@ -18,7 +18,7 @@ KERNEL, INPUT_KERNEL = 7, 3
 DILATIONS = (1, 3, 9)
 
 
-def constants(config: Qwen3TTSConfig, options: Options) -> dict[str, Any]:
+def constants(config: Qwen3TTSConfig, options: Options) -> Json:
     """Everything that a runner needs besides names and shapes. Speakers and languages are in lower case, as
     the published package compares them.
     """
@@ -53,7 +53,7 @@ def components(
 ) -> tuple[Component, ...]:
     """All components. The caches of the talker have `cache_length` rows in `layout`."""
     encoders = _encoders(config) if config.has_encoders else ()
-    if options.is_six:
+    if options.is_split_six:
         return (*split_components(config, cache_length), *encoders)
     return (
         *_tables(config, cache_length),

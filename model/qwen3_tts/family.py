@@ -124,7 +124,7 @@ FAMILY = Family(
     build=build,
     longest_cache=lambda config: config.talker_config.max_position_embeddings,
     # rows; 2048: 150 s of speech after a prompt of 170
-    default_cache=lambda config, options: CACHE_ROWS if options.is_six else 2048,
+    default_cache=lambda config, options: CACHE_ROWS if options.is_split_six else 2048,
     verification=VerificationPlan(
         decoders=(Decoder("prefill", "decode_step", output="hidden"),),
         chunked=(ChunkedComponent("codec", "codec_step"),),

@@ -14,7 +14,7 @@ from model.layers.block import BlockWeights
 from model.layers.rope import Rotation
 
 SMALLEST_BLOCK = 16  # queries of a block
-INIT_SPREAD = 0.05  # of embedding tables
+TABLE_STD = 0.05  # of embedding tables
 
 
 def initialise(model: nn.Module, seed: int, depth: int) -> None:
@@ -32,7 +32,7 @@ def initialise(model: nn.Module, seed: int, depth: int) -> None:
         elif name.endswith("bias"):
             parameter.data.zero_()
         else:
-            spread = INIT_SPREAD if id(parameter) in tables else parameter[0].numel() ** -0.5
+            spread = TABLE_STD if id(parameter) in tables else parameter[0].numel() ** -0.5
             if name.endswith(("wo.weight", "w2.weight")):
                 spread *= (2 * depth) ** -0.5
             drawn = torch.randn(parameter.shape, generator=generator) * spread

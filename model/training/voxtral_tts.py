@@ -3,11 +3,11 @@
 The recipe, in order. STATE is a folder outside of the repository; every training continues at its last
 checkpoint.
 
-    python -m model.training.voxtral_realtime train --folder STATE      speech to text: it judges the speech
+    python -m model.training.voxtral_realtime train --folder STATE      speech to text: recognises the speech
     python -m model.training.voxtral_tts codec --folder STATE           codec: encoder, quantiser, decoder
-    python -m model.training.voxtral_tts judge-codec --folder STATE     word error rate of decoded speech
+    python -m model.training.voxtral_tts evaluate-codec --folder STATE  word error rate of decoded speech
     python -m model.training.voxtral_tts language --folder STATE        backbone and acoustic transformer
-    python -m model.training.voxtral_tts judge --folder STATE           word error rate of spoken sentences
+    python -m model.training.voxtral_tts evaluate --folder STATE        word error rate of spoken sentences
     python -m model.training.voxtral_tts write --folder STATE --out DIR writes the checkpoint
 
 Data: sentences of `model.training.data.sentences`, spoken by espeak-ng (Debian: libespeak-ng1) while the
@@ -34,7 +34,7 @@ from model.training.speech.batches import (
     with_wrong_frames,
 )
 from model.training.speech.codec_model import CodecModel
-from model.training.speech.judgement import resynthesise, speak
+from model.training.speech.evaluation import resynthesise, speak
 from model.training.speech.model import SpeechModel, semantic_loss
 from model.training.speech.size import REFERENCE_FRAMES, trained_config
 from model.training.speech.sound_batches import make_sounds
@@ -49,7 +49,7 @@ FRAMES = 24  # of a sound for the codec: 1.92 s
 STEPS_PER_SHARD = 16
 PHONEME_WEIGHT, COMMITMENT_WEIGHT, LINEAR_WEIGHT = 0.3, 0.25, 0.3
 READING_WEIGHT = 0.5
-JUDGED_DELAY = 30  # tokens, of the recogniser
+RECOGNISER_DELAY = 30  # tokens, of the recogniser
 SHOWN = 3
 REFERENCE_SHARD = Shard(0, seed=2, varied=False, clips=16)  # its sentences begin the prompts of the voices
 
@@ -151,28 +151,28 @@ def train_language(arguments: argparse.Namespace) -> None:
     plot_losses(trainer.log_path, trainer.log_path.with_suffix(".png"))
 
 
-def judge_codec(arguments: argparse.Namespace) -> None:
+def evaluate_codec(arguments: argparse.Namespace) -> None:
     """Records what the recogniser hears in held-out clips, and in the same clips through the codec."""
     _, trainer = _codec(arguments)
     codec = trainer.averaged().eval()
     assert isinstance(codec, CodecModel)
     clips = make_shard(Shard(0, 1, "held_out", varied=False, clips=arguments.clips))
-    hear, texts = recogniser(arguments.folder, JUDGED_DELAY), [clip.utterance.text for clip in clips]
-    original, again = hear(clips), hear(resynthesise(clips, codec))
+    recognise, texts = recogniser(arguments.folder, RECOGNISER_DELAY), [clip.utterance.text for clip in clips]
+    original, again = recognise(clips), recognise(resynthesise(clips, codec))
     values = {"wer_original": word_error_rate(texts, original), "wer_codec": word_error_rate(texts, again)}
     trainer.record({key: round(value, 4) for key, value in values.items()} | {"examples": again[:SHOWN]})
 
 
-def judge(arguments: argparse.Namespace) -> None:
+def evaluate(arguments: argparse.Namespace) -> None:
     """Records what the recogniser hears when the model speaks held-out sentences."""
     codec, _, trainer, voices = _language(arguments)
     model = trainer.averaged().eval()
     assert isinstance(model, SpeechModel)
     clips = make_shard(Shard(0, 1, "held_out", varied=False, clips=arguments.clips))
     encoder = Encoder(load_tokens(arguments.folder / "tokens.json"))
-    hear, texts = recogniser(arguments.folder, JUDGED_DELAY), [clip.utterance.text for clip in clips]
+    recognise, texts = recogniser(arguments.folder, RECOGNISER_DELAY), [clip.utterance.text for clip in clips]
     speech = speak(clips, model, codec, voices, encoder)
-    transcripts = hear(speech.clips)
+    transcripts = recognise(speech.clips)
     rates = {
         "wer_speech": round(word_error_rate(texts, transcripts), 4),
         "ended": speech.ended,
@@ -215,9 +215,9 @@ def _language(
 
 STAGES = {
     "codec": train_codec,
-    "judge-codec": judge_codec,
+    "evaluate-codec": evaluate_codec,
     "language": train_language,
-    "judge": judge,
+    "evaluate": evaluate,
     "write": write,
 }
 

@@ -1,10 +1,10 @@
 """The components of Voxtral-Realtime, as data: signatures, constants and order of calls."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 
+from bundle.json_types import Json
 from bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
 from model.component import Component, Inputs, random_ids
 from model.voxtral_realtime.config import (
@@ -19,7 +19,7 @@ MAX_ENCODER_TOKENS = 32  # of one encoder call: 2.56 s; a longer recording is se
 MEL_RANGE = (-0.625, 1.6)  # of a log-mel value, digital silence to full scale
 
 
-def constants(config: VoxtralRealtimeConfig, options: Options) -> dict[str, Any]:
+def constants(config: VoxtralRealtimeConfig, options: Options) -> Json:
     """Everything that a runner needs besides names and shapes."""
     audio = config.audio
     return {
@@ -205,7 +205,7 @@ windows: `position` may grow up to 16,773,119 in the decoder and 4,193,279 in th
 """
 
 
-def calls(constants: dict[str, Any], options: dict[str, Any]) -> str:
+def calls(constants: Json, options: Json) -> str:
     """The text for a bundle with these constants of its manifest."""
     pairs = zip(constants["delays_ms"], constants["delays"], strict=True)
     return CALLS.format(

@@ -1,10 +1,10 @@
 """The components of Voxtral-TTS, as data: signatures, constants and order of calls."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 
+from bundle.json_types import Json
 from bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
 from model.component import Component, Inputs, random_ids
 from model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs, Options, VoxtralTTSConfig
@@ -12,7 +12,7 @@ from model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs, Options, V
 MAX_CODEC_FRAMES = 256  # frames of one codec call; codec_step decodes longer utterances
 
 
-def constants(config: VoxtralTTSConfig, options: Options) -> dict[str, Any]:
+def constants(config: VoxtralTTSConfig, options: Options) -> Json:
     """Everything that a runner needs besides names and shapes."""
     return {
         "sample_rate": config.codec.sampling_rate,
@@ -219,7 +219,7 @@ A new utterance starts at position 0. States need not be cleared if they are fin
 """
 
 
-def calls(constants: dict[str, Any], options: dict[str, Any]) -> str:
+def calls(constants: Json, options: Json) -> str:
     """The text for a bundle with these constants and options of its manifest."""
     from_audio_token = options["first_frame"] == "audio_token"
     audio = constants["audio_id"]

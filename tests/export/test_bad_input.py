@@ -12,7 +12,7 @@ from support.commands import one_line
 from support.paths import ROOT
 
 from export.__main__ import main as export
-from export.staging import staging
+from export.output_folder import staging
 from model.mistral_format import MistralFormat
 
 pytestmark = pytest.mark.slow

@@ -20,8 +20,8 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from bundle.json_types import Json
 from bundle.manifest import Bundle
 from export.__main__ import main as export
 from export.model import Export
@@ -48,7 +48,7 @@ REPORTS = {  # key of a row -> end of the name of a report
 }
 PREDICTOR = "code_predictor"
 log = logging.getLogger(__name__)
-Row = dict[str, Any]  # JSON
+Row = Json
 
 
 def add_size() -> None:

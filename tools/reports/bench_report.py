@@ -16,12 +16,13 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from bundle.json_types import Json
 
 REAL_TIME_MS = 80.0
 COLUMNS = 110  # of a line of text
 
-Run = dict[str, Any]  # Any: a JSON object
+Run = Json
 Groups = dict[str, list[Run]]  # the runs of each target and recipe
 
 

@@ -152,6 +152,7 @@ def _(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tenso
     return x.new_empty(*x.shape[:-1], weight.shape[0])
 
 
+# Exported graphs have this name in names of nodes: another name changes their bytes.
 @torch.library.custom_op("voxport::rolling_attention", mutates_args=())
 def biased_attention(
     q: torch.Tensor,
@@ -168,7 +169,7 @@ def biased_attention(
     """`GroupQueryAttention` without rotation; bias [1, 1, S, total] is added to the scores. See
     `group_query_attention`.
     """
-    raise ExportError("rolling_attention is only traced; the eager kernel is ReferenceAttention")
+    raise ExportError("biased_attention is only traced; the eager kernel is ReferenceAttention")
 
 
 @torch.library.custom_op("voxport::group_query_attention", mutates_args=())

@@ -39,7 +39,7 @@ class CodebookWeights(nn.Module):
         self.vq = module_dict(layers=nn.ModuleList(module_dict(_codebook=table) for table in tables))
         self.output_proj = nn.Conv1d(width, config.codebook_dim, 1, bias=False)
 
-    def folded(self) -> torch.Tensor:
+    def projected_entries(self) -> torch.Tensor:
         """Projected entries of every table: float32 [layers, size, codebook_dim]."""
         project, tables = self.output_proj.weight[..., 0].T, []
         for layer in self.vq["layers"].children():
@@ -278,7 +278,7 @@ class CodecDecoder(nn.Module):
         super().__init__()
         self.size, self.contexts = config.codebook_size, len(codec_contexts(config))
         quantizers = parts_of(weights.quantizer.children(), CodebookWeights)
-        books = torch.cat([each.folded() for each in quantizers])  # [K, size, codebook_dim]
+        books = torch.cat([each.projected_entries() for each in quantizers])  # [K, size, codebook_dim]
         self.offsets = nn.Buffer(torch.arange(len(books)) * self.size, persistent=False)
         self.books = nn.Buffer(books.flatten(0, 1), persistent=False)
         self.pre_conv = CausalConv(weights.pre_conv)

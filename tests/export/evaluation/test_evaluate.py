@@ -172,7 +172,7 @@ def test_the_commands_judge_speech_to_text(trained_bundles, recordings, tmp_path
     assert "no weight of this bundle is quantised" in one_line(capsys)
 
 
-def test_an_export_can_be_evaluated(recordings, monkeypatch, brief, tmp_path, capsys):
+def test_an_export_can_be_evaluated(recordings, monkeypatch, short_verification, tmp_path, capsys):
     """The figures are in the manifest and on the page of the report."""
     monkeypatch.setattr(utterances, "HELD_OUT", recordings)
     command = ["--model", "voxtral-realtime", "--target", "onnx", "--quant", "w4", "--evaluate"]
