@@ -27,6 +27,7 @@ from model.training.data.tokens import Encoder, load_tokens
 from model.training.loop import Losses, Schedule, Trainer, device, plot_losses
 from model.training.speech.batches import (
     IGNORED,
+    PromptedSpeech,
     Spoken,
     encode_clips,
     make_sequences,
@@ -39,6 +40,7 @@ from model.training.speech.model import SpeechModel, semantic_loss
 from model.training.speech.size import REFERENCE_FRAMES, trained_config
 from model.training.speech.sound_batches import make_sounds
 from model.training.speech.spectral import spectral_distance
+from model.training.speech.trained import TrainedSpeech
 from model.training.voxtral_realtime import add_training_arguments, recogniser
 from model.training.word_errors import word_error_rate
 from model.training.writing import write_speech
@@ -82,16 +84,8 @@ def codec_losses(model: CodecModel, clips: list[Clip], seed: str, size: int) -> 
     }
 
 
-def language_losses(
-    model: SpeechModel,
-    spoken: list[Spoken],
-    voices: list[torch.Tensor],
-    encoder: Encoder,
-    seed: str,
-    size: int,
-) -> Losses:
-    """Losses of `size` sentences, and the share of semantic codes that are chosen, teacher-forced."""
-    batch = make_sequences(spoken, voices, encoder, seed, size)
+def language_losses(model: SpeechModel, batch: PromptedSpeech, seed: str) -> Losses:
+    """Losses of a batch, and the share of semantic codes that are chosen, teacher-forced."""
     codes, targets = batch.codes.to(device()), batch.targets.to(device())
     chosen, is_code = targets != IGNORED, batch.is_code.to(device())
     noise = torch.Generator().manual_seed(hash_of(seed))
@@ -145,7 +139,8 @@ def train_language(arguments: argparse.Namespace) -> None:
             encoded.clear()
             encoded[index] = encode_clips(clips, codec)
         seed = f"{arguments.seed}:{step}"
-        return language_losses(model, encoded[index], voices, encoder, seed, arguments.batch)
+        batch = make_sequences(encoded[index], voices, encoder, seed, arguments.batch)
+        return language_losses(model, batch, seed)
 
     trainer.run(losses, arguments.save_every)
     plot_losses(trainer.log_path, trainer.log_path.with_suffix(".png"))
@@ -171,7 +166,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     clips = make_shard(Shard(0, 1, "held_out", varied=False, clips=arguments.clips))
     encoder = Encoder(load_tokens(arguments.folder / "tokens.json"))
     recognise, texts = recogniser(arguments.folder, RECOGNISER_DELAY), [clip.utterance.text for clip in clips]
-    speech = speak(clips, model, codec, voices, encoder)
+    speech = speak(clips, TrainedSpeech(model, codec, voices), encoder)
     transcripts = recognise(speech.clips)
     rates = {
         "wer_speech": round(word_error_rate(texts, transcripts), 4),
@@ -188,7 +183,7 @@ def write(arguments: argparse.Namespace) -> None:
     assert isinstance(model, SpeechModel)
     _, codec_trainer = _codec(arguments)
     tokens = load_tokens(arguments.folder / "tokens.json")
-    write_speech(arguments.out, model, codec, voices, tokens, [codec_trainer, trainer])
+    write_speech(arguments.out, TrainedSpeech(model, codec, voices), tokens, [codec_trainer, trainer])
 
 
 def _codec(arguments: argparse.Namespace) -> tuple[CodecModel, Trainer]:

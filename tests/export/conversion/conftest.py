@@ -1,9 +1,12 @@
-"""Converted golden checkpoints."""
+"""Converted golden checkpoints, and a family of weights in a tree."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.export.conversions import FOLDERS, convert
+
+from model.families import FAMILIES, Row
 
 
 @pytest.fixture(scope="module", params=FOLDERS)
@@ -30,3 +33,11 @@ def integers(source, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("w4") / "out"
     assert convert(source, out, "--to", "mlx", "--quant", "w4") == 0
     return out
+
+
+@pytest.fixture(scope="module")
+def tree_family() -> Iterator[None]:
+    """The family `tree` is in the table."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(FAMILIES, "tree", Row("Tree", "support.model.tree_family"))
+        yield

@@ -49,13 +49,6 @@ def rewrite(path: Path, change, metadata: dict[str, str] | None = None) -> None:
     save_file({name: tensor.contiguous() for name, tensor in content.items()}, path, metadata or kept)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    """Bytes of every file by name."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
-    }
-
-
 def change_weights(folder: Path, change, metadata: dict[str, str] | None = None) -> None:
     """Replaces each tensor of a published folder by `change(published name, how it is stored, tensor)`."""
     family = open_family(family_of(folder))
