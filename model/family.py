@@ -97,7 +97,7 @@ class Release:
 
 
 class Tensors(Protocol):
-    """What tells a release: whether the weights are random, and which tensors there are."""
+    """What identifies a release: whether the weights are random, and which tensors there are."""
 
     is_random: bool
 
@@ -145,7 +145,7 @@ class Family:
         task: the hub's name of what the model does, as in `text-to-speech`.
         languages: codes of ISO 639-1.
         releases: the published checkpoints.
-        variant(config): tells apart releases of equal shapes.
+        variant(config): distinguishes releases of equal shapes.
     Configuration and files:
         format: the files of a checkpoint.
         mlx: the files, names and layouts of mlx-audio; without a `model_type` where it lacks the family.

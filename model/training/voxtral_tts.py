@@ -147,7 +147,7 @@ def train_language(arguments: argparse.Namespace) -> None:
 
 
 def evaluate_codec(arguments: argparse.Namespace) -> None:
-    """Records what the recogniser hears in held-out clips, and in the same clips through the codec."""
+    """Records the transcripts of held-out clips, and of the same clips through the codec."""
     _, trainer = _codec(arguments)
     codec = trainer.averaged().eval()
     assert isinstance(codec, CodecModel)
@@ -159,7 +159,7 @@ def evaluate_codec(arguments: argparse.Namespace) -> None:
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
-    """Records what the recogniser hears when the model speaks held-out sentences."""
+    """Records the transcripts of held-out sentences that the model speaks."""
     codec, _, trainer, voices = _language(arguments)
     model = trainer.averaged().eval()
     assert isinstance(model, SpeechModel)

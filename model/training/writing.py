@@ -104,7 +104,7 @@ def _card(name: str, purpose: str, trainers: Sequence[Trainer]) -> str:
 
 
 def _processor() -> str:
-    """The processor's name as Linux tells it, and what torch uses of it."""
+    """The processor's name in Linux, and the instructions that torch uses."""
     path, name = Path("/proc/cpuinfo"), platform.machine()
     for line in path.read_text().splitlines() if path.exists() else ():
         if line.startswith("model name"):

@@ -121,7 +121,7 @@ def test_its_runtime_half_imports_no_torch():
     assert found.stdout == "False\n"
 
 
-def test_faults_of_a_new_family_are_named(toy_checkpoint, rows, tmp_path):
+def test_faults_of_a_new_family_are_named(toy_checkpoint, table_rows, tmp_path):
     family = open_family("toy")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(runtime.families.FAMILIES, "other", "exercises.toy_runtime.family")

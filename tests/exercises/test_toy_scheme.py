@@ -22,8 +22,8 @@ TARGETS = ("onnx", "executorch", "coreml")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def registered(rows) -> None:
-    rows.setitem(RECIPES, "int6", Recipe("int6", linears=Int6Scheme(), tables=IntegerScheme(8)))
+def registered(table_rows: pytest.MonkeyPatch) -> None:
+    table_rows.setitem(RECIPES, "int6", Recipe("int6", linears=Int6Scheme(), tables=IntegerScheme(8)))
 
 
 @pytest.fixture(scope="module")

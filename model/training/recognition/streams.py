@@ -20,7 +20,7 @@ FRAMES_PER_TOKEN = 4  # encoder frames
 DELAYS = (1, 2, 3, 6, 6, 6, 12, 30, 30)  # in tokens, the two defaults more often
 MIN_LEFT_PADS = 4
 IGNORED = -100  # a target without a loss
-PHONEME_LAG = 0.06  # seconds that the encoder hears after the middle of a phoneme's frame
+PHONEME_LAG = 0.06  # seconds of sound that the encoder has after the middle of a phoneme's frame
 TAIL_TOKENS = 6  # tokens for the last words of a stream
 SCHEDULE = Schedule()
 

@@ -22,7 +22,7 @@ BOOK_DECAY = 0.97  # of the counts and sums of the semantic code book
 # An entry of a lower count becomes an encoded frame with a new count. 37 batches later it is dead again if
 # no frame was near it. Where that takes long, one entry wins all frames before they differ.
 DEAD_USAGE, NEW_USAGE = 0.1, 0.3
-SUBFRAMES = 4  # of a frame: a phoneme is told for each
+SUBFRAMES = 4  # of a frame: each has a phoneme
 ENCODER_KERNEL = 7
 
 

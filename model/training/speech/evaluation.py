@@ -1,4 +1,4 @@
-"""Speech of the models in training, as clips that the recogniser hears."""
+"""Speech of the models in training, as clips for the recogniser."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -9,7 +9,7 @@ from model.qwen3_tts.codec.decoder import CodecDecoder, SnakeBeta, States, Upsam
 class _Given:
     """States that give one value."""
 
-    def __init__(self, before: torch.Tensor):
+    def __init__(self, before: torch.Tensor) -> None:
         self.before = before
 
     def extend(self, x: torch.Tensor) -> torch.Tensor:
