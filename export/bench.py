@@ -4,13 +4,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from bundle.spec import LayoutName, Signature
+from bundle.spec import LayoutName
 from export.estimate import graph_weights
 from export.resolve import Resolved
-from export.verify.eager import EagerEngine
+from export.verify.eager import EagerEngine, EagerStream
 from model.checkpoint import materialize
 from runtime.bench import BenchTarget, measure
-from runtime.engines.base import Arrays, Stream, unique_states
+from runtime.engines.base import Arrays, unique_states
 from runtime.families import open_family
 from runtime.families.base import BenchSettings, Figures
 from runtime.machine import describe_machine
@@ -66,9 +66,9 @@ class BFloat16Engine(EagerEngine):
             module.to(torch.bfloat16)
         super().__init__(resolved.components(LAYOUT), lambda name: modules[resolved.graph_of[name]], LAYOUT)
 
-    def stream(self) -> "BFloat16Stream":  # type: ignore[override]  # torch states: NumPy has no bfloat16
+    def stream(self) -> "BFloat16Stream":
         return BFloat16Stream(
-            self, {name: component.signature for name, component in self._components.items()}
+            {name: component.signature for name, component in self._components.items()}, self
         )
 
 
@@ -82,22 +82,22 @@ def _as_stored(path: str, module: nn.Module, weight: torch.Tensor) -> nn.Module:
     return module
 
 
-class BFloat16Stream(Stream):
-    def __init__(self, engine: BFloat16Engine, signatures: dict[str, Signature]):
-        super().__init__(signatures, engine.lock)
-        self._engine = engine
-        self.reset()
+class BFloat16Stream(EagerStream):
+    """States as tensors of torch, because NumPy has no bfloat16."""
 
     def reset(self) -> None:
         states = unique_states(self.signatures.values()).values()
-        self._states = {state.name: torch.zeros(state.shape, dtype=torch.bfloat16) for state in states}
+        self._tensors = {state.name: torch.zeros(state.shape, dtype=torch.bfloat16) for state in states}
 
     def snapshot(self) -> Arrays:
-        return {name: state.float().numpy() for name, state in self._states.items()}
+        return {name: state.float().numpy() for name, state in self._tensors.items()}
+
+    def _current_states(self) -> Arrays:
+        return self.snapshot()
 
     def restore(self, states: Arrays) -> None:
         for name, array in states.items():
-            self._states[name] = torch.from_numpy(array).to(torch.bfloat16)
+            self._tensors[name] = torch.from_numpy(array).to(torch.bfloat16)
 
     def _run(self, component: str, inputs: Arrays) -> Arrays:
         signature = self.signatures[component]
@@ -108,8 +108,8 @@ class BFloat16Stream(Stream):
         ]
         names = [state.name for state in signature.states]
         with _bfloat16_autocast():
-            results = self._engine.call(component, arguments, [self._states[name] for name in names])
-        self._states.update(zip(names, results[len(signature.outputs) :], strict=True))
+            results = self._engine.call(component, arguments, [self._tensors[name] for name in names])
+        self._tensors.update(zip(names, results[len(signature.outputs) :], strict=True))
         return {
             spec.name: result.float().numpy()
             for spec, result in zip(signature.outputs, results, strict=False)

@@ -13,13 +13,13 @@ import psutil
 from bundle.errors import ExportError
 
 CGROUP = Path("/sys/fs/cgroup")
-# Bytes that a process may hold, and take since memory was last returned, before it is returned. The packages
+# Bytes that a process may have, and take since memory was last returned, before it is returned. The packages
 # of a target alone take up to 0.6 GB, and a collection of their objects takes a second or more.
-KEPT, TAKEN = 1.5e9, 0.25e9
+MIN_RESIDENT, MIN_GROWTH = 1.5e9, 0.25e9
 # New objects after which Python looks for reference cycles while a graph is lowered. With the default, 700,
 # that takes a tenth of the time, because tracing makes millions of objects and few of them are garbage.
 COLLECTION_THRESHOLD = 20_000
-_held = 0  # bytes that the process held after the last collection
+_resident_after_return = 0  # in bytes
 
 
 def check_memory(needed: int, what: str, verifies: bool) -> None:
@@ -47,18 +47,19 @@ def _free_in_container() -> float:
 
 
 def free_memory() -> None:
-    """Returns memory to the system if the process holds more than `KEPT`, and `TAKEN` more than last time.
+    """Returns memory to the system if the process has at least `MIN_RESIDENT`, and `MIN_GROWTH` more than
+    after the last return.
 
     Traced programs are in reference cycles and hold weights. The C library keeps freed memory until a trim.
     """
-    global _held
-    _held = min(_held, resident := _resident())
-    if resident < max(KEPT, _held + TAKEN):
+    global _resident_after_return
+    _resident_after_return = min(_resident_after_return, resident := _resident())
+    if resident < max(MIN_RESIDENT, _resident_after_return + MIN_GROWTH):
         return
     gc.collect()
     with suppress(AttributeError, OSError):  # glibc alone
         ctypes.CDLL(None).malloc_trim(0)
-    _held = _resident()
+    _resident_after_return = _resident()
 
 
 def _resident() -> int:

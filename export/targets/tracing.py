@@ -113,7 +113,7 @@ def export_errors(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def quiet(*loggers: str) -> Iterator[None]:
+def without_warnings(*loggers: str) -> Iterator[None]:
     """Hides warnings, and messages below errors of these loggers, while the tools of a target run."""
     levels = {logger: logger.level for logger in map(logging.getLogger, loggers)}
     with warnings.catch_warnings():

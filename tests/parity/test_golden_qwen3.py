@@ -36,7 +36,7 @@ BAR = 1e-4
 CACHE = 128
 
 
-class Opened:
+class GoldenModel:
     """A golden checkpoint with its reference, and every module built from its weights."""
 
     def __init__(self, name: str):
@@ -75,18 +75,18 @@ class Opened:
 
 
 @cache
-def open_golden(name: str) -> Opened:
+def open_golden(name: str) -> GoldenModel:
     with torch.no_grad():
-        return Opened(name)
+        return GoldenModel(name)
 
 
 @pytest.fixture
-def opened(request) -> Opened:
+def golden(request) -> GoldenModel:
     return open_golden(request.param)
 
 
 @pytest.fixture
-def base() -> Opened:
+def base() -> GoldenModel:
     return open_golden("base")
 
 
@@ -135,15 +135,15 @@ SAMPLED = {
 }
 
 
-def prompt_of(opened: Opened, name: str, run: str) -> Prompt:
+def prompt_of(golden: GoldenModel, name: str, run: str) -> Prompt:
     text, fields = RUNS[name][run]
-    tokenizer, config = opened.tokenizer, opened.config
+    tokenizer, config = golden.tokenizer, golden.config
     fields = {"language": "english"} | fields
     if name == "base":
-        fields["speaker"] = opened.reference["speaker_embedding"]
+        fields["speaker"] = golden.reference["speaker_embedding"]
     if "reference" in fields:
         ids = np.array(tokenizer.encode(fields["reference"]))
-        fields["reference"] = Reference(ids, opened.reference["ref_codes"].astype(np.int64))
+        fields["reference"] = Reference(ids, golden.reference["ref_codes"].astype(np.int64))
     if "instruct" in fields:
         ids = tokenizer.encode("user\n") + tokenizer.encode(fields["instruct"])
         ends = config.im_start_token_id, config.im_end_token_id
@@ -154,15 +154,15 @@ def prompt_of(opened: Opened, name: str, run: str) -> Prompt:
 CASES = [(name, run) for name, runs in RUNS.items() for run in runs]
 
 
-@pytest.mark.parametrize(("opened", "run"), CASES, indirect=["opened"])
-def test_a_run_of_the_official_package(opened, run):
-    reference, name = opened.reference, opened.name
-    rows = PromptEmbedder(opened.engine.stream(), opened.constants).rows(prompt_of(opened, name, run))
+@pytest.mark.parametrize(("golden", "run"), CASES, indirect=["golden"])
+def test_a_run_of_the_official_package(golden, run):
+    reference, name = golden.reference, golden.name
+    rows = PromptEmbedder(golden.engine.stream(), golden.constants).rows(prompt_of(golden, name, run))
     near(rows.prefill, reference[f"{run}_prefill"], 1e-5)
     trailing = reference[f"{run}_trailing"]
     expected = [*rows.trailing, *[rows.padding] * (len(trailing) - len(rows.trailing))]
     near(np.stack(expected), trailing, 1e-5)
-    decoder = SpeechDecoder(opened.engine.stream(), opened.constants, SAMPLED.get(run, GREEDY_RUN))
+    decoder = SpeechDecoder(golden.engine.stream(), golden.constants, SAMPLED.get(run, GREEDY_RUN))
     decoder.start(rows)
     codes, noise = reference[f"{run}_codes"], None
     for frame, chosen in enumerate(codes):

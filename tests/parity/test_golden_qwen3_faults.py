@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from parity.test_golden_qwen3 import BAR, Opened, open_golden, prompt_of
+from parity.test_golden_qwen3 import BAR, GoldenModel, open_golden, prompt_of
 from support.export.codec_faults import WRONG_VALUES, drop_a_state
 from torch import nn
 
@@ -19,14 +19,14 @@ from runtime.sampler import SamplerSettings
 
 
 @pytest.fixture
-def base() -> Opened:
+def base() -> GoldenModel:
     return open_golden("base")
 
 
-def predicted(opened: Opened) -> np.ndarray:
+def predicted(golden: GoldenModel) -> np.ndarray:
     """Codes that the predictor gives after the reference's hidden values."""
-    reference = opened.reference
-    decoder = SpeechDecoder(opened.engine.stream(), opened.constants)
+    reference = golden.reference
+    decoder = SpeechDecoder(golden.engine.stream(), golden.constants)
     found = []
     for hidden, codes in zip(reference["xvector_hidden"], reference["xvector_codes"], strict=True):
         decoder.hidden = hidden
@@ -35,15 +35,15 @@ def predicted(opened: Opened) -> np.ndarray:
 
 
 @torch.no_grad()
-def decoded(opened: Opened, codec: CodecDecoder, frames: int = 12) -> float:
+def decoded(golden: GoldenModel, codec: CodecDecoder, frames: int = 12) -> float:
     """Distance of the samples that `codec` decodes from the reference's, in steps of one frame."""
-    codes, states, pieces = opened.reference["codec_codes"][:frames], opened.codec_states(1), []
+    codes, states, pieces = golden.reference["codec_codes"][:frames], golden.codec_states(1), []
     for index, frame in enumerate(codes):
         part = torch.from_numpy(frame[None, None]).long()
         audio, *states = codec(part, torch.tensor([index]), *states)
         pieces.append(audio[0].numpy())
     samples = np.concatenate(pieces)
-    return float(np.abs(samples - opened.reference["codec_audio"][: len(samples)]).max())
+    return float(np.abs(samples - golden.reference["codec_audio"][: len(samples)]).max())
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def test_the_projections_of_the_halves_of_the_quantiser_exchanged(base):
     first, rest = weights.quantizer.rvq_first, weights.quantizer.rvq_rest
     own = first.output_proj
     with replaced(first, "output_proj", rest.output_proj), replaced(rest, "output_proj", own):
-        books = torch.cat([first.folded(), rest.folded()])
+        books = torch.cat([first.projected_entries(), rest.projected_entries()])
     faulty = deepcopy(base.codec)
     faulty.books = nn.Buffer(books.flatten(0, 1), persistent=False)
     assert decoded(base, faulty) > BAR
@@ -103,13 +103,13 @@ def test_codes_embedded_with_the_table_of_the_next_book(base, step):
         assert spoken(base, run) != base.reference[f"{run}_codes"].tolist()
 
 
-def spoken(opened: Opened, run: str, **changes) -> list[list[int]]:
+def spoken(golden: GoldenModel, run: str, **changes) -> list[list[int]]:
     """Codes of a greedy run, whose decoder has other constants or settings."""
     settings = changes.pop("settings", SamplerSettings(repetition_penalty=1.05))
-    constants = opened.constants.model_copy(update=changes)
-    rows = PromptEmbedder(opened.engine.stream(), constants).rows(prompt_of(opened, opened.name, run))
-    sampling = replace(opened.constants.sampling, first=settings, others=SamplerSettings())
-    decoder = SpeechDecoder(opened.engine.stream(), constants, sampling)
+    constants = golden.constants.model_copy(update=changes)
+    rows = PromptEmbedder(golden.engine.stream(), constants).rows(prompt_of(golden, golden.name, run))
+    sampling = replace(golden.constants.sampling, first=settings, others=SamplerSettings())
+    decoder = SpeechDecoder(golden.engine.stream(), constants, sampling)
     decoder.start(rows)
     found = []
     for _ in range(12):
@@ -123,10 +123,10 @@ def spoken(opened: Opened, run: str, **changes) -> list[list[int]]:
 
 @pytest.mark.parametrize("run", ["dialect_auto", "dialect_chinese"])
 def test_the_language_of_a_dialect_ignored(run):
-    opened = open_golden("custom_voice")
-    expected = opened.reference[f"{run}_codes"].tolist()
-    assert spoken(opened, run) == expected
-    assert spoken(opened, run, dialects={}) != expected
+    golden = open_golden("custom_voice")
+    expected = golden.reference[f"{run}_codes"].tolist()
+    assert spoken(golden, run) == expected
+    assert spoken(golden, run, dialects={}) != expected
 
 
 def test_the_end_not_masked(base, monkeypatch):

@@ -39,13 +39,13 @@ def stream(name: str) -> SplitStream:
 
 
 def traced(name: str, run: str) -> Arrays:
-    opened, inputs = open_golden(name), {"request": np.array(json.dumps(request_of(name, run)))}
+    golden, inputs = open_golden(name), {"request": np.array(json.dumps(request_of(name, run)))}
     if name == "base":
-        inputs["ref_pcm"] = opened.reference["ref_pcm"]
+        inputs["ref_pcm"] = golden.reference["ref_pcm"]
     if run in SAMPLED:
-        inputs |= {f"noise_{part}": opened.reference[f"{run}_noise_{part}"] for part in ("c0", "cp")}
+        inputs |= {f"noise_{part}": golden.reference[f"{run}_noise_{part}"] for part in ("c0", "cp")}
     files = [GOLDEN / name / file for file in ("vocab.json", "merges.txt", "tokenizer_config.json")]
-    return TRACE.run(engine(name), opened.constants, inputs, False, files)
+    return TRACE.run(engine(name), golden.constants, inputs, False, files)
 
 
 @pytest.mark.parametrize(("name", "run"), CASES)
@@ -57,9 +57,9 @@ def test_a_run_of_the_official_package(name, run):
             assert np.abs(found[key] - reference[f"{run}_{key}"]).max() < bar, key
 
 
-def decoded(codes: np.ndarray, size: int, opened: Stream | None = None) -> np.ndarray:
+def decoded(codes: np.ndarray, size: int, calls: Stream | None = None) -> np.ndarray:
     """Samples of calls of `size` frames each."""
-    decoder = SpeechDecoder(opened or stream("base"), open_golden("base").constants)
+    decoder = SpeechDecoder(calls or stream("base"), open_golden("base").constants)
     return np.concatenate([decoder.decode(codes[at : at + size]) for at in range(0, len(codes), size)])
 
 
@@ -80,12 +80,12 @@ def test_the_windows_of_the_speech_decoder_do_not_depend_on_the_calls():
 
 
 def test_a_prefix_of_a_prompt_is_taken_from_saved_rows():
-    opened = open_golden("base")
-    rows = PromptEmbedder(stream("base"), opened.constants).rows(prompt_of(opened, "base", "xvector"))
-    first = SpeechDecoder(stream("base"), opened.constants)
+    golden = open_golden("base")
+    rows = PromptEmbedder(stream("base"), golden.constants).rows(prompt_of(golden, "base", "xvector"))
+    first = SpeechDecoder(stream("base"), golden.constants)
     saved = first.start_with_prefix(rows, None)
     assert {name: array.shape for name, array in saved.items()} == first.stream.row_shapes(rows.fixed)
-    second = SpeechDecoder(stream("base"), opened.constants)
+    second = SpeechDecoder(stream("base"), golden.constants)
     second.start_with_prefix(rows, saved)
     np.testing.assert_array_equal(second.hidden, first.hidden)
 

@@ -32,7 +32,7 @@ def convert(name: str, out: Path, *options: str) -> Path:
     return out
 
 
-def opened(name: str, folder: Path):
+def open_in_mlx_audio(name: str, folder: Path):
     """mlx-audio's model with every tensor of the folder, as its loader does it. The loader's guess of layouts
     is left out: it is wrong for the few channels of the golden Qwen3-TTS.
     """
@@ -58,7 +58,7 @@ def floats(tmp_path_factory):
 
 def test_voxtral_tts(floats):
     model, reference = (
-        opened("voxtral_tts", floats["voxtral_tts"]),
+        open_in_mlx_audio("voxtral_tts", floats["voxtral_tts"]),
         np.load(GOLDEN / "voxtral_tts/reference.npz"),
     )
     ids = mx.array(reference["ids"])[None]
@@ -88,7 +88,7 @@ def test_voices_of_voxtral_tts_are_those_of_the_checkpoint(floats):
 
 
 def test_voxtral_realtime(floats):
-    model = opened("voxtral_realtime", floats["voxtral_realtime"])
+    model = open_in_mlx_audio("voxtral_realtime", floats["voxtral_realtime"])
     reference = np.load(GOLDEN / "voxtral_realtime/reference.npz")
     audio = np.load(GOLDEN / "voxtral_realtime/audio.npy")
     _, count, prompt, logits, *_ = model._encode_and_prefill(audio)
@@ -102,7 +102,7 @@ def test_voxtral_realtime(floats):
 
 
 def test_qwen3_tts(floats):
-    model = opened("qwen3_tts", floats["qwen3_tts"])
+    model = open_in_mlx_audio("qwen3_tts", floats["qwen3_tts"])
     reference = np.load(GOLDEN / "qwen3_tts/base.npz")
     logits, hidden = model.talker(mx.array(reference["xvector_prefill"])[None])
     assert_near(hidden[0, -1], reference["xvector_hidden"][0])
@@ -129,7 +129,7 @@ def test_the_speech_tokenizer_of_qwen3_tts(floats, monkeypatch):
     """mlx-audio's own loader takes it as published. Its guess of layouts fails for fewer than 65 channels."""
     monkeypatch.setattr(qwen3_tts.qwen3_tts, "check_array_shape_qwen3", lambda array: False)
     folder = floats["qwen3_tts"]
-    model = opened("qwen3_tts", folder)
+    model = open_in_mlx_audio("qwen3_tts", folder)
     model = qwen3_tts.qwen3_tts.Model.post_load_hook(model, folder)
     reference = np.load(GOLDEN / "qwen3_tts/base.npz")
     window = open_family("qwen3_tts").load_config(folder).codec.decoder_config.sliding_window
@@ -142,7 +142,7 @@ def test_the_speech_tokenizer_of_qwen3_tts(floats, monkeypatch):
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
 def test_integers_are_those_that_mlx_dequantises(name, dtype, tmp_path):
     folder = convert(name, tmp_path / "out", "--quant", "w4", "--dtype", dtype)
-    opened(name, folder)  # every layer takes its integers
+    open_in_mlx_audio(name, folder)  # every layer takes its integers
     weights = mx.load(str(folder / "model.safetensors"))
     family = open_family(family_of(folder))
     source = StoredWeights(folder, family, family.load_config(folder))

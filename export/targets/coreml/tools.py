@@ -4,9 +4,9 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
-from export.targets.tracing import quiet
+from export.targets.tracing import without_warnings
 
-with quiet("coremltools"):
+with without_warnings("coremltools"):
     import coremltools as ct
     from coremltools.converters.mil.frontend.milproto.load import load as load_program
     from coremltools.converters.mil.frontend.torch.ops import _get_inputs as inputs_of
@@ -33,7 +33,7 @@ OPSET, OPSET_NAME = ct.target.iOS18, "CoreML8"  # the first with states, and wit
 def without_converter_output() -> Iterator[None]:
     """Hides the progress bars and warnings of the converter. It raises its errors."""
     with (
-        quiet("coremltools", "torch", "torchao"),
+        without_warnings("coremltools", "torch", "torchao"),
         redirect_stdout(io.StringIO()),
         redirect_stderr(io.StringIO()),
     ):

@@ -32,9 +32,9 @@ from export.targets.tracing import (
     TRACE_ROWS,
     Stateful,
     export_errors,
-    quiet,
     target_kernels,
     trace,
+    without_warnings,
 )
 from model.component import Component
 from quantize.modules import int8_per_token
@@ -49,14 +49,14 @@ def lower_graph(graph: Graph, folder: Path) -> None:
     """Writes `GRAPH.pte`. Raises ExportError."""
     with (
         export_errors(f"{graph.name}: ExecuTorch export failed"),
-        quiet(*LOGGERS),
+        without_warnings(*LOGGERS),
         lazily_compiled_graphs(),
         target_kernels(graph.module, int8_per_token, LlamaAttention(), rms_norm),
     ):
         programs = {graph.name: trace(graph.first, graph.module), **_state_methods(graph.first)}
     with (
         export_errors(f"{graph.name}: ExecuTorch lowering failed"),
-        quiet(*LOGGERS),
+        without_warnings(*LOGGERS),
         lazily_compiled_graphs(),
         _shared_weights(),
         # torch would choose a kernel of the host for the size of the example, and bound dimensions by it

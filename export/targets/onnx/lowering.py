@@ -26,9 +26,9 @@ from export.targets.onnx.simplify import simplify
 from export.targets.tracing import (
     dynamic_shapes,
     export_errors,
-    quiet,
     target_kernels,
     trace_inputs,
+    without_warnings,
     zero_states,
 )
 
@@ -75,7 +75,7 @@ def _convert(graph: Graph, arguments: list[torch.Tensor], dynamic: Axes, precisi
     linear_kernel = lower_linear if precision == "float32" else lower_to_blocks
     names = [state.name for state in signature.states]
     with (
-        quiet("torch.onnx", "onnxscript"),
+        without_warnings("torch.onnx", "onnxscript"),
         registry_read_once(),
         target_kernels(graph.module, linear_kernel, SharedBufferAttention()),
     ):

@@ -65,7 +65,7 @@ def test_a_translation_of_one_export_is_not_in_the_next():
 def test_memory_is_returned_where_much_was_taken_since_the_last_time(resident, collections, monkeypatch):
     """Each collection is followed by one more reading."""
     readings, found = iter([gigabytes * 1e9 for gigabytes in resident]), []
-    monkeypatch.setattr(memory, "_held", 0)
+    monkeypatch.setattr(memory, "_resident_after_return", 0)
     monkeypatch.setattr(memory, "_resident", lambda: next(readings))
     monkeypatch.setattr("gc.collect", lambda: found.append(1))
     with pytest.raises(StopIteration):

@@ -184,8 +184,8 @@ def test_scales_are_exact_in_bfloat16_and_float16(linears):
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
 def test_packing_a_lowered_graph_frees_its_unpacked_integers(target, tmp_path, monkeypatch):
     """Weights that a tool keeps of a lowered program would take 3.4 GB at the published size."""
-    monkeypatch.setattr("export.memory.KEPT", 0)
-    monkeypatch.setattr("export.memory.TAKEN", 0)
+    monkeypatch.setattr("export.memory.MIN_RESIDENT", 0)
+    monkeypatch.setattr("export.memory.MIN_GROWTH", 0)
     lowering = open_target(target)
     model = Model(
         resolve(Source(random_checkpoint("voxtral_realtime")), ExportRequest(quant="8da4w")),
