@@ -1,6 +1,8 @@
 """The server of `voxport serve` on a free port of this machine, in a thread."""
 
 import asyncio
+import json
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -65,6 +67,16 @@ def running(
         server.should_exit = True
         thread.join(10)
         models.drain(0)
+
+
+@contextmanager
+def asking(server: Running, model: str, **fields) -> Iterator[socket.socket]:
+    """A request for speech whose client closes the connection at the end of the block."""
+    body = json.dumps({"model": model, "input": "a" * 40, "response_format": "pcm", **fields}).encode()
+    head = f"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(head.encode() + body)
+        yield connection
 
 
 def wait_until(condition, seconds: float = 10.0) -> None:
