@@ -11,17 +11,28 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from support.paths import ROOT
+from support.serve.http_server import free_port
 
-from load.clients import Results, forever, garbage, half_open, leaving, listening, speaking
+from load.clients import Results, forever, garbage, half_open, leave_early, speak, transcribe
 from load.server import LIMITS, LISTENERS, PASS_S, SLOTS, TALKERS, LoopLag, percentiles
 
 CLIENTS, SOCKETS = 200, 20
 REFUSAL_MS, LAG_MS, SHARE, GROWTH_MB = 100, 50, 0.2, 20  # bars
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """Duration, number of HTTP clients, and number of sockets of live transcription."""
+
+    seconds: int
+    clients: int
+    sockets: int
 
 
 def main() -> None:
@@ -33,7 +44,8 @@ def main() -> None:
     arguments = parser.parse_args()
     random.seed(1)
     load = round(os.getloadavg()[0], 1)  # of other work on the machine
-    found = run(arguments.seconds, arguments.clients, arguments.sockets) | {"load_average_before": load}
+    options = LoadOptions(arguments.seconds, arguments.clients, arguments.sockets)
+    found = run(options) | {"load_average_before": load}
     text = json.dumps(found, indent=1) + "\n"
     if arguments.o:
         arguments.o.parent.mkdir(parents=True, exist_ok=True)
@@ -42,9 +54,8 @@ def main() -> None:
     sys.exit(1 if found["missed"] else 0)
 
 
-def run(seconds: int, clients: int, sockets: int) -> dict[str, Any]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+def run(options: LoadOptions) -> dict[str, Any]:
+    port = free_port()
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
     server = subprocess.Popen(
         [sys.executable, "-m", "load.server", str(port)], stdout=subprocess.PIPE, env=environment, text=True
@@ -52,13 +63,12 @@ def run(seconds: int, clients: int, sockets: int) -> dict[str, Any]:
     results = Results()
     try:
         wait_until_open(port)
-        asyncio.run(load(port, server.pid, seconds, clients, sockets, results))
+        asyncio.run(load(port, server.pid, options, results))
         server.send_signal(signal.SIGTERM)
         output, _ = server.communicate(timeout=30)
     finally:
         server.kill()
-    asked = {"seconds": seconds, "clients": clients, "sockets": sockets}
-    return asked | report(results, json.loads(output.splitlines()[-1]))
+    return asdict(options) | report(results, json.loads(output.splitlines()[-1]))
 
 
 def wait_until_open(port: int) -> None:
@@ -72,19 +82,20 @@ def wait_until_open(port: int) -> None:
             time.sleep(0.05)
 
 
-async def load(port: int, pid: int, seconds: int, clients: int, sockets: int, results: Results) -> None:
-    tenth, twentieth = clients // 10, clients // 20
-    visits = [partial(speaking, port, "slow", "slow", results)] * tenth
-    visits += [partial(leaving, port, results)] * tenth
+async def load(port: int, pid: int, options: LoadOptions, results: Results) -> None:
+    tenth, twentieth = options.clients // 10, options.clients // 20
+    visits = [partial(speak, port, "slow", "slow", results)] * tenth
+    visits += [partial(leave_early, port, results)] * tenth
     visits += [partial(half_open, port, results)] * twentieth
     visits += [partial(garbage, port, results)] * twentieth
-    rest = clients - len(visits)
+    rest = options.clients - len(visits)
     names = [TALKERS[0]] * (rest * 2 // 3) + [TALKERS[1]] * (rest - rest * 2 // 3)  # one sends more
-    visits += [partial(speaking, port, name, "talking", results) for name in names]
-    visits += [partial(listening, port, LISTENERS[each % len(LISTENERS)], results) for each in range(sockets)]
+    visits += [partial(speak, port, name, "talking", results) for name in names]
+    names = [LISTENERS[index % len(LISTENERS)] for index in range(options.sockets)]
+    visits += [partial(transcribe, port, name, results) for name in names]
     tasks = [asyncio.create_task(forever(visit)) for visit in visits]
     async with LoopLag() as lag:
-        for _ in range(seconds):
+        for _ in range(options.seconds):
             await asyncio.sleep(1)
             results.memory_mb.append(resident_mb(pid))
             for task in tasks:

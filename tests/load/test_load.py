@@ -9,16 +9,16 @@ from functools import partial
 import pytest
 import websockets
 
-from load.__main__ import run
-from load.clients import Results, forever, listening, speaking
+from load.__main__ import LoadOptions, run
+from load.clients import Results, forever, speak, transcribe
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 NOW = struct.pack("ii", 1, 0)  # a connection that is closed is reset
 
 
 @pytest.mark.slow  # takes several seconds
-def test_every_accepted_answer_is_whole_and_every_refusal_tells_when_to_come_back():
-    found = run(seconds=5, clients=80, sockets=8)
+def test_every_accepted_answer_is_whole_and_every_refusal_has_a_time_to_retry():
+    found = run(LoadOptions(seconds=5, clients=80, sockets=8))
     assert found["examples_of_wrong"] == [] and found["wrong"] == 0
     assert found["served"]["talking"] > 0 and found["served"]["utterance"] > 0
     assert found["refused"]["503"] > 0 and found["served"]["garbage"] > 0
@@ -54,7 +54,7 @@ def test_an_answer_that_the_server_resets_is_wrong(sent, kind):
     async def check() -> list[str]:
         async with await asyncio.start_server(reset, "127.0.0.1", 0) as server:
             results, port = Results(), server.sockets[0].getsockname()[1]
-            return await visited(partial(speaking, port, "anna", kind, results), results)
+            return await visited(partial(speak, port, "anna", kind, results), results)
 
     (wrong,) = asyncio.run(check())
     assert wrong.startswith(f"{kind}: ")
@@ -71,7 +71,7 @@ def test_a_socket_that_the_server_closes_is_wrong(code):
     async def check() -> list[str]:
         async with websockets.serve(close, "127.0.0.1", 0) as server:
             results, port = Results(), next(iter(server.sockets)).getsockname()[1]
-            return await visited(partial(listening, port, "carol", results), results)
+            return await visited(partial(transcribe, port, "carol", results), results)
 
     (wrong,) = asyncio.run(check())
     assert str(code) in wrong

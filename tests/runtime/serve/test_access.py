@@ -103,7 +103,7 @@ def test_a_key_has_a_number_of_sockets_at_a_time(keys):
         refused = found.value.response
         assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
         assert json.loads(refused.body)["error"]["code"] == "rate_limit_exceeded"
-        wait_until(lambda: not server.value("sockets"))
+        wait_until(lambda: not server.metric("sockets"))
         with connect(url, additional_headers=bearer(KEY)) as again:
             assert json.loads(again.recv())["type"] == "session.created"
 
@@ -185,7 +185,7 @@ def test_connections_without_a_request_count_too(limits, count):
 
 
 def test_connections_beyond_those_that_are_refused_are_closed(monkeypatch):
-    monkeypatch.setattr("runtime.serve.http.protocol.SPARE", 1)
+    monkeypatch.setattr("runtime.serve.http.protocol.EXTRA_CONNECTIONS", 1)
     with running({"tone": ToneSpeech()}, Limits(connections=1)) as server:
         addresses = [("127.0.0.1", server.port)] * 3
         opened = [socket.create_connection(address, timeout=3) for address in addresses]

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import pytest
 import websockets.sync.client as websockets
-from support.serve.http_server import Running, asking, running, wait_until
+from support.serve.http_server import RunningServer, running, wait_until
+from support.serve.speech_requests import asking
 
 from runtime.engines.base import EngineOptions
 from runtime.opening import open_task
@@ -87,11 +88,11 @@ def speaking(request, bundles):
         yield server
 
 
-def worker_of(server: Running) -> SpeechWorker:
+def worker_of(server: RunningServer) -> SpeechWorker:
     return server.models.speech_workers[MODEL]
 
 
-def count_passes(server: Running, passes: Passes, patch: pytest.MonkeyPatch) -> None:
+def count_passes(server: RunningServer, passes: Passes, patch: pytest.MonkeyPatch) -> None:
     slots = worker_of(server)._decoder._slots
     patch.setattr(slots, "decode", passes.counted(slots.decode))
 

@@ -12,10 +12,11 @@ from contextlib import suppress
 
 import pytest
 import websockets
-from support.serve.http_server import Running, asking, running, wait_until
-from support.serve.loud_to_text import RATE as LISTEN_RATE
+from support.serve.http_server import RunningServer, running, wait_until
+from support.serve.loud_to_text import RATE as TRANSCRIPTION_RATE
 from support.serve.loud_to_text import LoudToText
 from support.serve.realtime_client import OPENAI, SOUND
+from support.serve.speech_requests import asking
 from support.serve.tone_speech import ToneSlots, ToneSpeech
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
@@ -65,7 +66,7 @@ class SteppedSlots(ToneSlots):
         return pieces
 
     def decode(self, count: int) -> None:
-        if not self.is_warming:
+        if not self.is_warming_up:
             self.task.wait()
 
 
@@ -76,8 +77,8 @@ FORMS = {
 }
 
 
-def left(server: Running) -> float:
-    return server.value("cancelled_total", reason="client")
+def left(server: RunningServer) -> float:
+    return server.metric("cancelled_total", reason="client")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -131,7 +132,7 @@ def test_a_live_stream_is_free_after_the_step_in_progress():
         worker.live_slots = 1
         task.before_feed = lambda: gate.wait(20)
         url = f"ws://127.0.0.1:{server.port}/v1/realtime?intent=transcription"
-        sound = {"type": "input_audio_buffer.append", "audio": "A" * (4 * LISTEN_RATE // 5)}
+        sound = {"type": "input_audio_buffer.append", "audio": "A" * (4 * TRANSCRIPTION_RATE // 5)}
         with connect(url) as client:
             client.send(json.dumps(sound))
             wait_until(lambda: worker._live)
@@ -165,7 +166,7 @@ def settled(worker: SpeechWorker | TranscriptionWorker) -> dict[str, int]:
     return found
 
 
-def leave(server: Running, count: int) -> None:
+def leave(server: RunningServer, count: int) -> None:
     """Requests of all forms, 20 at a time. Some clients leave before, and some after the first bytes."""
 
     async def one(index: int) -> None:
@@ -204,7 +205,7 @@ def test_clients_that_leave_leave_nothing():
         assert left(server) == 360
 
 
-def leave_sockets(server: Running, count: int) -> None:
+def leave_sockets(server: RunningServer, count: int) -> None:
     """Sockets that are cut: at once, while audio is transcribed, or while the end of an utterance is."""
 
     async def one(index: int) -> None:
@@ -236,7 +237,7 @@ def test_sockets_that_are_cut_leave_nothing():
         wait_until(lambda: not server.connections)
         after = settled(worker)
         assert {name for name, count in after.items() if count > before[name]} == set()
-        assert server.value("sockets") == 0
+        assert server.metric("sockets") == 0
 
 
 def test_1000_cancelled_jobs_leave_nothing():
@@ -282,7 +283,7 @@ def test_a_connection_is_closed_whose_client_does_not_receive_the_end():
         body = json.dumps({"model": "tone", "input": "a" * 4000, "response_format": "wav"}).encode()
         head = f"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
         client.sendall(head.encode() + b"connection: close\r\n\r\n" + body)
-        wait_until(lambda: server.value("requests_total", route="/v1/audio/speech", code="200"))
+        wait_until(lambda: server.metric("requests_total", route="/v1/audio/speech", code="200"))
         wait_until(lambda: not server.connections)
 
 

@@ -1,7 +1,6 @@
 """The server of `voxport serve` on a free port of this machine, in a thread."""
 
 import asyncio
-import json
 import socket
 import threading
 import time
@@ -26,7 +25,7 @@ DEFAULT = Limits()
 
 
 @dataclass
-class Running:
+class RunningServer:
     port: int
     models: Models
     metrics: Metrics
@@ -36,9 +35,12 @@ class Running:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def value(self, name: str, **labels: str) -> float:
-        """A metric."""
-        return self.metrics.registry.get_sample_value(f"voxport_{name}", labels) or 0.0
+    def metric(self, name: str, **labels: str) -> float:
+        return metric(self.metrics, name, **labels)
+
+
+def metric(metrics: Metrics, name: str, **labels: str) -> float:
+    return metrics.registry.get_sample_value(f"voxport_{name}", labels) or 0.0
 
 
 @contextmanager
@@ -49,7 +51,7 @@ def running(
     slots: int = 2,
     origins: tuple[str, ...] = (),
     voices: VoiceStore | None = None,
-) -> Iterator[Running]:
+) -> Iterator[RunningServer]:
     metrics = Metrics()
     models = Models(tasks, limits, metrics, slots, voices)
     models.start()
@@ -62,21 +64,16 @@ def running(
     thread.start()
     wait_until(lambda: server.started and models.is_ready)
     try:
-        yield Running(listener.port, models, metrics, server.server_state.connections)
+        yield RunningServer(listener.port, models, metrics, server.server_state.connections)
     finally:
         server.should_exit = True
         thread.join(10)
         models.drain(0)
 
 
-@contextmanager
-def asking(server: Running, model: str, **fields) -> Iterator[socket.socket]:
-    """A request for speech whose client closes the connection at the end of the block."""
-    body = json.dumps({"model": model, "input": "a" * 40, "response_format": "pcm", **fields}).encode()
-    head = f"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", server.port)) as connection:
-        connection.sendall(head.encode() + body)
-        yield connection
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
 
 
 def wait_until(condition, seconds: float = 10.0) -> None:

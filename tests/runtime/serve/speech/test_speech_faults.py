@@ -5,20 +5,11 @@ import socket
 import threading
 
 import httpx2
-from support.serve.http_server import Running, asking, running, wait_until
+from support.serve.http_server import running, wait_until
+from support.serve.speech_requests import TEXT, asking, post_speech, speech_body
 from support.serve.tone_speech import FRAME, ToneSlots, ToneSpeech, tone
 
 from runtime.audio.files import pcm16
-
-TEXT = "Hello there."
-
-
-def post(server: Running, content: dict) -> httpx2.Response:
-    return httpx2.post(f"{server.url}/v1/audio/speech", json=content)
-
-
-def request(**fields) -> dict:
-    return {"model": "tone", "voice": "anna", "input": TEXT, "response_format": "pcm", **fields}
 
 
 def fail_at_frame_5(text: str, frame: int) -> None:
@@ -28,7 +19,7 @@ def fail_at_frame_5(text: str, frame: int) -> None:
 
 def test_an_engine_that_fails_after_the_first_samples_ends_events_with_an_error():
     with running({"tone": ToneSpeech(fault=fail_at_frame_5)}) as server:
-        lines = post(server, request(stream_format="sse")).text.splitlines()
+        lines = post_speech(server, speech_body(stream_format="sse")).text.splitlines()
     events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
     assert [each["type"] for each in events] == ["speech.audio.delta"] * 5 + ["speech.audio.error"]
     assert events[-1]["error"]["code"] == "internal_error" and "planted" not in str(events[-1])
@@ -36,7 +27,7 @@ def test_an_engine_that_fails_after_the_first_samples_ends_events_with_an_error(
 
 
 def test_an_engine_that_fails_after_the_first_samples_cuts_the_audio_without_its_last_chunk():
-    content = json.dumps(request()).encode()
+    content = json.dumps(speech_body()).encode()
     head = f"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(content)}\r\n\r\n"
     with (
         running({"tone": ToneSpeech(fault=fail_at_frame_5)}) as server,
@@ -57,7 +48,7 @@ def test_an_error_of_one_request_leaves_the_others():
         responses = {}
 
         def ask(text: str) -> None:
-            responses[text] = post(server, request(input=text))
+            responses[text] = post_speech(server, speech_body(input=text))
 
         threads = [threading.Thread(target=ask, args=(text,)) for text in ("Wrong.", "Right.", "Also right.")]
         for thread in threads:
@@ -101,7 +92,7 @@ def test_a_pass_that_fails_ends_what_runs_and_the_queue_goes_on():
         answers, worker = {}, server.models.speech_workers["tone"]
 
         def ask(text: str) -> None:
-            answers[text] = post(server, request(input=text))
+            answers[text] = post_speech(server, speech_body(input=text))
 
         with asking(server, "tone", input="a" * 200) as begun:
             begun.settimeout(10)
@@ -155,7 +146,7 @@ def test_a_dead_engine_thread_is_not_ready_and_refuses(monkeypatch):
     with running({"tone": task}) as server:
         worker, answers = server.models.speech_workers["tone"], list[httpx2.Response]()
         asking = threading.Thread(
-            target=lambda: answers.append(post(server, request(response_format="flac")))
+            target=lambda: answers.append(post_speech(server, speech_body(response_format="flac")))
         )
         asking.start()
         wait_until(lambda: task.running)
@@ -169,6 +160,6 @@ def test_a_dead_engine_thread_is_not_ready_and_refuses(monkeypatch):
         worker._thread.join(10)
         assert httpx2.get(f"{server.url}/readyz").status_code == 503
         assert httpx2.get(f"{server.url}/healthz").status_code == 200
-        for answer in (*answers, post(server, request())):
+        for answer in (*answers, post_speech(server, speech_body())):
             assert answer.status_code == 503 and answer.json()["error"]["code"] == "engine_failed"
         assert len(answers) == 1
