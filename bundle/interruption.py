@@ -23,7 +23,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 def end_without_traceback() -> None:
-    """An interruption ends the process at once, until `bundle.command` handles it.
+    """An interruption ends the process immediately, until `bundle.command` handles it.
 
     Call it before the imports that take time: Python would print a traceback there.
     """

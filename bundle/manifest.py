@@ -13,11 +13,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from bundle.errors import IntegrityError, UsageError
+from bundle.json_types import Json
 from bundle.spec import Signature, Size, StateSpec
 
 SCHEMA_VERSION: Literal[2] = 2
 MANIFEST = "manifest.json"
-UNLISTED = ("README.md", "verify.json")  # files about the bundle, which no engine reads
+README, REPORT = "README.md", "verify.json"
+UNLISTED = (README, REPORT)  # files about the bundle, which no engine reads
 VOICE_KEY = "embedding"  # of the only tensor in a voice file, float32 [N, dim]
 NOT_RUN = "not run"  # `Manifest.executed_by` where nothing has executed the artifacts
 MAX_MANIFEST_BYTES = 2**24  # of the published models: 0.1 MB
@@ -169,7 +171,7 @@ class Verification(Record):
 
     status: Literal["passed", "failed", "unverified"]
     # rows are text and numbers with one of two sets of columns, which export.verify.comparison defines
-    rows: tuple[dict[str, Any], ...]
+    rows: tuple[Json, ...]
     reports: dict[str, dict[str, float]]
 
 
@@ -311,7 +313,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise IntegrityError(f"{path}: {first_fault(error)}; export the bundle again") from None
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> Json:
     """Raises ValueError on a key that comes twice: two readers would see two manifests."""
     found = dict(pairs)
     if len(found) != len(pairs):

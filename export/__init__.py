@@ -1,1 +1,1 @@
-"""From checkpoint to verified bundle: lower, compare, save. May import all packages; nothing imports it."""
+"""From checkpoint to verified bundle: lower, compare, save. May import all packages but `voxport`."""

@@ -52,7 +52,7 @@ class BFloat16Engine(EagerEngine):
     def __init__(self, resolved: Resolved):
         source, root = resolved.source, resolved.source.root()
         prefixes = {prefix for below in source.family.weights_of_graph.values() for prefix in below}
-        # at once: a tied weight is asked for by its first name
+        # all in one call: a tied weight is read by its first name
         materialize(root, source.checkpoint, prefixes, _as_stored)
         root.to(torch.bfloat16)
         with torch.no_grad(), _bfloat16_autocast():  # constants are derived here

@@ -14,6 +14,8 @@ from bundle.errors import IntegrityError, UsageError, VerificationError, Voxport
 from bundle.files import files_below
 from bundle.manifest import (
     MANIFEST,
+    README,
+    REPORT,
     SCHEMA_VERSION,
     VOICE_KEY,
     Bundle,
@@ -26,12 +28,13 @@ from bundle.manifest import (
 from bundle.progress import Progress, advance
 from export.bundle_readme import bundle_readme
 from export.job import graph_key
-from export.memory import check_memory, free_memory, peak_memory, rare_collections
+from export.memory import check_memory, free_memory, infrequent_garbage_collection, peak_memory
 from export.model import Export
 from export.model_card import model_card
 from export.naming import differences
+from export.output_folder import staging
 from export.resolve import Resolved, Source
-from export.staging import RECORD, REPORT, FinishedGraph, ResumeCache, staging
+from export.resume import RECORD, FinishedGraph, ResumeCache
 from export.targets.base import Target
 from export.verify.comparison import Report, Result
 from export.verify.eager import check_signatures
@@ -41,13 +44,9 @@ from export.verify.run import count_steps, verify, verify_graph
 from runtime.families import open_family, read_constants
 
 log = logging.getLogger(__name__)
-README = "README.md"
 MAX_DIFFERENCES = 4  # in one line
-NOT_ARTIFACTS = (
-    MANIFEST,
-    REPORT,
-    RECORD,
-)  # files about the bundle; RECORD is what an interrupted export leaves
+# Files about the bundle. An interrupted export leaves RECORD.
+NOT_ARTIFACTS = (MANIFEST, REPORT, RECORD)
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ def _lower_graph(export: Export, name: str, folder: Path) -> WeightError | None:
     target, graph = export.target, export.model.graph(name)
     check_signatures(graph, target.layout, target.linear_kernel)
     free_memory()
-    with rare_collections():
+    with infrequent_garbage_collection():
         target.lower(graph, folder)
     return export.model.weight_errors.get(name)
 

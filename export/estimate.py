@@ -19,13 +19,13 @@ from quantize.schemes import Storage
 from quantize.search import search_scales
 
 TOOLS_BYTES = 0.5e9  # resident after torch and the packages of a target are imported
-LOADING = 6  # bytes for each weight of the largest tensor while it is read: as stored, and as a float
-STREAMS = 3  # sets of caches that verification holds at once: two streams and a snapshot
-HASHED = 0.3e9  # bytes of the source that are hashed per second
+LOADING_BYTES = 6  # bytes for each weight of the largest tensor while it is read: as stored, and as a float
+CACHE_COPIES = 3  # sets of caches that verification holds at once: two streams and a snapshot
+HASHED_PER_SECOND = 0.3e9  # bytes of the source that are hashed per second
 QUANTISED, READ = 60e6, 400e6  # weights that are quantised, and weights that are only read, per second
-PROBE = 2**20  # weights that `speed` quantises at a time
-PROBED = 100e6  # weights that the reference machine quantises per second
-SLOWEST = 0.2  # least result of `speed`
+PROBE_WEIGHTS = 2**20  # weights that `speed` quantises at a time
+REFERENCE_SPEED = 100e6  # weights that the reference machine quantises per second
+MIN_SPEED = 0.2  # least result of `speed`
 
 
 @dataclass
@@ -109,10 +109,10 @@ def estimate(resolved: Resolved, target: Target, verifies: bool) -> Estimate:
     references.
     """
     source, costs, weights = resolved.source, target.costs, graph_weights(resolved, target.float_bytes)
-    loaded, peak, seconds = 0.0, 0.0, source.checkpoint.size / HASHED
+    loaded, peak, seconds = 0.0, 0.0, source.checkpoint.size / HASHED_PER_SECOND
     for graph, found in weights.items():
         loaded = loaded if verifies else 0.0
-        peak = max(peak, loaded + LOADING * found.largest)
+        peak = max(peak, loaded + LOADING_BYTES * found.largest)
         peak = max(peak, loaded + found.loaded + costs.lowering * found.stored)
         loaded += found.packed
         rate = READ if resolved.recipes[graph].linears is None else QUANTISED
@@ -129,7 +129,7 @@ def estimate(resolved: Resolved, target: Target, verifies: bool) -> Estimate:
             for component in resolved.components()
         )
         reference = 0 if source.is_large else 4 * count  # of a small model, in full precision
-        peak = max(peak, loaded + costs.running * artifact + STREAMS * caches + reference)
+        peak = max(peak, loaded + costs.running * artifact + CACHE_COPIES * caches + reference)
         sample = costs.sample * count / 1e9 if source.is_large else 0
         seconds += len(modes(resolved, target, DEFAULTS)) * (costs.verification + sample)
     return Estimate(
@@ -141,15 +141,15 @@ def estimate(resolved: Resolved, target: Target, verifies: bool) -> Estimate:
 
 
 def speed(seconds: float = 1.0) -> float:
-    """Speed of this machine relative to the reference machine, at least `SLOWEST`.
+    """Speed of this machine relative to the reference machine, at least `MIN_SPEED`.
 
     The best of the small searches for scales that fit into `seconds`. Other programs on the machine may delay
     one search a hundred times.
     """
-    weight = torch.randn(PROBE // 1024, 1024, generator=torch.Generator().manual_seed(0))
+    weight = torch.randn(PROBE_WEIGHTS // 1024, 1024, generator=torch.Generator().manual_seed(0))
     best, begun = float("inf"), time.perf_counter()
     while time.perf_counter() - begun < seconds:
         started = time.perf_counter()
         search_scales(weight, 32, (-8, 7))
         best = min(best, time.perf_counter() - started)
-    return max(SLOWEST, PROBE / PROBED / best)
+    return max(MIN_SPEED, PROBE_WEIGHTS / REFERENCE_SPEED / best)

@@ -18,7 +18,7 @@ CGROUP = Path("/sys/fs/cgroup")
 KEPT, TAKEN = 1.5e9, 0.25e9
 # New objects after which Python looks for reference cycles while a graph is lowered. With the default, 700,
 # that takes a tenth of the time, because tracing makes millions of objects and few of them are garbage.
-COLLECTED_AFTER = 20_000
+COLLECTION_THRESHOLD = 20_000
 _held = 0  # bytes that the process held after the last collection
 
 
@@ -66,10 +66,10 @@ def _resident() -> int:
 
 
 @contextmanager
-def rare_collections() -> Iterator[None]:
-    """Lets Python look for reference cycles after `COLLECTED_AFTER` new objects."""
+def infrequent_garbage_collection() -> Iterator[None]:
+    """Lets Python look for reference cycles after `COLLECTION_THRESHOLD` new objects."""
     before = gc.get_threshold()
-    gc.set_threshold(COLLECTED_AFTER, *before[1:])
+    gc.set_threshold(COLLECTION_THRESHOLD, *before[1:])
     try:
         yield
     finally:

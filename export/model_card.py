@@ -3,11 +3,10 @@
 https://huggingface.co/docs/hub/model-cards lists the keys. `voxport` is a key of this project.
 """
 
-from typing import Any
-
 import yaml
 
-from bundle.manifest import Manifest
+from bundle.json_types import Json
+from bundle.manifest import README, Manifest
 from export.resolve import Source
 
 
@@ -18,7 +17,7 @@ def model_card(manifest: Manifest, source: Source) -> str:
     """
     job, family = manifest.job, source.family
     release = family.release_of(source.checkpoint, source.config)
-    content: dict[str, Any] = {}
+    content: Json = {}
     if release:
         content = {"license": release.licence, "base_model": release.name, "base_model_relation": "quantized"}
     content |= {
@@ -66,7 +65,7 @@ def _tags(manifest: Manifest, is_random: bool) -> list[str]:
 
 def _bytes(manifest: Manifest) -> dict[str, int]:
     """Sizes of the artifacts of each graph, and of all files but the README."""
-    files = {name: entry.size for name, entry in manifest.files.items() if name != "README.md"}
+    files = {name: entry.size for name, entry in manifest.files.items() if name != README}
     graphs = dict.fromkeys(entry.graph for entry in manifest.job.components)
     sizes = {
         graph: sum(size for name, size in files.items() if name.startswith(f"{graph}.")) for graph in graphs

@@ -13,6 +13,7 @@ from torch import nn
 
 import runtime.families
 from bundle.errors import CheckpointError, RecipeError, UsageError
+from bundle.json_types import Json
 from bundle.manifest import ExportRequest, FileEntry, file_entry, first_fault
 from bundle.spec import LayoutName
 from model.checkpoint import is_below
@@ -109,7 +110,7 @@ class Resolved:
         return self.source.family.components(self.source.config, self.options, self.cache_length, layout)
 
     @cached_property
-    def constants(self) -> dict[str, Any]:  # Any: JSON values, which the family defines
+    def constants(self) -> Json:
         """What a runner needs besides names and shapes."""
         return self.source.family.constants(self.source.config, self.options)
 
@@ -197,18 +198,18 @@ def _overrides(request: ExportRequest, graphs: dict[str, str]) -> dict[str, str]
 
 def _check_shapes(source: Source, recipes: dict[str, Recipe]) -> None:
     """Raises one RecipeError with the rules for all weights whose shape does not fit their scheme."""
-    misfits: dict[str, str] = {}
+    not_storable: dict[str, str] = {}
     for graph, recipe in recipes.items():
         for path, module in source.quantizable.items():
             is_table = isinstance(module, nn.Embedding)
             scheme = recipe.scheme_for(path, is_table)
             if scheme is None or not is_below(path, source.family.weights_of_graph[graph]):
                 continue
-            if reason := scheme.misfit(module.get_parameter("weight").shape, is_table):
-                misfits.setdefault("*" + ".".join(path.split(".")[-2:]), f"{reason} of {path}")
-    if misfits:
-        rules = ", ".join(f"'{pattern}=none'" for pattern in misfits)
+            if reason := scheme.reason_not_storable(module.get_parameter("weight").shape, is_table):
+                not_storable.setdefault("*" + ".".join(path.split(".")[-2:]), f"{reason} of {path}")
+    if not_storable:
+        rules = ", ".join(f"'{pattern}=none'" for pattern in not_storable)
         raise RecipeError(
-            f"{next(iter(misfits.values()))}; use w8, which takes every shape, "
+            f"{next(iter(not_storable.values()))}; use w8, which takes every shape, "
             f"or keep such weights as floats with rules: {rules}"
         )

@@ -10,6 +10,8 @@ import numpy as np
 
 from bundle.spec import Signature
 
+Inputs = dict[str, np.ndarray]  # by name
+
 
 @dataclass(frozen=True)
 class Component:
@@ -25,6 +27,11 @@ class Component:
     name: str
     graph: str
     signature: Signature
-    example: Callable[..., dict[str, np.ndarray]]
+    example: Callable[..., Inputs]
     purpose: str = ""
     batched: bool = False
+
+
+def random_ids(vocab_size: int, seed: int, S: int = 8) -> Inputs:
+    """Example inputs of a component that takes ids [1, S]."""
+    return {"ids": np.random.default_rng(seed).integers(0, vocab_size, (1, S))}

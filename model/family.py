@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from pydantic import BaseModel
 from torch import nn
 
 from bundle.errors import CheckpointError, CheckpointNotFound
+from bundle.json_types import Json
 from bundle.manifest import NO_LICENCE_NEEDED
 from bundle.spec import LayoutName
 from model.checkpoint import Checkpoint, Shapes, expected_tensors
@@ -20,6 +20,7 @@ from model.component import Component
 from model.mlx.layout_tags import check_layout_tags
 from model.mlx.model import CONFIG as MLX_CONFIG
 from model.mlx.model import MLX_WEIGHTS, NO_MLX, MlxModel, read_mlx_config
+from model.shapes_only import shapes_only
 
 # Any: each family has its own class of options and of checkpoint holder, which callers only pass on.
 Options = Any
@@ -72,8 +73,8 @@ class VerificationPlan:
     chunked: tuple[ChunkedComponent, ...] = ()
     approximations: tuple[Approximation, ...] = ()
 
-    def among(self, components: Collection[str]) -> "VerificationPlan":
-        """Without the sequences of components that the options of an export leave out."""
+    def restricted_to(self, components: Collection[str]) -> "VerificationPlan":
+        """The plan for an export that has only these components."""
         return replace(
             self,
             decoders=tuple(each for each in self.decoders if {each.prefill, each.step} <= set(components)),
@@ -96,7 +97,7 @@ class Release:
 
 
 class Tensors(Protocol):
-    """What tells a release: whether the weights are random, and which tensors there are."""
+    """What identifies a release: whether the weights are random, and which tensors there are."""
 
     is_random: bool
 
@@ -123,8 +124,8 @@ class Synthetic:
 
     version: int
     sizes: tuple[str, ...]
-    config: Callable[[str], dict[str, Any]]
-    documents: Callable[[str], dict[str, dict[str, Any]]]
+    config: Callable[[str], Json]
+    documents: Callable[[str], dict[str, Json]]
     distribution: Callable[[str, tuple[int, ...], Config], Distribution]
     weight_files: dict[str, str]
     adjust: Callable[[str, int, np.ndarray, int, Config], None] = lambda name, first, values, seed, config: (
@@ -144,7 +145,7 @@ class Family:
         task: the hub's name of what the model does, as in `text-to-speech`.
         languages: codes of ISO 639-1.
         releases: the published checkpoints.
-        variant(config): tells apart releases of equal shapes.
+        variant(config): distinguishes releases of equal shapes.
     Configuration and files:
         format: the files of a checkpoint.
         mlx: the files, names and layouts of mlx-audio; without a `model_type` where it lacks the family.
@@ -187,7 +188,7 @@ class Family:
     parse_config: Callable[[Any, str], Config]
     load_config: Callable[[Path], Config]
     options: type[BaseModel]
-    constants: Callable[[Config, Options], dict[str, Any]]
+    constants: Callable[[Config, Options], Json]
     weights: Callable[[Config], nn.Module]
     weights_of_graph: dict[str, tuple[str, ...]]
     components: Callable[[Config, Options, int, LayoutName], tuple[Component, ...]]
@@ -197,10 +198,10 @@ class Family:
     verification: VerificationPlan
     parameter_groups: dict[str, str]
     summary: Callable[[Config], list[tuple[str, str]]]
-    calls: Callable[[dict[str, Any], dict[str, Any]], str]
+    calls: Callable[[Json, Json], str]
     synthetic: Synthetic
     mlx: MlxModel = NO_MLX
-    option_defaults: Callable[[Config], dict[str, Any]] = lambda config: {}
+    option_defaults: Callable[[Config], Json] = lambda config: {}
     releases: tuple[Release, ...] = ()
     variant: Callable[[Config], str] = lambda config: ""
     unused: dict[str, str] = field(default_factory=dict)
@@ -213,12 +214,12 @@ class Family:
 
     def build_root(self, config: Config) -> nn.Module:
         """The holder of all tensors on the meta device: shapes without storage."""
-        with torch.device("meta"):
+        with shapes_only():
             return self.weights(config).requires_grad_(False)
 
     def build_all(self, config: Config) -> nn.Module:
         """As `build_root`, with the unused tensors of known shapes."""
-        with torch.device("meta"):
+        with shapes_only():
             return (self.all_weights or self.weights)(config).requires_grad_(False)
 
     def open_root(self, config: Config, checkpoint: Checkpoint) -> nn.Module:

@@ -177,7 +177,7 @@ def _described(stored: StoredWeights) -> Contents:
 def _tensor_rows(stored: StoredWeights, name: str) -> list[TensorRow]:
     """The tensor in the file that has the published name, and its scales and biases."""
     found = stored.tensors[name]
-    layout = "same" if found.stored.has_one_form else found.layout
+    layout = "same" if found.stored.is_same_in_both else found.layout
     if not found.bits:
         return [_tensor_row(stored, found.name, name, layout, {})]
     path = found.name.removesuffix(WEIGHT)

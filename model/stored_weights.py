@@ -239,7 +239,7 @@ class StoredWeights:
         orders = {
             (self._mlx.is_reordered(name), found.layout == "mlx")
             for name, found in self.tensors.items()
-            if found.stored.order and not found.stored.has_one_form
+            if found.stored.order and not found.stored.is_same_in_both
         }
         is_audio = not self.folded and all(is_reordered == is_mlx for is_reordered, is_mlx in orders)
         is_mlx = len(self.folded) == len(self.pairs) and all(is_mlx for _, is_mlx in orders)

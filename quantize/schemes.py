@@ -61,13 +61,13 @@ class Scheme(ABC):
     def describe(self) -> str:
         """A few words for `export list`."""
 
-    def misfit(self, shape: Sequence[int], is_table: bool) -> str | None:
+    def reason_not_storable(self, shape: Sequence[int], is_table: bool) -> str | None:
         """Why a weight of this shape cannot be stored, or None. Callers append "of" and the weight's name."""
         return None
 
     def check_shape(self, path: str, shape: Sequence[int], is_table: bool) -> None:
         """Raises RecipeError that names the weight if its shape does not fit."""
-        if reason := self.misfit(shape, is_table):
+        if reason := self.reason_not_storable(shape, is_table):
             raise RecipeError(f"{reason} of {path}; add a rule that keeps this weight in floating point")
 
     def integer_activations(self, kernel_is_integer: bool) -> bool:
@@ -127,7 +127,7 @@ class IntegerScheme(Scheme):
         make = QuantizedEmbedding if is_table else QuantizedLinear
         return QuantizedWeight(make(found.integers, found.scale, self), found.errors)
 
-    def misfit(self, shape: Sequence[int], is_table: bool) -> str | None:
+    def reason_not_storable(self, shape: Sequence[int], is_table: bool) -> str | None:
         if self.group is None:
             return None
         if is_table:
@@ -179,7 +179,7 @@ class PaletteScheme(Scheme):
         found = search_palette(weight, self.bits, self.channels)
         return QuantizedWeight(PalettizedLinear(found.indices, found.palette, self), found.errors)
 
-    def misfit(self, shape: Sequence[int], is_table: bool) -> str | None:
+    def reason_not_storable(self, shape: Sequence[int], is_table: bool) -> str | None:
         if is_table:
             return "palettes are for linears only, which excludes the table"
         if shape[0] % self.channels:

@@ -10,8 +10,8 @@ import pytest
 from filelock import FileLock, Timeout
 from hypothesis import settings
 from support.bundle_options import QUANT
-from support.export.brief import brief_verification
 from support.export.faulty_engines import Engines
+from support.export.short_verification import shorten_verification
 
 from export.__main__ import main as export
 from export.embedded_bundle import embedded_bundle
@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_user_cache(tmp_path_factory) -> Iterator[None]:
+def private_user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests, and the commands that they start, use a cache folder of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(_shared_folder(tmp_path_factory) / "user_cache"))
@@ -87,7 +87,7 @@ def _shared_folder(factory: pytest.TempPathFactory) -> Path:
 
 
 def exported_once(
-    factory: pytest.TempPathFactory, name: str, arguments: list[str], is_brief: bool = True
+    factory: pytest.TempPathFactory, name: str, arguments: list[str], is_short: bool = True
 ) -> Path:
     """A verified bundle per target. Several test processes share the exports, and each makes some of them."""
     shared = _shared_folder(factory) / name
@@ -97,29 +97,29 @@ def exported_once(
             with suppress(Timeout), FileLock(shared / f"{target}.lock", timeout=seconds):
                 if not (shared / target).exists():
                     command = ["--target", target, *arguments, "--out", str(shared / target)]
-                    with _verification(target, is_brief):
+                    with _verification(target, is_short):
                         assert export(command) == 0
     return shared
 
 
 @contextmanager
-def _verification(target: str, is_brief: bool) -> Iterator[None]:
+def _verification(target: str, is_short: bool) -> Iterator[None]:
     """How much of a shared bundle is verified."""
     with ExitStack() as stack:
         if target != "onnx":
             stack.enter_context(pytest.MonkeyPatch.context()).setattr("export.build.DEFAULTS", SHORT_RUN)
-            if is_brief:
-                stack.enter_context(brief_verification())
+            if is_short:
+                stack.enter_context(shorten_verification())
         yield
 
 
 @pytest.fixture(scope="session")
-def bundles(tmp_path_factory) -> Path:
-    return exported_once(tmp_path_factory, "bundles", QUANT, is_brief=False)
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return exported_once(tmp_path_factory, "bundles", QUANT, is_short=False)
 
 
 @pytest.fixture(scope="session")
-def realtime_bundles(tmp_path_factory) -> Path:
+def realtime_bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Bundles of the speech-to-text family with integer activations on every target."""
     arguments = [
         "--model",
@@ -136,14 +136,14 @@ def realtime_bundles(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def qwen_bundles(tmp_path_factory) -> Path:
+def qwen_bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Bundles of the embedded Qwen3-TTS Base model. The short cache keeps the long checks short."""
     arguments = ["--model", "qwen3-tts", "--quant", "w4", "--cache-length", "96"]
     return exported_once(tmp_path_factory, "qwen_bundles", arguments)
 
 
 @pytest.fixture(scope="session")
-def trained_bundles(tmp_path_factory) -> dict[str, Path]:
+def trained_bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The bundles, by family, that commands use where they are given none. Their models are trained."""
     families = tuple(DEFAULT_OF_TASK.values())
     with FileLock(_shared_folder(tmp_path_factory) / "trained.lock"):
@@ -151,19 +151,19 @@ def trained_bundles(tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def brief() -> Iterator[None]:
+def short_verification() -> Iterator[None]:
     """Verification in this process compares few calls."""
-    with brief_verification():
+    with shorten_verification():
         yield
 
 
 @pytest.fixture
-def onnx_copy(bundles, tmp_path) -> Path:
+def onnx_copy(bundles: Path, tmp_path: Path) -> Path:
     """A bundle that a test may damage."""
     return Path(shutil.copytree(bundles / "onnx", tmp_path / "bundle"))
 
 
 @pytest.fixture(scope="module", params=["none", "w8"])
-def engines(request, checkpoint) -> Engines:
+def engines(request: pytest.FixtureRequest, checkpoint: Path) -> Engines:
     """Eager in the arithmetic of a target, with and without integers."""
     return Engines(checkpoint, request.param)

@@ -1,11 +1,13 @@
 """The tables of bundle/FORMAT.md, CONTRIBUTING.md and the exit codes have what the code has."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from itertools import dropwhile, takewhile
 
 import pytest
 from support.paths import ROOT
+from test_structure import MAX_COLUMNS, MAX_FILES, MAX_FUNCTION_LINES, MAX_LINES, PRIVATE
 
 from bundle import errors, manifest, spec
 from export.targets import TARGETS
@@ -158,3 +160,16 @@ def test_the_classes_of_a_family_are_in_the_table_of_imports():
     assert {name for name in defined if is_dataclass(getattr(family, name))} == set(
         re.findall(r"`([A-Z]\w+)`", row)
     )
+
+
+def test_the_rules_have_the_limits_and_the_private_packages_that_are_checked():
+    text = " ".join(CONTRIBUTING.split())
+    limits = f"files above {MAX_LINES} lines, functions above {MAX_FUNCTION_LINES} lines and folders above"
+    assert f"Lines have at most {MAX_COLUMNS} columns" in text
+    assert f"{limits} {MAX_FILES} files" in text
+    packages = names_with_dots(row[0] for row in table(CONTRIBUTING, "## Rules"))
+    assert PRIVATE.keys() <= packages
+
+
+def names_with_dots(cells: Iterable[str]) -> set[str]:
+    return set(re.findall(r"`([\w.]+)`", " ".join(cells)))

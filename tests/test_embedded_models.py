@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.commands import one_line
+from support.commands import error_line
 
 import voxport.embedded
 from model.synthetic.checkpoint import random_checkpoint
@@ -56,7 +56,7 @@ def test_another_bundle_replaces_the_embedded_one(trained, bundles, tmp_path):
 )
 def test_wrong_options_are_found_before_an_export(trained, capsys, command, message):
     assert voxport(command) == 2
-    assert message in one_line(capsys) and not trained
+    assert message in error_line(capsys) and not trained
 
 
 def test_both_models_are_served(trained, trained_bundles, monkeypatch):

@@ -25,6 +25,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from bundle.json_types import Json
+
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 450  # of the whole run
 RECIPES = ("none", "w4", "w8")
@@ -41,7 +43,7 @@ class Check:
     device: str
     seconds: int
     started: float = field(default_factory=time.monotonic)
-    phases: list[dict[str, Any]] = field(default_factory=list)
+    phases: list[Json] = field(default_factory=list)
 
     def run(self, name: str, *command: str, limit: int = 120) -> bool:
         """Whether the process ended with 0. `limit` is in seconds, at most those that are left."""
@@ -123,7 +125,7 @@ def measure_device(device: str) -> None:
 
     from runtime.engines.onnx import load_cuda
 
-    found: dict[str, Any] = {
+    found: Json = {
         "onnxruntime": ort.__version__,
         "torch": torch.__version__,
         "python": sys.version,

@@ -24,6 +24,7 @@ import httpx2
 import numpy as np
 import websockets
 
+from bundle.json_types import Json
 from export.evaluation.utterances import HELD_OUT, read_utterances
 from runtime.audio.files import pcm16
 
@@ -53,7 +54,7 @@ def main() -> None:
     print(json.dumps(results, indent=1))
 
 
-def check(tts: Path, stt: Path) -> dict[str, Any]:
+def check(tts: Path, stt: Path) -> Json:
     import ray
     from ray import serve
     from ray.cluster_utils import Cluster
@@ -66,7 +67,7 @@ def check(tts: Path, stt: Path) -> dict[str, Any]:
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     other = cluster.add_node(**node)
     cluster.connect()
-    found: dict[str, Any] = {"ray": ray.__version__, "cluster_s": since(started)}
+    found: Json = {"ray": ray.__version__, "cluster_s": since(started)}
     try:
         started = time.perf_counter()
         serve.start(
@@ -83,8 +84,8 @@ def check(tts: Path, stt: Path) -> dict[str, Any]:
     return found
 
 
-async def scenario(tts: str, stt: str, kill: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+async def scenario(tts: str, stt: str, kill: Any) -> Json:
+    found: Json = {}
     async with httpx2.AsyncClient(base_url=URL, timeout=60) as client:
         expected = (await client.post("/v1/audio/speech", json=request(tts))).read()
         found["overhead_ms"] = await latency(client)
@@ -95,7 +96,7 @@ async def scenario(tts: str, stt: str, kill: Any) -> dict[str, Any]:
     return found
 
 
-def request(model: str, **fields: Any) -> dict[str, Any]:
+def request(model: str, **fields: Any) -> Json:
     return {"model": model, "input": TEXT, "response_format": "pcm", "max_frames": 400, **fields}
 
 
@@ -124,9 +125,7 @@ async def stream(client: httpx2.AsyncClient, model: str, begun: asyncio.Event) -
     return received
 
 
-async def node_is_killed(
-    client: httpx2.AsyncClient, model: str, expected: bytes, kill: Any
-) -> dict[str, Any]:
+async def node_is_killed(client: httpx2.AsyncClient, model: str, expected: bytes, kill: Any) -> Json:
     begun = [asyncio.Event() for _ in range(STREAMS)]
     streams = [asyncio.create_task(stream(client, model, each)) for each in begun]
     await asyncio.gather(*(each.wait() for each in begun))
@@ -165,7 +164,7 @@ def is_same(found: bytes, expected: bytes) -> bool:
     return bool(np.abs(difference).max() <= 1)
 
 
-async def socket_keeps_its_replica(client: httpx2.AsyncClient, tts: str, stt: str) -> dict[str, Any]:
+async def socket_keeps_its_replica(client: httpx2.AsyncClient, tts: str, stt: str) -> Json:
     """Two utterances of one socket, while other requests run. The states of a session are in one replica."""
     spoken = read_utterances(HELD_OUT, 1)[0]
     sound = pcm16(spoken.samples(RATE))

@@ -12,7 +12,7 @@ from quantize.recipe import RECIPES, Recipe, find_recipe
 from quantize.schemes import IntegerScheme
 
 
-def _misfit(recipe: Recipe) -> str | None:
+def _reason_not_supported(recipe: Recipe) -> str | None:
     """Why MLX cannot follow a recipe, and what to do; None where it can."""
     linears = recipe.linears
     if linears and not isinstance(linears, IntegerScheme):
@@ -25,7 +25,7 @@ def _misfit(recipe: Recipe) -> str | None:
 PRECISIONS = ("bf16", "f16", "f32")
 DESTINATIONS = ("mlx", "published")
 LAYOUTS = ("mlx-audio", "mlx")
-QUANTS = tuple(name for name, recipe in RECIPES.items() if not _misfit(recipe))
+QUANTS = tuple(name for name, recipe in RECIPES.items() if not _reason_not_supported(recipe))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.to == "published" and arguments.layout:
         raise UsageError("--layout: is for --to mlx; leave it out", field="layout")
-    if reason := _misfit(recipe):
+    if reason := _reason_not_supported(recipe):
         raise UsageError(f"--quant {recipe.name}: {reason}", field="quant")
     from export.conversion.convert import convert
     from export.conversion.outputs import DTYPES, Conversion

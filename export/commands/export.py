@@ -8,11 +8,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bundle.completion import complete_values
 from bundle.errors import UsageError
 from bundle.files import check_writable
+from bundle.json_types import Json
 from bundle.manifest import Bundle
 from export.commands.request import add_request_arguments, resolve_arguments
 from export.targets import TARGETS, check_recipes, open_target, parse_targets
@@ -88,7 +89,7 @@ def _warn_of_missing_parts(resolved: Resolved) -> None:
         log.warning("%s: %d tensors are unused; they are for %s", source.folder, len(names), use)
 
 
-def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Target) -> dict[str, Any]:
+def _export_target(arguments: argparse.Namespace, resolved: Resolved, target: Target) -> Json:
     """Writes one bundle, or estimates its export with --dry-run. Returns the result row."""
     from export.build import Output, build
     from export.estimate import estimate, speed
@@ -154,7 +155,7 @@ def _output_folder(arguments: argparse.Namespace, resolved: Resolved, name: str,
     return out / target.name if len(parse_targets(arguments.target)) > 1 else out
 
 
-def _estimate_text(result: dict[str, Any]) -> str:
+def _estimate_text(result: Json) -> str:
     exists = "exists: would be checked, and replaced with --force"
     disk, memory = f"{result['disk_bytes'] / 1e9:.3f} GB", f"{result['memory_bytes'] / 1e9:.1f} GB"
     rows = [

@@ -3,8 +3,8 @@
 import argparse
 import json
 import re
-from typing import Any
 
+from bundle.json_types import Json
 from export.commands.request import open_source, resolve_in_full
 from export.targets import TARGETS, targets_that_hold
 from model.families import FAMILIES, public_name
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _lines(content: dict[str, Any], kept: dict[str, tuple[str, ...]]) -> list[str]:
+def _lines(content: Json, kept: dict[str, tuple[str, ...]]) -> list[str]:
     """Text of `content`. `kept` has the paths of each family that stay floats by default."""
     lines = [
         f"models      {', '.join(map(public_name, FAMILIES))}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from bundle.command import integer
 from bundle.completion import complete_values
 from bundle.errors import UsageError
+from bundle.json_types import Json
 from bundle.manifest import ExportRequest
 from model.families import DEFAULT, FAMILIES, find_family, options_of, public_name
 from quantize.recipe import RECIPES, find_recipe
@@ -94,7 +95,7 @@ def add_family_options(parser: argparse.ArgumentParser, models: OptionModels) ->
             group.add_argument(flag, metavar="VALUE", help=help_text)
 
 
-def given_options(arguments: argparse.Namespace, family: str, models: OptionModels) -> dict[str, Any]:
+def given_options(arguments: argparse.Namespace, family: str, models: OptionModels) -> Json:
     """The options that were given, by name. Raises UsageError if the family has no such option."""
     names = _fields_by_name(models)
     given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}

@@ -7,7 +7,7 @@ from pathlib import Path
 from bundle.command import integer
 from bundle.errors import UsageError, VerificationError, VoxportError
 from bundle.files import check_writable, write_whole
-from bundle.manifest import Bundle
+from bundle.manifest import REPORT, Bundle
 from bundle.progress import Progress
 from export.commands.request import add_checkpoint_argument, open_source
 from runtime.commands import COMPUTE_PRECISIONS, add_compute_units, add_device
@@ -52,7 +52,6 @@ def run(arguments: argparse.Namespace) -> int:
     check_options(bundle, options)
     bundle.check_hashes()
     from export.model import Export
-    from export.staging import REPORT
     from export.targets import target_of_job
     from export.verify.manifest_check import check_manifest, check_source
     from export.verify.modes import VerifyOptions

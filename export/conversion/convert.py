@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bundle.errors import UsageError
 from bundle.files import files_below
-from bundle.manifest import file_entry
+from bundle.manifest import README, file_entry
 from bundle.progress import Progress, advance
 from export.conversion.card import conversion_card
 from export.conversion.files import check_files, write_files
@@ -17,7 +17,8 @@ from export.conversion.outputs import Conversion, Output
 from export.conversion.plan import NO_GROUP, make_plan, shards
 from export.conversion.write import write_index, write_weights
 from export.job import code_hash
-from export.staging import RECORD, ResumeCache, staging
+from export.output_folder import staging
+from export.resume import RECORD, ResumeCache
 from model.checkpoint_format import RANDOM_WEIGHTS
 from model.families import family_of, open_family
 from model.family import Family
@@ -26,8 +27,7 @@ from model.mlx.layouts import LAYOUT_KEY, MLX_AUDIO
 from model.stored_weights import PACKED, RECIPE_KEY, StoredWeights
 from quantize.recipe import Recipe, Rule, at_least_8_bits, find_recipe
 
-SUMS = "SHA256SUMS"
-README = "README.md"
+HASHES = "SHA256SUMS"
 log = logging.getLogger(__name__)
 
 
@@ -65,9 +65,9 @@ def convert(folder: Path, out: Path, conversion: Conversion) -> Converted:
     )
     plan = make_plan(source, family, conversion, family.build_all(config))
     check_files(folder, family, config)
-    if misfits := [path for path, reason in plan.floats.items() if reason == NO_GROUP]:
+    if not_storable := [path for path, reason in plan.floats.items() if reason == NO_GROUP]:
         message = "%d layers stay floats, because %s, first %s; %d layers become integers"
-        log.warning(message, len(misfits), NO_GROUP, misfits[0], len(plan.integers))
+        log.warning(message, len(not_storable), NO_GROUP, not_storable[0], len(plan.integers))
     for name in source.computed:
         log.info("%s: dropped, a model computes it", name)
     size = sum(output.size for outputs in plan.files.values() for output in outputs)
@@ -79,7 +79,7 @@ def convert(folder: Path, out: Path, conversion: Conversion) -> Converted:
         (partial / README).write_text(card, encoding="utf-8")
         names = sorted(set(files_below(partial)) - {RECORD})
         sums = "".join(f"{file_entry(partial / name).sha256}  {name}\n" for name in names)
-        (partial / SUMS).write_text(sums, encoding="utf-8")
+        (partial / HASHES).write_text(sums, encoding="utf-8")
         (partial / RECORD).unlink()  # last: after an interruption its files are used again
     tensors = sum(len(output.entries) for outputs in plan.files.values() for output in outputs)
     return Converted(out, tensors, size, plan.floats, source.computed)

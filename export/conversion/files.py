@@ -6,12 +6,12 @@ import shutil
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save
 
 from bundle.errors import CheckpointError
+from bundle.json_types import Json
 from bundle.manifest import VOICE_KEY
 from export.conversion.job import Job
 from export.conversion.outputs import Destination
@@ -83,14 +83,14 @@ def _write_json(path: Path, content: Mapping[str, object]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _mlx_config(out: Path, family: Family, plan: Plan) -> dict[str, Any]:
+def _mlx_config(out: Path, family: Family, plan: Plan) -> Json:
     """The contents of config.json. `quantization` has an entry for every layer with integers, and `false` for
     those that stay floats.
     """
     content = without_integers(family.mlx.config(out)) | {MODEL_TYPE: family.mlx.model_type}
     if not plan.integers:
         return content
-    layers: dict[str, Any] = {
+    layers: Json = {
         path: {"group_size": group, "bits": bits, "mode": "affine"}
         for path, (bits, group) in sorted(plan.integers.items())
     }

@@ -1,1 +1,1 @@
-"""How well a bundle speaks or hears: word error rates, codes and sound beside full precision."""
+"""The quality of a bundle: word error rates, codes and sound beside full precision."""

@@ -3,14 +3,14 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
+from bundle.json_types import Json
 from export.evaluation.words import normalised
 
 Figures = dict[str, float]
-Row = dict[str, Any]  # Any: a JSON object
+Row = Json
 FIGURES = {  # how a figure is shown: its name, and the factor and unit of its value
     "wer": ("word error rate", 100, "%"),
     "wer_full": ("word error rate in full precision", 100, "%"),

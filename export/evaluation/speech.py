@@ -19,9 +19,8 @@ from runtime.speech_request import PartOptions
 from runtime.text_to_speech import Speech, TextToSpeech
 
 LONGEST, SHORTEST = 1.5, 0.5  # of the expected duration: outside, speech runs away or stops early
-SPARE_S = (
-    1.0  # added to what a text usually takes, because short texts take longer than their characters tell
-)
+# Added to what a text usually takes, because short texts take longer per character.
+EXTRA_SECONDS = 1.0
 CHUNK_FRAMES = 64
 RATES = {"wer": "transcript", "wer_full": "transcript_full", "wer_recordings": "transcript_recording"}
 log = logging.getLogger(__name__)
@@ -128,7 +127,7 @@ def _row(
     rate, samples = task.sample_rate, spoken.samples
     row: Row = {"name": utterance.name, "text": utterance.text}
     row["transcript"] = recogniser.transcribe(samples, rate)
-    expected = task.estimated_seconds(utterance.text) + SPARE_S
+    expected = task.estimated_seconds(utterance.text) + EXTRA_SECONDS
     if reference:
         row["transcript_full"] = recogniser.transcribe(reference.samples, rate)
         expected = len(reference.samples) / rate

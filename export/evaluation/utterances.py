@@ -9,7 +9,7 @@ from bundle.errors import UsageError
 from runtime.audio.sources import Recording
 
 TRANSCRIPTS = ".trans.txt"  # ending of a file of lines "ID TEXT"
-ENDINGS = ".flac", ".wav", ".opus", ".ogg", ".mp3"  # of the recording beside it, which is called ID
+SUFFIXES = ".flac", ".wav", ".opus", ".ogg", ".mp3"  # of the recording beside it, which is called ID
 HELD_OUT = Path(__file__).parent / "held_out"  # sentences that no embedded model was trained on
 
 
@@ -71,6 +71,6 @@ def _read_transcripts(path: Path) -> list[Utterance]:
                 f"{path}: line {number}: {name!r} has no text; expected ID TEXT", field="sentences"
             )
         if name:
-            recording = next(filter(Path.is_file, (path.parent / f"{name}{end}" for end in ENDINGS)), None)
+            recording = next(filter(Path.is_file, (path.parent / f"{name}{end}" for end in SUFFIXES)), None)
             utterances.append(Utterance(name, text, recording))
     return utterances

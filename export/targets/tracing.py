@@ -18,7 +18,6 @@ from model.layers.basic import NormKernel, norm_kernel
 from quantize.modules import LinearKernel, linear_kernel
 
 TRACE_ROWS = 5  # size of a dynamic dimension while tracing; torch.export would take 0 and 1 as constants
-MASKED = -1e4  # added to a masked score; finite, because all scores of a row may be masked
 
 
 def example_inputs(component: Component, sizes: dict[str, int]) -> dict[str, torch.Tensor]:

@@ -139,7 +139,7 @@ def open_context(bundle: Bundle, export: Export, mode: Mode, graph: str | None =
     return Context(
         checked,
         engines,
-        resolved.source.family.verification.among(names),
+        resolved.source.family.verification.restricted_to(names),
         bars,
         replace(extent, left_out=(*extent.left_out, *mode.left_out)),
         {entry.name: entry.max_batch for entry in bundle.components},

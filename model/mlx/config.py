@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from model.family import Family
 from model.mlx.model import CONFIG, MODEL_TYPE, OWN_KEYS, QUANTIZATION, quantization_of, read_mlx_config
 
-AGAIN = "convert the model again"
+CONVERT_AGAIN = "convert the model again"
 DEFAULT = {"group_size": 64, "bits": None, "mode": "affine"}  # of mlx-audio, for all layers without an entry
 Packed = Mapping[str, tuple[int, int]]  # bits and group by path of the layer
 
@@ -25,15 +25,17 @@ def config_faults(folder: Path, family: Family, packed: Packed) -> list[str]:
     faults = []
     kind = content.get(MODEL_TYPE)
     if kind != family.mlx.model_type:
-        faults.append(f"{path}: {MODEL_TYPE}: {kind!r}, expected {family.mlx.model_type!r}; {AGAIN}")
-    faults += [f"{path}: {fault}; {AGAIN}" for fault in _quantization_faults(folder, packed)]
+        faults.append(f"{path}: {MODEL_TYPE}: {kind!r}, expected {family.mlx.model_type!r}; {CONVERT_AGAIN}")
+    faults += [f"{path}: {fault}; {CONVERT_AGAIN}" for fault in _quantization_faults(folder, packed)]
     published = family.mlx.published_config
     if published and (folder / published).is_file():
         own = {name: value for name, value in content.items() if name not in OWN_KEYS}
         difference = differing_value(own, family.mlx.config(folder))
         if difference:
             key, found, expected = difference
-            faults.append(f"{path}: {key}: {found!r}, expected {expected!r} as in {published}; {AGAIN}")
+            faults.append(
+                f"{path}: {key}: {found!r}, expected {expected!r} as in {published}; {CONVERT_AGAIN}"
+            )
     return faults
 
 

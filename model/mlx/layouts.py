@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from bundle.errors import ConfigError
-from model.mlx.weight_norms import SPELLINGS
+from model.mlx.weight_norms import NAME_PAIRS
 
 Layout = Literal["pytorch", "mlx"]
 # Of a weight file's metadata: the layout of its convolutions. MLX_AUDIO: those that mlx-audio stores
@@ -31,7 +31,7 @@ ORDERS: Mapping[type[nn.Module], tuple[int, ...]] = {  # axes of PyTorch in the 
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 COMPUTED = ("inv_freq", "_inv_freq", "position_ids")  # ends of names of buffers that a model computes
 # Of a convolution. Both parts of a weight norm have the axes of the weight.
-KERNELS = ("weight", *(name for pair in SPELLINGS for name in pair))
+KERNELS = ("weight", *(name for pair in NAME_PAIRS for name in pair))
 RECURRENT = {"weight_ih": "Wx", "weight_hh": "Wh", "bias_ih": "bias_ih", "bias_hh": "bias_hh"}
 DIRECTIONS = {"": "_forward", "_reverse": "_backward"}  # of an LSTM with two directions
 
@@ -50,7 +50,7 @@ class Stored:
         return self.shape if self.order is None else tuple(self.shape[axis] for axis in self.order)
 
     @property
-    def has_one_form(self) -> bool:
+    def is_same_in_both(self) -> bool:
         """Whether PyTorch and MLX store the same bytes in the same shape."""
         return self.shape == self.mlx_shape and not self.is_ambiguous
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from bundle.errors import CheckpointError
+from bundle.json_types import Json
 from model.download import unfinished
 
 CONFIG = "config.json"
@@ -41,14 +41,14 @@ class MlxModel:
     """
 
     model_type: str
-    config: Callable[[Path], dict[str, Any]]
+    config: Callable[[Path], Json]
     renames: tuple[tuple[str, str], ...] = ()
     reordered: tuple[str, ...] = ()
     integers: tuple[str, ...] = ()
     weights: tuple[tuple[str, str], ...] = (("", WEIGHTS),)
     copied: tuple[str, ...] = ()
     published_config: str | None = None
-    restored: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    restored: Callable[[Json], Json] = dict
     sections: tuple[str, ...] = ()
 
     @cached_property
@@ -90,12 +90,12 @@ def _rule(source: str, target: str) -> tuple[re.Pattern[str], str]:
 NO_MLX = MlxModel("", lambda folder: {})  # of a family that mlx-audio does not have
 
 
-def without_integers(content: dict[str, Any]) -> dict[str, Any]:
+def without_integers(content: Json) -> Json:
     """The content of `config.json` for floats."""
     return {key: value for key, value in content.items() if key not in (QUANTIZATION, QUANTIZATION_CONFIG)}
 
 
-def read_mlx_config(folder: Path) -> dict[str, Any]:
+def read_mlx_config(folder: Path) -> Json:
     """The contents of `config.json`; empty without one. Raises CheckpointError."""
     path = folder / CONFIG
     if not path.is_file():
@@ -111,7 +111,7 @@ def read_mlx_config(folder: Path) -> dict[str, Any]:
     return content
 
 
-def quantization_of(folder: Path) -> dict[str, Any]:
+def quantization_of(folder: Path) -> Json:
     """`quantization` of `config.json`; empty without one. Raises CheckpointError."""
     content = read_mlx_config(folder)
     keys = (key for key in (QUANTIZATION, QUANTIZATION_CONFIG) if content.get(key) is not None)

@@ -10,7 +10,7 @@ import torch
 
 from bundle.errors import CheckpointError
 
-SPELLINGS = (  # of g and v, in both of torch's modules
+NAME_PAIRS = (  # of g and v, in both of torch's modules
     ("weight_g", "weight_v"),
     ("parametrizations.weight.original0", "parametrizations.weight.original1"),
 )
@@ -26,7 +26,7 @@ class Pair(NamedTuple):
 def folded_names(names: Iterable[str]) -> dict[str, Pair]:
     """The pairs among the names of tensors, by the name of the weight that each of them stands for."""
     held, found = set(names), dict[str, Pair]()
-    for first, second in SPELLINGS:
+    for first, second in NAME_PAIRS:
         for name in held:
             path = name.removesuffix(first)
             if path != name and path[-1:] in (".", "") and path + second in held:

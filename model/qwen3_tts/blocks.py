@@ -75,7 +75,9 @@ class NormedAttention(Attention):
         q, k, v = super().project(x, queries)
         return self.q_norm(q), self.k_norm(k), v
 
-    def grow(self, x: torch.Tensor, rotation: Rotation, rows: tuple[torch.Tensor, ...]) -> Attended:
+    def attend_and_append(
+        self, x: torch.Tensor, rotation: Rotation, rows: tuple[torch.Tensor, ...]
+    ) -> Attended:
         """x [B, S, width] behind `rows`, which are none, or keys and values [B, R, H_kv, D]
         -> attended [B, S, width], keys and values with the new rows.
 
@@ -112,8 +114,10 @@ class Block(nn.Module):
         x = x + attended
         return x + self.mlp(self.mlp_norm(x)), k_cache, v_cache
 
-    def grow(self, x: torch.Tensor, rotation: Rotation, rows: tuple[torch.Tensor, ...]) -> Attended:
-        """As `NormedAttention.grow` -> x, keys, values."""
-        attended, keys, values = self.attention.grow(self.attention_norm(x), rotation, rows)
+    def attend_and_append(
+        self, x: torch.Tensor, rotation: Rotation, rows: tuple[torch.Tensor, ...]
+    ) -> Attended:
+        """As `NormedAttention.attend_and_append` -> x, keys, values."""
+        attended, keys, values = self.attention.attend_and_append(self.attention_norm(x), rotation, rows)
         x = x + attended
         return x + self.mlp(self.mlp_norm(x)), keys, values

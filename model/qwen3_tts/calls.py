@@ -1,8 +1,7 @@
 """The order of calls of Qwen3-TTS, for authors of runners."""
 
-from typing import Any
-
-from model.qwen3_tts.six_components import DECODER_FRAMES, WINDOW_CONTEXT
+from bundle.json_types import Json
+from model.qwen3_tts.split_six.components import DECODER_FRAMES, WINDOW_CONTEXT
 
 CALLS = """\
 ## Order of calls
@@ -39,7 +38,7 @@ A new utterance starts at position 0. States need not be cleared if they are fin
 """
 
 
-CALLS_OF_SIX = """\
+SPLIT_SIX_CALLS = """\
 ## Order of calls
 
 All ids are in `constants` of `manifest.json`. Rows have {dim} values, and are [1, {dim}, 1, 1] between
@@ -78,9 +77,9 @@ encoders.
 """
 
 
-def calls(constants: dict[str, Any], options: dict[str, Any]) -> str:
+def calls(constants: Json, options: Json) -> str:
     """The text for a bundle with these constants of its manifest."""
-    text = CALLS_OF_SIX if options["split"] == "six" else CALLS
+    text = SPLIT_SIX_CALLS if options["split"] == "six" else CALLS
     return text.format(
         dim=constants["dim"],
         size=constants["other_codes"],

@@ -1,14 +1,14 @@
 """The components of Qwen3-TTS, as data: signatures and constants."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 
+from bundle.json_types import Json
 from bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
-from model.component import Component
+from model.component import Component, Inputs, random_ids
 from model.qwen3_tts.config import CodecDecoderConfig, Options, Qwen3TTSConfig
-from model.qwen3_tts.six_components import six_components
+from model.qwen3_tts.split_six.components import split_components
 
 MAX_CODEC_FRAMES = 64  # of one call; a ring of window + 63 rows holds them
 MAX_REFERENCE_FRAMES = 375  # 30 s of a recording
@@ -16,10 +16,9 @@ MEL_FRAMES = (5, 2813)  # of a recording: at least what is reflected at its ends
 CONTROL_IDS = 1024  # the last ids of the talker's vocabulary, which no frame has
 KERNEL, INPUT_KERNEL = 7, 3
 DILATIONS = (1, 3, 9)
-Inputs = dict[str, np.ndarray]
 
 
-def constants(config: Qwen3TTSConfig, options: Options) -> dict[str, Any]:
+def constants(config: Qwen3TTSConfig, options: Options) -> Json:
     """Everything that a runner needs besides names and shapes. Speakers and languages are in lower case, as
     the published package compares them.
     """
@@ -54,8 +53,8 @@ def components(
 ) -> tuple[Component, ...]:
     """All components. The caches of the talker have `cache_length` rows in `layout`."""
     encoders = _encoders(config) if config.has_encoders else ()
-    if options.is_six:
-        return (*six_components(config, cache_length), *encoders)
+    if options.is_split_six:
+        return (*split_components(config, cache_length), *encoders)
     return (
         *_tables(config, cache_length),
         *_talker(config, cache_length, layout),
@@ -77,7 +76,7 @@ def _tables(config: Qwen3TTSConfig, cache_length: int) -> tuple[Component, ...]:
                 outputs=(TensorSpec("embeddings", "float32", (1, "S", width), Kind.EMBEDDING),),
                 dims={"S": (1, cache_length)},
             ),
-            example=partial(_random_ids, config),
+            example=partial(random_ids, config.talker_config.text_vocab_size),
             purpose="rows of the text table, projected to the width of the talker",
         ),
         Component(
@@ -280,10 +279,6 @@ def codec_contexts(config: CodecDecoderConfig) -> list[tuple[str, int, int]]:
         ]
     found.append(("output", config.decoder_dim >> len(config.upsample_rates), KERNEL - 1))
     return found
-
-
-def _random_ids(config: Qwen3TTSConfig, seed: int, S: int = 8) -> Inputs:
-    return {"ids": np.random.default_rng(seed).integers(0, config.talker_config.text_vocab_size, (1, S))}
 
 
 def _random_embeddings(config: Qwen3TTSConfig, seed: int, S: int = 8) -> Inputs:

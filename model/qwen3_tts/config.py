@@ -298,7 +298,7 @@ class Options(Record):
     )
 
     @property
-    def is_six(self) -> bool:
+    def is_split_six(self) -> bool:
         return self.split == "six"
 
 

@@ -4,17 +4,18 @@ from torch import nn
 
 from model.config import values_of
 from model.family import ChunkedComponent, Decoder, Family, Release, VerificationPlan
-from model.qwen3_tts import modules, six
+from model.qwen3_tts import modules
 from model.qwen3_tts.calls import calls
-from model.qwen3_tts.codec import CodecDecoder
+from model.qwen3_tts.codec.decoder import CodecDecoder
+from model.qwen3_tts.codec.encoder import CodecEncoder
 from model.qwen3_tts.components import MAX_REFERENCE_FRAMES, components, constants
 from model.qwen3_tts.config import Options, Qwen3TTSConfig, load_config, parse_config
-from model.qwen3_tts.encoder import CodecEncoder
 from model.qwen3_tts.format import FORMAT
 from model.qwen3_tts.mlx import MLX
 from model.qwen3_tts.predictor import CodePredictor
-from model.qwen3_tts.six_components import CACHE_ROWS
 from model.qwen3_tts.speaker import SpeakerEncoder
+from model.qwen3_tts.split_six import modules as split_six
+from model.qwen3_tts.split_six.components import CACHE_ROWS
 from model.qwen3_tts.synthetic import SYNTHETIC
 
 SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
@@ -84,17 +85,17 @@ def build(
         case "speaker_encoder":
             return SpeakerEncoder(root.speaker_encoder)
         case "TextProjector":
-            return six.TextProjector(root.talker)
+            return split_six.TextProjector(root.talker)
         case "CodeEmbedder":
-            return six.CodeEmbedder(root.talker)
+            return split_six.CodeEmbedder(root.talker)
         case "MultiCodeEmbedder":
-            return six.MultiCodeEmbedder(root.talker, talker.code_predictor_config.vocab_size)
+            return split_six.MultiCodeEmbedder(root.talker, talker.code_predictor_config.vocab_size)
         case "CodeDecoder":
-            return six.CodeDecoder(root.talker, talker, cache_length)
+            return split_six.CodeDecoder(root.talker, talker, cache_length)
         case "MultiCodeDecoder":
-            return six.MultiCodeDecoder(root.talker, talker.code_predictor_config)
+            return split_six.MultiCodeDecoder(root.talker, talker.code_predictor_config)
         case "SpeechDecoder":
-            return six.SpeechDecoder(root.speech_tokenizer.decoder, codec.decoder_config)
+            return split_six.SpeechDecoder(root.speech_tokenizer.decoder, codec.decoder_config)
     raise ValueError(f"graph {graph!r}: unknown, expected one of {', '.join(WEIGHTS_OF_GRAPH)}")
 
 
@@ -123,7 +124,7 @@ FAMILY = Family(
     build=build,
     longest_cache=lambda config: config.talker_config.max_position_embeddings,
     # rows; 2048: 150 s of speech after a prompt of 170
-    default_cache=lambda config, options: CACHE_ROWS if options.is_six else 2048,
+    default_cache=lambda config, options: CACHE_ROWS if options.is_split_six else 2048,
     verification=VerificationPlan(
         decoders=(Decoder("prefill", "decode_step", output="hidden"),),
         chunked=(ChunkedComponent("codec", "codec_step"),),

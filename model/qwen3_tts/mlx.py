@@ -4,8 +4,8 @@ MLX's layout; mlx-audio takes the speech tokenizer as published.
 
 import json
 from pathlib import Path
-from typing import Any
 
+from bundle.json_types import Json
 from model.mlx.model import MlxModel
 from model.qwen3_tts.config import CODEC_CONFIG, CONFIG, GENERATION_CONFIG, SPEECH_TOKENIZER
 from model.qwen3_tts.format import TOKENIZER_FILES, WEIGHT_FILES
@@ -13,8 +13,8 @@ from model.qwen3_tts.format import TOKENIZER_FILES, WEIGHT_FILES
 PREPROCESSOR = "preprocessor_config.json"
 
 
-def _config(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+def _config(folder: Path) -> Json:
+    content: Json = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     return content
 
 

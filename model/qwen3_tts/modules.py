@@ -11,9 +11,9 @@ from model.layers.basic import Layer
 from model.layers.block import parts_of, run_blocks
 from model.layers.rope import RotaryTable
 from model.qwen3_tts.blocks import Block, BlockWeights, StackWeights
-from model.qwen3_tts.codec import CodecDecoderWeights
+from model.qwen3_tts.codec.decoder import CodecDecoderWeights
+from model.qwen3_tts.codec.encoder import EncoderWeights
 from model.qwen3_tts.config import PredictorConfig, Qwen3TTSConfig, TalkerConfig
-from model.qwen3_tts.encoder import EncoderWeights
 from model.qwen3_tts.speaker import SpeakerEncoderWeights
 
 TRAINING = "training of the speech tokenizer"

@@ -11,7 +11,7 @@ from model.qwen3_tts.config import PredictorConfig
 from model.qwen3_tts.modules import TalkerWeights, code_tables
 
 
-def restricted(
+def filtered_logits(
     logits: torch.Tensor, temperature: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor
 ) -> torch.Tensor:
     """logits [B, V], settings [B] -> logits / temperature, and -inf for ids outside top_k or top_p.
@@ -32,8 +32,8 @@ class CodePredictor(nn.Module):
     """hidden [B, 1, talker width], codes int64 [B, K] -> chosen int64 [B, K], logits [B, K - 1, codes].
 
     Position 0 is the talker's hidden value, position p > 0 the embedding of code p - 1, whose output gives
-    code p. A code of `codes` that is not negative is taken as it is. The others are drawn: the argmax of the
-    `restricted` logits and `noise` [B, K - 1, codes]. Frames share nothing but `hidden`.
+    code p. A code of `codes` that is not negative is taken as it is. The others are drawn: the argmax of
+    `filtered_logits` and `noise` [B, K - 1, codes]. Frames share nothing but `hidden`.
     """
 
     def __init__(self, weights: TalkerWeights, config: PredictorConfig):
@@ -68,10 +68,10 @@ class CodePredictor(nn.Module):
             positions = torch.arange(start - x.shape[1], start)
             rotation = self.rotary(positions.expand(codes.shape[0], -1))
             for layer, block in enumerate(self.blocks):
-                y, *grown = block.grow(y, rotation, rows[layer])
+                y, *grown = block.attend_and_append(y, rotation, rows[layer])
                 rows[layer] = tuple(grown)
             logits.append(head(self.norm(y[:, -1])))
-            drawn = (restricted(logits[-1], temperature, top_k, top_p) + noise[:, index]).argmax(dim=-1)
+            drawn = (filtered_logits(logits[-1], temperature, top_k, top_p) + noise[:, index]).argmax(dim=-1)
             given = codes[:, index + 1]
             chosen.append(torch.where(given < 0, drawn, given))
             if index + 1 < len(self.tables):

@@ -5,8 +5,8 @@ The sizes are `tiny`, `small`, `0.6b` and `1.7b`. A suffix names a variant other
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
+from bundle.json_types import Json
 from model.qwen3_tts.components import CONTROL_IDS
 from model.qwen3_tts.config import TOKENIZER_12_HZ
 
@@ -56,17 +56,17 @@ class Size:
     specials: id of the first special token of text. codes: entries of a code book.
     """
 
-    talker: dict[str, Any]
-    predictor: dict[str, Any] = field(default_factory=dict)
-    speaker: dict[str, Any] = field(default_factory=dict)
-    decoder: dict[str, Any] = field(default_factory=dict)
-    encoder: dict[str, Any] = field(default_factory=dict)
+    talker: Json
+    predictor: Json = field(default_factory=dict)
+    speaker: Json = field(default_factory=dict)
+    decoder: Json = field(default_factory=dict)
+    encoder: Json = field(default_factory=dict)
     model_size: str = "0b6"
     specials: int = 151643
     codes: int = CODES
     books: int = 16
 
-    def config(self, variant: str) -> dict[str, Any]:
+    def config(self, variant: str) -> Json:
         """The content of config.json, with that of the speech tokenizer's as `codec`."""
         moved = self.codes - CODES  # smaller code books move all ids behind them
         has_speakers = variant == "custom-voice"
@@ -106,7 +106,7 @@ class Size:
             "codec": self._codec(),
         }
 
-    def _codec(self) -> dict[str, Any]:
+    def _codec(self) -> Json:
         """The content of the speech tokenizer's config.json."""
         decoder = {
             **_PUBLISHED_DECODER,
@@ -261,7 +261,7 @@ def size_names() -> tuple[str, ...]:
     return (*SIZES, *(f"{size}-{variant}" for variant in VARIANTS[1:] for size in SIZES))
 
 
-def config_of(name: str) -> dict[str, Any]:
+def config_of(name: str) -> Json:
     """The content of config.json of a name of `size_names`, with the speech tokenizer's as `codec`."""
     size, _, variant = name.partition("-")
     return SIZES[size].config(variant or VARIANTS[0])

@@ -4,12 +4,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model.qwen3_tts.codec import held
+from model.layers.containers import conv_of, module_dict
 from model.qwen3_tts.config import SpeakerEncoderConfig
 
 
 def _tdnn_weights(width: int, next_width: int, kernel: int = 1, dilation: int = 1) -> nn.ModuleDict:
-    return held(conv=nn.Conv1d(width, next_width, kernel, dilation=dilation))
+    return module_dict(conv=nn.Conv1d(width, next_width, kernel, dilation=dilation))
 
 
 class SpeakerEncoderWeights(nn.Module):
@@ -24,11 +24,11 @@ class SpeakerEncoderWeights(nn.Module):
             width, part = channels[index], channels[index] // scale
             inner = (_tdnn_weights(part, part, kernels[index], dilations[index]) for _ in range(scale - 1))
             blocks.append(
-                held(
+                module_dict(
                     tdnn1=_tdnn_weights(channels[index - 1], width),
-                    res2net_block=held(blocks=nn.ModuleList(inner)),
+                    res2net_block=module_dict(blocks=nn.ModuleList(inner)),
                     tdnn2=_tdnn_weights(width, width),
-                    se_block=held(
+                    se_block=module_dict(
                         conv1=nn.Conv1d(width, config.enc_se_channels, 1),
                         conv2=nn.Conv1d(config.enc_se_channels, width, 1),
                     ),
@@ -37,7 +37,7 @@ class SpeakerEncoderWeights(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         whole = channels[-1]
         self.mfa = _tdnn_weights(sum(channels[1:-1]), whole, kernels[-1], dilations[-1])
-        self.asp = held(
+        self.asp = module_dict(
             tdnn=_tdnn_weights(3 * whole, config.enc_attention_channels),
             conv=nn.Conv1d(config.enc_attention_channels, whole, 1),
         )
@@ -49,9 +49,7 @@ class TDNN(nn.Module):
 
     def __init__(self, weights: nn.Module):
         super().__init__()
-        conv = weights.get_submodule("conv")
-        assert isinstance(conv, nn.Conv1d)
-        self.conv = conv
+        self.conv = conv_of(weights)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         width = (self.conv.kernel_size[0] - 1) * self.conv.dilation[0]

@@ -6,16 +6,16 @@ seconds.
 
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from bundle.json_types import Json
 from model.family import Distribution, Synthetic
 from model.qwen3_tts.config import CODEC_CONFIG, CONFIG, GENERATION_CONFIG, SPEECH_TOKENIZER, Qwen3TTSConfig
 from model.qwen3_tts.format import WEIGHTS
 from model.qwen3_tts.sizes import VARIANTS, config_of, size_names
 from model.synthetic.bpe import byte_level_bpe
-from model.synthetic.checkpoint import plain_distribution, winning_scale
+from model.synthetic.checkpoint import plain_distribution, scale_for_chance
 
 GENERATION = {
     "do_sample": True,
@@ -39,7 +39,7 @@ CODEC_HEAD = "talker.codec_head.weight"
 MERGES = "merges.txt"
 
 
-def _documents(size: str) -> dict[str, dict[str, Any]]:
+def _documents(size: str) -> dict[str, Json]:
     content = config_of(size)
     codec = content.pop("codec")
     special = {"content": "<|im_start|>", "special": True}
@@ -101,7 +101,7 @@ def _adjust(name: str, first: int, rows: np.ndarray, seed: int, config: Qwen3TTS
         rows -= rows.mean(axis=1, keepdims=True)  # its inputs are mostly positive
     end = config.talker_config.codec_eos_token_id - first
     if name == CODEC_HEAD and 0 <= end < len(rows):
-        rows[end] *= winning_scale(config.talker_config.code_predictor_config.vocab_size, END_CHANCE)
+        rows[end] *= scale_for_chance(config.talker_config.code_predictor_config.vocab_size, END_CHANCE)
 
 
 SYNTHETIC = Synthetic(

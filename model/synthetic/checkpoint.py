@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from bundle.errors import OutputError
+from bundle.json_types import Json
 from bundle.progress import Progress, advance
 from bundle.user_cache import user_cache
 from model.checkpoint import Shapes, expected_tensors
@@ -177,7 +178,7 @@ def _weight_sizes(synthetic: Synthetic, shapes: Shapes) -> dict[str, int]:
 
 def _header(shapes: Shapes, prefix: str) -> bytes:
     """The JSON header of a safetensors file, padded with blanks to a multiple of 8 bytes."""
-    entries: dict[str, Any] = {"__metadata__": {RANDOM_WEIGHTS: "voxport synth"}}
+    entries: Json = {"__metadata__": {RANDOM_WEIGHTS: "voxport synth"}}
     end = 0
     for name, shape in shapes.items():
         start, end = end, end + ITEM * prod(shape)
@@ -234,7 +235,7 @@ def plain_distribution(name: str, shape: tuple[int, ...]) -> tuple[float, float]
     return (1.0, 0.1) if name.endswith("norm.weight") else (0.0, shape[-1] ** -0.5)
 
 
-def winning_scale(count: int, chance: float) -> float:
+def scale_for_chance(count: int, chance: float) -> float:
     """How much larger one of `count` rows of a head must be, so that it wins with probability `chance`.
 
     Logits are then about normal. The largest of n independent ones has its median where the tail is ln 2 / n.

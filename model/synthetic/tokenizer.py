@@ -4,7 +4,8 @@ import base64
 import itertools
 import string
 from collections.abc import Iterator, Sequence
-from typing import Any
+
+from bundle.json_types import Json
 
 SPECIALS = 1000  # ids below this are special; the text token of rank r has id r + 1000
 
@@ -31,9 +32,7 @@ WORDS = (
 OTHER_WORDS = "été où für año não здесь 🙂"
 
 
-def tekken(
-    vocab_size: int, num_vocab_tokens: int, specials: dict[int, str], audio: dict[str, Any]
-) -> dict[str, Any]:
+def tekken(vocab_size: int, num_vocab_tokens: int, specials: dict[int, str], audio: Json) -> Json:
     """The content of tekken.json.
 
     `vocab_size` counts the specials. Entries beyond it are dropped by readers, as with the published file.
@@ -42,9 +41,7 @@ def tekken(
     return document(ordered, vocab_size, specials, audio)
 
 
-def document(
-    tokens: Sequence[bytes], vocab_size: int, specials: dict[int, str], audio: dict[str, Any]
-) -> dict[str, Any]:
+def document(tokens: Sequence[bytes], vocab_size: int, specials: dict[int, str], audio: Json) -> Json:
     """The content of tekken.json with the given tokens, the 256 bytes first."""
     named = dict(enumerate(FIRST_SPECIALS.split())) | specials
     return {
@@ -64,7 +61,7 @@ def document(
     }
 
 
-def _entry(rank: int, token: bytes) -> dict[str, Any]:
+def _entry(rank: int, token: bytes) -> Json:
     try:
         text = token.decode("utf-8")
     except UnicodeDecodeError:

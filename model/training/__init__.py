@@ -1,4 +1,4 @@
-"""Trains the two embedded models that speak and hear. Nothing else of the project imports this package.
+"""Trains the embedded models of text to speech and speech to text. Nothing else imports this package.
 
 `python -m model.training.voxtral_realtime` trains speech to text, `python -m model.training.voxtral_tts` text
 to speech. Both make their data on the spot with espeak-ng from the word lists and templates of this package.

@@ -8,14 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model.layers.attention import AttentionWeights
+from model.layers.attention import MASKED_SCORE, AttentionWeights
 from model.layers.basic import FeedForwardWeights, RMSNorm
 from model.layers.block import BlockWeights
 from model.layers.rope import Rotation
 
 SMALLEST_BLOCK = 16  # queries of a block
-MASKED = -1e4  # finite: rows of padding see no key
-INIT_SPREAD = 0.05  # of embedding tables
+TABLE_STD = 0.05  # of embedding tables
 
 
 def initialise(model: nn.Module, seed: int, depth: int) -> None:
@@ -33,7 +32,7 @@ def initialise(model: nn.Module, seed: int, depth: int) -> None:
         elif name.endswith("bias"):
             parameter.data.zero_()
         else:
-            spread = INIT_SPREAD if id(parameter) in tables else parameter[0].numel() ** -0.5
+            spread = TABLE_STD if id(parameter) in tables else parameter[0].numel() ** -0.5
             if name.endswith(("wo.weight", "w2.weight")):
                 spread *= (2 * depth) ** -0.5
             drawn = torch.randn(parameter.shape, generator=generator) * spread
@@ -80,7 +79,7 @@ def attend_window(
     bias = _window_bias(block, min(blocks, 2), window, slopes, q.device)
     bias = bias.expand(blocks, *bias.shape[1:]).clone()
     if blocks > 1:
-        bias[0, :, :, :block] = MASKED  # before the first key
+        bias[0, :, :, :block] = MASKED_SCORE  # before the first key
     out = attend(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), bias.repeat(q.shape[0], 1, 1, 1))
     joined: torch.Tensor = out.unflatten(0, (-1, blocks)).flatten(1, 2)
     return joined[:, :length]
@@ -96,7 +95,7 @@ def _window_bias(
     distance = torch.arange(block, device=where)[:, None] + (of_keys - 1) * block - key
     visible = (distance >= 0) & (distance < window)
     linear = torch.zeros(1, 1, 1) if slopes is None else -slopes[:, None, None]
-    return torch.where(visible, linear.to(where) * distance, MASKED)[None]
+    return torch.where(visible, linear.to(where) * distance, MASKED_SCORE)[None]
 
 
 def feed_forward(weights: FeedForwardWeights, x: torch.Tensor) -> torch.Tensor:
@@ -129,4 +128,4 @@ def head_scores(weights: BlockWeights, x: torch.Tensor, rotation: Rotation) -> t
     scores: torch.Tensor = (rotation(q)[:, :, 0] @ rotation(k)[:, :, 0].mT).float() * width**-0.5
     length = x.shape[1]
     later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
-    return scores.masked_fill(later, MASKED)
+    return scores.masked_fill(later, MASKED_SCORE)

@@ -20,7 +20,7 @@ from torch import nn
 log = logging.getLogger(__name__)
 Losses = dict[str, torch.Tensor]  # "loss" is the one that is minimised
 AVERAGING = 0.999  # of the weights, per step
-MOST_NORM = 1.0  # of the gradient
+MAX_GRADIENT_NORM = 1.0  # of the gradient
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Trainer:
         with bfloat16_autocast():
             found = losses(self.step)
         found["loss"].backward()
-        found["norm"] = nn.utils.clip_grad_norm_(self.model.parameters(), MOST_NORM)
+        found["norm"] = nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRADIENT_NORM)
         for optimiser in self.optimisers:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)

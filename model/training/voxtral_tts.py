@@ -3,11 +3,11 @@
 The recipe, in order. STATE is a folder outside of the repository; every training continues at its last
 checkpoint.
 
-    python -m model.training.voxtral_realtime train --folder STATE      speech to text: it judges the speech
+    python -m model.training.voxtral_realtime train --folder STATE      speech to text: recognises the speech
     python -m model.training.voxtral_tts codec --folder STATE           codec: encoder, quantiser, decoder
-    python -m model.training.voxtral_tts judge-codec --folder STATE     word error rate of decoded speech
+    python -m model.training.voxtral_tts evaluate-codec --folder STATE  word error rate of decoded speech
     python -m model.training.voxtral_tts language --folder STATE        backbone and acoustic transformer
-    python -m model.training.voxtral_tts judge --folder STATE           word error rate of spoken sentences
+    python -m model.training.voxtral_tts evaluate --folder STATE        word error rate of spoken sentences
     python -m model.training.voxtral_tts write --folder STATE --out DIR writes the checkpoint
 
 Data: sentences of `model.training.data.sentences`, spoken by espeak-ng (Debian: libespeak-ng1) while the
@@ -27,6 +27,7 @@ from model.training.data.tokens import Encoder, load_tokens
 from model.training.loop import Losses, Schedule, Trainer, device, plot_losses
 from model.training.speech.batches import (
     IGNORED,
+    PromptedSpeech,
     Spoken,
     encode_clips,
     make_sequences,
@@ -34,11 +35,12 @@ from model.training.speech.batches import (
     with_wrong_frames,
 )
 from model.training.speech.codec_model import CodecModel
-from model.training.speech.judgement import resynthesise, speak
+from model.training.speech.evaluation import resynthesise, speak
 from model.training.speech.model import SpeechModel, semantic_loss
 from model.training.speech.size import REFERENCE_FRAMES, trained_config
 from model.training.speech.sound_batches import make_sounds
 from model.training.speech.spectral import spectral_distance
+from model.training.speech.trained import TrainedSpeech
 from model.training.voxtral_realtime import add_training_arguments, recogniser
 from model.training.word_errors import word_error_rate
 from model.training.writing import write_speech
@@ -49,7 +51,7 @@ FRAMES = 24  # of a sound for the codec: 1.92 s
 STEPS_PER_SHARD = 16
 PHONEME_WEIGHT, COMMITMENT_WEIGHT, LINEAR_WEIGHT = 0.3, 0.25, 0.3
 READING_WEIGHT = 0.5
-JUDGED_DELAY = 30  # tokens, of the recogniser
+RECOGNISER_DELAY = 30  # tokens, of the recogniser
 SHOWN = 3
 REFERENCE_SHARD = Shard(0, seed=2, varied=False, clips=16)  # its sentences begin the prompts of the voices
 
@@ -82,16 +84,8 @@ def codec_losses(model: CodecModel, clips: list[Clip], seed: str, size: int) -> 
     }
 
 
-def language_losses(
-    model: SpeechModel,
-    spoken: list[Spoken],
-    voices: list[torch.Tensor],
-    encoder: Encoder,
-    seed: str,
-    size: int,
-) -> Losses:
-    """Losses of `size` sentences, and the share of semantic codes that are chosen, teacher-forced."""
-    batch = make_sequences(spoken, voices, encoder, seed, size)
+def language_losses(model: SpeechModel, batch: PromptedSpeech, seed: str) -> Losses:
+    """Losses of a batch, and the share of semantic codes that are chosen, teacher-forced."""
     codes, targets = batch.codes.to(device()), batch.targets.to(device())
     chosen, is_code = targets != IGNORED, batch.is_code.to(device())
     noise = torch.Generator().manual_seed(hash_of(seed))
@@ -145,34 +139,35 @@ def train_language(arguments: argparse.Namespace) -> None:
             encoded.clear()
             encoded[index] = encode_clips(clips, codec)
         seed = f"{arguments.seed}:{step}"
-        return language_losses(model, encoded[index], voices, encoder, seed, arguments.batch)
+        batch = make_sequences(encoded[index], voices, encoder, seed, arguments.batch)
+        return language_losses(model, batch, seed)
 
     trainer.run(losses, arguments.save_every)
     plot_losses(trainer.log_path, trainer.log_path.with_suffix(".png"))
 
 
-def judge_codec(arguments: argparse.Namespace) -> None:
-    """Records what the recogniser hears in held-out clips, and in the same clips through the codec."""
+def evaluate_codec(arguments: argparse.Namespace) -> None:
+    """Records the transcripts of held-out clips, and of the same clips through the codec."""
     _, trainer = _codec(arguments)
     codec = trainer.averaged().eval()
     assert isinstance(codec, CodecModel)
     clips = make_shard(Shard(0, 1, "held_out", varied=False, clips=arguments.clips))
-    hear, texts = recogniser(arguments.folder, JUDGED_DELAY), [clip.utterance.text for clip in clips]
-    original, again = hear(clips), hear(resynthesise(clips, codec))
+    recognise, texts = recogniser(arguments.folder, RECOGNISER_DELAY), [clip.utterance.text for clip in clips]
+    original, again = recognise(clips), recognise(resynthesise(clips, codec))
     values = {"wer_original": word_error_rate(texts, original), "wer_codec": word_error_rate(texts, again)}
     trainer.record({key: round(value, 4) for key, value in values.items()} | {"examples": again[:SHOWN]})
 
 
-def judge(arguments: argparse.Namespace) -> None:
-    """Records what the recogniser hears when the model speaks held-out sentences."""
+def evaluate(arguments: argparse.Namespace) -> None:
+    """Records the transcripts of held-out sentences that the model speaks."""
     codec, _, trainer, voices = _language(arguments)
     model = trainer.averaged().eval()
     assert isinstance(model, SpeechModel)
     clips = make_shard(Shard(0, 1, "held_out", varied=False, clips=arguments.clips))
     encoder = Encoder(load_tokens(arguments.folder / "tokens.json"))
-    hear, texts = recogniser(arguments.folder, JUDGED_DELAY), [clip.utterance.text for clip in clips]
-    speech = speak(clips, model, codec, voices, encoder)
-    transcripts = hear(speech.clips)
+    recognise, texts = recogniser(arguments.folder, RECOGNISER_DELAY), [clip.utterance.text for clip in clips]
+    speech = speak(clips, TrainedSpeech(model, codec, voices), encoder)
+    transcripts = recognise(speech.clips)
     rates = {
         "wer_speech": round(word_error_rate(texts, transcripts), 4),
         "ended": speech.ended,
@@ -188,7 +183,7 @@ def write(arguments: argparse.Namespace) -> None:
     assert isinstance(model, SpeechModel)
     _, codec_trainer = _codec(arguments)
     tokens = load_tokens(arguments.folder / "tokens.json")
-    write_speech(arguments.out, model, codec, voices, tokens, [codec_trainer, trainer])
+    write_speech(arguments.out, TrainedSpeech(model, codec, voices), tokens, [codec_trainer, trainer])
 
 
 def _codec(arguments: argparse.Namespace) -> tuple[CodecModel, Trainer]:
@@ -215,9 +210,9 @@ def _language(
 
 STAGES = {
     "codec": train_codec,
-    "judge-codec": judge_codec,
+    "evaluate-codec": evaluate_codec,
     "language": train_language,
-    "judge": judge,
+    "evaluate": evaluate,
     "write": write,
 }
 

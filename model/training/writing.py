@@ -15,10 +15,9 @@ from model.training.data.tokens import tekken_document
 from model.training.loop import Trainer
 from model.training.recognition.model import RecognitionModel
 from model.training.recognition.model import trained_params as recognition_params
-from model.training.speech.codec_model import CodecModel
-from model.training.speech.model import SpeechModel
 from model.training.speech.size import VOICE_NAMES
 from model.training.speech.size import trained_params as speech_params
+from model.training.speech.trained import TrainedSpeech
 from model.voxtral_realtime.synthetic import SPECIALS as RECOGNITION_SPECIALS
 from model.voxtral_realtime.synthetic import audio_document as recognition_audio
 from model.voxtral_tts.format import VOICES as VOICE_FOLDER
@@ -43,13 +42,10 @@ def write_recognition(out: Path, model: RecognitionModel, tokens: Sequence[bytes
 
 
 def write_speech(
-    out: Path, model: SpeechModel, codec: CodecModel, voices: Sequence[torch.Tensor], tokens: Sequence[bytes],
-    trainers: Sequence[Trainer],
-) -> None:  # fmt: skip
-    """Writes voxtral-tts-tiny; `voices` are the codes of the prompts. Raises FileExistsError where `out`
-    exists.
-    """
-    params = speech_params()
+    out: Path, trained: TrainedSpeech, tokens: Sequence[bytes], trainers: Sequence[Trainer]
+) -> None:
+    """Writes voxtral-tts-tiny. Raises FileExistsError where `out` exists."""
+    (model, codec, voices), params = trained, speech_params()
     tekken = tekken_document(
         tokens, SPEECH_SPECIALS, speech_audio(params, {name: len(voices[0]) for name in VOICE_NAMES})
     )
@@ -108,7 +104,7 @@ def _card(name: str, purpose: str, trainers: Sequence[Trainer]) -> str:
 
 
 def _processor() -> str:
-    """The processor's name as Linux tells it, and what torch uses of it."""
+    """The processor's name in Linux, and the instructions that torch uses."""
     path, name = Path("/proc/cpuinfo"), platform.machine()
     for line in path.read_text().splitlines() if path.exists() else ():
         if line.startswith("model name"):

@@ -1,12 +1,12 @@
 """The components of Voxtral-Realtime, as data: signatures, constants and order of calls."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 
+from bundle.json_types import Json
 from bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
-from model.component import Component
+from model.component import Component, Inputs, random_ids
 from model.voxtral_realtime.config import (
     FLUSH_TOKENS,
     KERNEL,
@@ -17,10 +17,9 @@ from model.voxtral_realtime.config import (
 
 MAX_ENCODER_TOKENS = 32  # of one encoder call: 2.56 s; a longer recording is several calls
 MEL_RANGE = (-0.625, 1.6)  # of a log-mel value, digital silence to full scale
-Inputs = dict[str, np.ndarray]
 
 
-def constants(config: VoxtralRealtimeConfig, options: Options) -> dict[str, Any]:
+def constants(config: VoxtralRealtimeConfig, options: Options) -> Json:
     """Everything that a runner needs besides names and shapes."""
     audio = config.audio
     return {
@@ -69,7 +68,7 @@ def components(
                 outputs=(TensorSpec("embeddings", "float32", (1, "S", config.dim), Kind.EMBEDDING),),
                 dims={"S": (1, cache_length)},
             ),
-            example=partial(_random_ids, config),
+            example=partial(random_ids, config.vocab_size),
             purpose="rows of the token table, which are added to the audio's",
             batched=True,
         ),
@@ -158,10 +157,6 @@ def _decoder_signature(
     )
 
 
-def _random_ids(config: VoxtralRealtimeConfig, seed: int, S: int = 8) -> Inputs:
-    return {"ids": np.random.default_rng(seed).integers(0, config.vocab_size, (1, S))}
-
-
 def _random_mel(config: VoxtralRealtimeConfig, seed: int, T: int = 3) -> Inputs:
     shape = (1, T, config.mel_frames_per_token, config.audio.num_mel_bins)
     mel = np.random.default_rng(seed).uniform(*MEL_RANGE, shape).astype(np.float32)
@@ -210,7 +205,7 @@ windows: `position` may grow up to 16,773,119 in the decoder and 4,193,279 in th
 """
 
 
-def calls(constants: dict[str, Any], options: dict[str, Any]) -> str:
+def calls(constants: Json, options: Json) -> str:
     """The text for a bundle with these constants of its manifest."""
     pairs = zip(constants["delays_ms"], constants["delays"], strict=True)
     return CALLS.format(

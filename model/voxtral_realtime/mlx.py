@@ -1,8 +1,8 @@
 """Voxtral-Realtime in mlx-audio (0.6): its own names, and the two convolutions in MLX's layout."""
 
 from pathlib import Path
-from typing import Any
 
+from bundle.json_types import Json
 from model.mistral_format import PARAMS, TOKENIZER, read_params
 from model.mlx.model import MlxModel
 from model.voxtral_realtime.modules import AUDIO
@@ -12,7 +12,7 @@ FEED_FORWARD = ("w1", "w2", "w3")
 NOT_DECODER = ("multimodal", "model_parallel")
 
 
-def _config(folder: Path) -> dict[str, Any]:
+def _config(folder: Path) -> Json:
     """Of params.json: the sections for encoder and decoder under the names of mlx-audio."""
     params = dict(read_params(folder))
     whisper = params["multimodal"]["whisper_model_args"]
@@ -25,7 +25,7 @@ def _config(folder: Path) -> dict[str, Any]:
     }
 
 
-def _params(content: dict[str, Any]) -> dict[str, Any]:
+def _params(content: Json) -> Json:
     """The reverse of `_config`. A section that is missing stays missing, and parsing names it."""
     encoder = dict(content.get("encoder_args", {}))
     factor = encoder.pop("downsample_factor", None)

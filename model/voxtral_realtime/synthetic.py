@@ -5,13 +5,13 @@ The audio embedding outweighs that of the previous token, so tokens follow the a
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from bundle.json_types import Json
 from model.family import Distribution, Synthetic
 from model.mistral_format import PARAMS, TOKENIZER, WEIGHTS
-from model.synthetic.checkpoint import plain_distribution, winning_scale
+from model.synthetic.checkpoint import plain_distribution, scale_for_chance
 from model.synthetic.tokenizer import tekken
 from model.voxtral_realtime.config import PUBLISHED_DELAY_MS, Schedule, VoxtralRealtimeConfig
 from model.voxtral_realtime.modules import AUDIO
@@ -39,11 +39,11 @@ CENTRED = ("conv_layers.0.conv.weight", "conv_layers.1.conv.weight", "audio_lang
 class Size:
     """Differences to the published params.json, by section. `num_vocab_tokens`: entries of tekken.json."""
 
-    decoder: dict[str, Any]
-    encoder: dict[str, Any]
+    decoder: Json
+    encoder: Json
     num_vocab_tokens: int
 
-    def params(self) -> dict[str, Any]:
+    def params(self) -> Json:
         """The content of params.json."""
         model = {
             "encoder_args": _PUBLISHED_ENCODER | self.encoder,
@@ -143,7 +143,7 @@ SIZES = {
 }
 
 
-def audio_document(params: dict[str, Any]) -> dict[str, Any]:
+def audio_document(params: Json) -> Json:
     """The audio section of the tekken.json that belongs to a params.json."""
     encoding = params["multimodal"]["whisper_model_args"]["encoder_args"]["audio_encoding_args"]
     return {
@@ -160,7 +160,7 @@ def audio_document(params: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _tekken(size: str) -> dict[str, Any]:
+def _tekken(size: str) -> Json:
     params = SIZES[size].params()
     return tekken(params["vocab_size"], SIZES[size].num_vocab_tokens, SPECIALS, audio_document(params))
 
@@ -191,8 +191,8 @@ def _adjust(name: str, first: int, rows: np.ndarray, seed: int, config: VoxtralR
         rows -= rows.mean(axis=1, keepdims=True)
     if name != TOKEN_TABLE or first:
         return
-    pad = rows[SCHEDULE.pad_id] * winning_scale(config.vocab_size, PAD_CHANCE)
-    word = rows[SCHEDULE.word_id] * winning_scale(config.vocab_size, WORD_CHANCE)
+    pad = rows[SCHEDULE.pad_id] * scale_for_chance(config.vocab_size, PAD_CHANCE)
+    word = rows[SCHEDULE.word_id] * scale_for_chance(config.vocab_size, WORD_CHANCE)
     rows[: SCHEDULE.first_text_id] /= 2
     rows[SCHEDULE.pad_id], rows[SCHEDULE.word_id] = pad, word
 

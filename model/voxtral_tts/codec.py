@@ -9,14 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from model.layers.attention import Attended, AttentionWeights
+from model.layers.attention import MASKED_SCORE, Attended, AttentionWeights
 from model.layers.basic import FeedForward, FeedForwardWeights, Layer, RMSNorm, fuse
 from model.layers.block import parts_of
+from model.layers.codebook import codebook_entries
 from model.mlx.layouts import StoredAs
 from model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs, Options
-
-MASKED = -1e4  # finite: a half-precision softmax stays defined where a whole row is masked
-USAGE_FLOOR = 1e-5  # floor of cluster_usage in the published code; matters for unused entries only
 
 
 class ConvolutionWeights(nn.Module):
@@ -191,13 +189,13 @@ class FrameWindow(nn.Module):
         query, key = torch.arange(rate)[:, None] + back * rate, torch.arange((back + 1) * rate)[None, :]
         distance = key - query
         visible = (distance <= 0) & (distance >= -window)
-        bias = torch.where(visible, slopes[:, None, None] * distance, MASKED)
+        bias = torch.where(visible, slopes[:, None, None] * distance, MASKED_SCORE)
         self.bias = nn.Buffer(bias, persistent=False)  # [H, rate, (back+1)·rate]
 
     def early(self, position: torch.Tensor, frames: int) -> torch.Tensor:
         """Mask of keys in frames before the first: [T, 1, 1, (back+1)·rate]."""
         frame = position + torch.arange(frames)[:, None] + torch.arange(-self.back, 1)[None, :]  # [T, back+1]
-        return torch.where(frame < 0, MASKED, 0.0).repeat_interleave(self.rate, dim=1)[:, None, None, :]
+        return torch.where(frame < 0, MASKED_SCORE, 0.0).repeat_interleave(self.rate, dim=1)[:, None, None, :]
 
     def blocks(self, x: torch.Tensor, frames: int) -> torch.Tensor:
         """For each frame the rows of itself and of the `back` frames before it: [T, H, (back+1)·rate, D]."""
@@ -224,8 +222,7 @@ class Codec(nn.Module):
         super().__init__()
         self.args = args
         book = weights.quantizer["semantic_codebook"]
-        usage = book.get_parameter("cluster_usage").clamp_min(USAGE_FLOOR)
-        codebook = book.get_parameter("embedding_sum") / usage[:, None]
+        codebook = codebook_entries(book.get_parameter("embedding_sum"), book.get_parameter("cluster_usage"))
         self.codebook = nn.Buffer(codebook, persistent=False)
         first, *others = parts_of(weights.decoder_blocks, ConvolutionWeights)
         stages = [parts_of(stage.modules(), CodecBlockWeights) for stage in weights.decoder_blocks]

@@ -1,19 +1,18 @@
 """The components of Voxtral-TTS, as data: signatures, constants and order of calls."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 
+from bundle.json_types import Json
 from bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
-from model.component import Component
+from model.component import Component, Inputs, random_ids
 from model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs, Options, VoxtralTTSConfig
 
 MAX_CODEC_FRAMES = 256  # frames of one codec call; codec_step decodes longer utterances
-Inputs = dict[str, np.ndarray]
 
 
-def constants(config: VoxtralTTSConfig, options: Options) -> dict[str, Any]:
+def constants(config: VoxtralTTSConfig, options: Options) -> Json:
     """Everything that a runner needs besides names and shapes."""
     return {
         "sample_rate": config.codec.sampling_rate,
@@ -44,7 +43,7 @@ def components(
                 outputs=(TensorSpec("embeddings", "float32", (1, "S", config.dim), Kind.EMBEDDING),),
                 dims={"S": (1, cache_length)},
             ),
-            example=partial(_random_ids, config),
+            example=partial(random_ids, config.vocab_size),
             purpose="rows of the text table; the voice then overwrites the rows of [AUDIO] ids",
         ),
         _embed_codes(config),
@@ -171,10 +170,6 @@ def _codec_states(args: AudioTokenizerArgs) -> tuple[StateSpec, ...]:
     return tuple(StateSpec(name, "float32", (1, length, size)) for name, length, size in rows)
 
 
-def _random_ids(config: VoxtralTTSConfig, seed: int, S: int = 8) -> Inputs:
-    return {"ids": np.random.default_rng(seed).integers(0, config.vocab_size, (1, S))}
-
-
 def _random_embeddings(config: VoxtralTTSConfig, seed: int, S: int = 8) -> Inputs:
     values = np.random.default_rng(seed).standard_normal((1, S, config.dim), dtype=np.float32)
     return {"embeddings": values, "position": np.array([0])}
@@ -224,7 +219,7 @@ A new utterance starts at position 0. States need not be cleared if they are fin
 """
 
 
-def calls(constants: dict[str, Any], options: dict[str, Any]) -> str:
+def calls(constants: Json, options: Json) -> str:
     """The text for a bundle with these constants and options of its manifest."""
     from_audio_token = options["first_frame"] == "audio_token"
     audio = constants["audio_id"]

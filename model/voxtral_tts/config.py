@@ -278,7 +278,7 @@ class Options(Record):
 
     first_frame: `prefill` computes frame 0 from the last hidden state of the prompt, as the makers do;
         `audio_token` computes it in an extra step from the embedding of [AUDIO]. With the published weights
-        the model may then end the speech at once.
+        the model may then end the speech at the first frame.
     alibi_slopes: `mistral` is 1 … 1/2^(n-1), `standard` is 1/2 … 1/2^n.
     euler_steps: the default of a checkpoint is its `n_decoding_steps`.
     """

@@ -4,8 +4,8 @@ Convolutions of the codec are stored as published: mlx-audio takes their weight 
 """
 
 from pathlib import Path
-from typing import Any
 
+from bundle.json_types import Json
 from model.mistral_format import PARAMS, TOKENIZER, read_params
 from model.mlx.model import OWN_KEYS, MlxModel
 
@@ -23,12 +23,12 @@ LAYER = {
 }
 
 
-def _config(folder: Path) -> dict[str, Any]:
+def _config(folder: Path) -> Json:
     """That of params.json, which mlx-audio reads as well."""
     return dict(read_params(folder))
 
 
-def _params(content: dict[str, Any]) -> dict[str, Any]:
+def _params(content: Json) -> Json:
     return {name: value for name, value in content.items() if name not in OWN_KEYS}
 
 

@@ -1,7 +1,8 @@
 """Configurations of synthetic checkpoints: the published one and smaller ones."""
 
 from dataclasses import dataclass
-from typing import Any
+
+from bundle.json_types import Json
 
 PUBLISHED_VOICES = {
     "casual_female": 214,
@@ -35,14 +36,14 @@ class Size:
     num_vocab_tokens: entries of tekken.json, of which the first `vocab_size - 1000` are used.
     """
 
-    backbone: dict[str, Any]
-    acoustic: dict[str, Any]
-    codec: dict[str, Any]
+    backbone: Json
+    acoustic: Json
+    codec: Json
     semantic_codes: int
     num_vocab_tokens: int
     voices: dict[str, int]
 
-    def params(self) -> dict[str, Any]:
+    def params(self) -> Json:
         """The content of params.json."""
         codec = self.codec | {
             "semantic_codebook_size": self.semantic_codes,

@@ -5,14 +5,14 @@ seconds.
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
+from bundle.json_types import Json
 from model.family import Distribution, Synthetic
 from model.mistral_format import PARAMS, TOKENIZER, WEIGHTS
-from model.synthetic.checkpoint import generator, plain_distribution, values, winning_scale
+from model.synthetic.checkpoint import generator, plain_distribution, scale_for_chance, values
 from model.synthetic.tokenizer import tekken
 from model.voxtral_tts.config import END_AUDIO, VoxtralTTSConfig, parse_config
 from model.voxtral_tts.format import VOICES
@@ -35,7 +35,7 @@ TEXT_TABLE = "mm_audio_embeddings.tok_embeddings.weight"
 SEMANTIC_HEAD = "acoustic_transformer.semantic_codebook_output.weight"
 
 
-def audio_document(params: dict[str, Any], voices: dict[str, int]) -> dict[str, Any]:
+def audio_document(params: Json, voices: dict[str, int]) -> Json:
     """The audio section of the tekken.json that belongs to a params.json. `voices`: rows of each voice."""
     config = parse_config(params)
     return {
@@ -50,7 +50,7 @@ def audio_document(params: dict[str, Any], voices: dict[str, int]) -> dict[str, 
     }
 
 
-def _tekken(size: str) -> dict[str, Any]:
+def _tekken(size: str) -> Json:
     chosen = SIZES[size]
     params = chosen.params()
     audio = audio_document(params, chosen.voices)
@@ -91,7 +91,7 @@ def _adjust(name: str, first: int, rows: np.ndarray, seed: int, config: VoxtralT
     beginning = (max(markers) + 1, config.dim)
     table = torch.cat(list(values(SYNTHETIC, TEXT_TABLE, beginning, seed, config))).reshape(beginning)
     basis, _ = np.linalg.qr(table[markers].double().numpy().T)  # [dim, 2]
-    row, scale = rows[END_AUDIO], winning_scale(config.audio.semantic_codebook_size, END_CHANCE)
+    row, scale = rows[END_AUDIO], scale_for_chance(config.audio.semantic_codebook_size, END_CHANCE)
     rows[END_AUDIO] = scale * (row - basis @ (basis.T @ row))
 
 

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.bundle_options import QUANT
-from support.export.bundle_bytes import contents
+from support.files import contents
 from support.paths import ROOT
 
 from bundle.errors import IntegrityError

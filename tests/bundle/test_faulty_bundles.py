@@ -5,7 +5,7 @@ import shutil
 import pytest
 from safetensors.numpy import load_file, save_file
 from support.bundle_options import edit_manifest, write_hashes
-from support.commands import one_line, say
+from support.commands import error_line, say
 
 from export.__main__ import main as export
 from runtime.__main__ import main as runtime
@@ -18,9 +18,9 @@ def test_a_changed_byte_fails_the_hash_check(onnx_copy, tmp_path, capsys):
     content[100] ^= 1
     (onnx_copy / "backbone.onnx.data").write_bytes(content)
     assert export(["verify", str(onnx_copy)]) == 5
-    assert "backbone.onnx.data" in one_line(capsys)
+    assert "backbone.onnx.data" in error_line(capsys)
     assert say(onnx_copy, out=tmp_path / "o.wav") == 5
-    assert "backbone.onnx.data" in one_line(capsys) and not (tmp_path / "o.wav").exists()
+    assert "backbone.onnx.data" in error_line(capsys) and not (tmp_path / "o.wav").exists()
     assert say(onnx_copy, "Hello.", "--no-check", out=tmp_path / "o.wav") == 0
 
 
@@ -32,10 +32,10 @@ def test_missing_and_truncated_files_are_named(onnx_copy, capsys, name):
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
     assert say(onnx_copy) == 5
-    assert name in one_line(capsys)
+    assert name in error_line(capsys)
     path.unlink()
     assert say(onnx_copy) == 5
-    assert name in one_line(capsys)
+    assert name in error_line(capsys)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_missing_and_truncated_files_are_named(onnx_copy, capsys, name):
 def test_faults_in_a_manifest_are_named(onnx_copy, capsys, change, says):
     edit_manifest(onnx_copy, change)
     assert say(onnx_copy) == 5
-    assert says in one_line(capsys)
+    assert says in error_line(capsys)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_faults_in_a_manifest_are_named(onnx_copy, capsys, change, says):
 def test_a_bundle_of_an_unknown_family_or_target_is_refused(onnx_copy, tmp_path, capsys, change, code, says):
     edit_manifest(onnx_copy, change)
     assert say(onnx_copy, out=tmp_path / "o.wav") == code
-    assert says in one_line(capsys)
+    assert says in error_line(capsys)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_bundle_of_an_unknown_family_or_target_is_refused(onnx_copy, tmp_path,
 def test_verify_refuses_a_manifest_that_no_export_writes(onnx_copy, capsys, change, says):
     edit_manifest(onnx_copy, change)
     assert export(["verify", str(onnx_copy), "--steps", "1"]) == 5
-    assert says in one_line(capsys)
+    assert says in error_line(capsys)
 
 
 def test_verify_refuses_another_voice_and_another_tokenizer(onnx_copy, capsys):
@@ -124,22 +124,22 @@ def test_verify_refuses_another_voice_and_another_tokenizer(onnx_copy, capsys):
     save_file({"embedding": -rows}, path)
     write_hashes(onnx_copy, "voices/fr_male.safetensors")
     assert export(["verify", str(onnx_copy), "--steps", "1"]) == 5
-    assert "fr_male" in one_line(capsys)
+    assert "fr_male" in error_line(capsys)
     (onnx_copy / "tekken.json").write_text((onnx_copy / "tekken.json").read_text() + "\n")
     write_hashes(onnx_copy, "tekken.json")
     assert export(["verify", str(onnx_copy), "--steps", "1"]) == 5
-    assert "tokenizer" in one_line(capsys)
+    assert "tokenizer" in error_line(capsys)
 
 
 def test_a_source_that_names_no_file_is_refused(onnx_copy, capsys):
     edit_manifest(onnx_copy, lambda m: m["job"]["source"].update(files={}))
     assert export(["verify", str(onnx_copy)]) == 2
-    assert "consolidated.safetensors is not" in one_line(capsys)
+    assert "consolidated.safetensors is not" in error_line(capsys)
 
 
 def test_a_file_name_that_is_too_long_is_a_one_line_error(capsys):
     assert runtime(["info", "x" * 5000]) == 3
-    assert "File name too long" in one_line(capsys)
+    assert "File name too long" in error_line(capsys)
 
 
 def test_a_link_that_leaves_the_folder_is_refused(onnx_copy, tmp_path, capsys):

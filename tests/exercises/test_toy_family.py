@@ -80,7 +80,7 @@ def test_its_requests_are_checked(bundles):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_reference_that_ignores_the_cache_does_not_match(
-    bundles, toy_checkpoint, target, brief, capsys, monkeypatch
+    bundles, toy_checkpoint, target, short_verification, capsys, monkeypatch
 ):
     """A fault of the cache, planted on the other side, where every target has it in the same place."""
     computed = Decoder.forward
@@ -89,7 +89,7 @@ def test_a_reference_that_ignores_the_cache_does_not_match(
     assert "decode_step.y" in capsys.readouterr().err
 
 
-def test_a_changed_weight_fails(bundles, toy_checkpoint, brief, tmp_path, capsys):
+def test_a_changed_weight_fails(bundles, toy_checkpoint, short_verification, tmp_path, capsys):
     bundle = Path(shutil.copytree(bundles / "onnx", tmp_path / "bundle"))
     path = bundle / "decoder.onnx.data"
     path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))
@@ -121,7 +121,7 @@ def test_its_runtime_half_imports_no_torch():
     assert found.stdout == "False\n"
 
 
-def test_faults_of_a_new_family_are_named(toy_checkpoint, rows, tmp_path):
+def test_faults_of_a_new_family_are_named(toy_checkpoint, table_rows, tmp_path):
     family = open_family("toy")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(runtime.families.FAMILIES, "other", "exercises.toy_runtime.family")

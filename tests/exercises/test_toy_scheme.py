@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from exercises.toy_scheme import Int6Scheme
 from support.bundle_options import write_hashes
-from support.export.brief import brief_verification
+from support.export.short_verification import shorten_verification
 
 import runtime
 from bundle.manifest import Bundle
@@ -22,8 +22,8 @@ TARGETS = ("onnx", "executorch", "coreml")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def registered(rows) -> None:
-    rows.setitem(RECIPES, "int6", Recipe("int6", linears=Int6Scheme(), tables=IntegerScheme(8)))
+def registered(table_rows: pytest.MonkeyPatch) -> None:
+    table_rows.setitem(RECIPES, "int6", Recipe("int6", linears=Int6Scheme(), tables=IntegerScheme(8)))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def speech_bundle(checkpoint, tmp_path_factory) -> Path:
 def toy_bundles(toy_checkpoint, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("toys") / "all"
     arguments = ["--checkpoint", str(toy_checkpoint), "--quant", "int6", "--out", str(out)]
-    with brief_verification():
+    with shorten_verification():
         assert export(["--target", ",".join(TARGETS), *arguments]) == 0
     return out
 
@@ -66,7 +66,7 @@ def test_every_target_lowers_its_module_and_speaks(toy_bundles, target):
     assert frames and np.isfinite(frames).all()
 
 
-def test_a_changed_weight_fails(toy_bundles, toy_checkpoint, brief, tmp_path, capsys):
+def test_a_changed_weight_fails(toy_bundles, toy_checkpoint, short_verification, tmp_path, capsys):
     bundle = Path(shutil.copytree(toy_bundles / "onnx", tmp_path / "bundle"))
     path = bundle / "decoder.onnx.data"
     content = path.read_bytes()

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.bundle_options import write_hashes
-from support.export.brief import brief_verification
+from support.export.short_verification import shorten_verification
 
 import runtime
 from bundle.manifest import Bundle
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 def bundle(request, toy_checkpoint, numpy_target, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("bundle") / request.param
     arguments = ["--checkpoint", str(toy_checkpoint), "--quant", request.param, "--out", str(out)]
-    with brief_verification():
+    with shorten_verification():
         assert export(["--target", numpy_target, *arguments]) == 0
     return out
 
@@ -40,7 +40,7 @@ def test_its_engine_speaks_and_is_timed(bundle, capsys):
     assert "numpy" in capsys.readouterr().out
 
 
-def test_a_changed_weight_fails(bundle, toy_checkpoint, brief, tmp_path, capsys):
+def test_a_changed_weight_fails(bundle, toy_checkpoint, short_verification, tmp_path, capsys):
     damaged = Path(shutil.copytree(bundle, tmp_path / "bundle"))
     path = damaged / "decoder.npz"
     with np.load(path) as stored:

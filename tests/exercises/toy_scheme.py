@@ -33,7 +33,7 @@ class Int6Scheme(Scheme):
         errors = SquaredErrors(error, error, float(groups.square().sum()), bound)
         return QuantizedWeight(Int6Linear(integers.to(torch.int8), scale, self), errors)
 
-    def misfit(self, shape: Sequence[int], is_table: bool) -> str | None:
+    def reason_not_storable(self, shape: Sequence[int], is_table: bool) -> str | None:
         return (
             f"groups of {self.group} do not divide the {shape[1]} inputs" if shape[1] % self.group else None
         )

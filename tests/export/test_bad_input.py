@@ -8,11 +8,11 @@ import sys
 import pytest
 import torch
 from support.bundle_options import QUANT, edit_manifest
-from support.commands import one_line
+from support.commands import error_line
 from support.paths import ROOT
 
 from export.__main__ import main as export
-from export.staging import staging
+from export.output_folder import staging
 from model.mistral_format import MistralFormat
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 def test_a_second_export_to_the_same_place_is_refused(tmp_path, capsys):
     with staging(tmp_path / "out"):
         assert export(["--target", "onnx", "--out", str(tmp_path / "out")]) == 2
-    assert "another export" in one_line(capsys)
+    assert "another export" in error_line(capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -29,7 +29,7 @@ def test_files_beside_an_unverified_bundle_are_kept(onnx_copy, capsys):
     edit_manifest(onnx_copy, lambda m: m["verification"].update(status="unverified"))
     (onnx_copy / "diary.txt").write_text("dear diary")
     assert export(["--target", "onnx", *QUANT, "--out", str(onnx_copy)]) == 2
-    assert "diary.txt" in one_line(capsys) and (onnx_copy / "diary.txt").exists()
+    assert "diary.txt" in error_line(capsys) and (onnx_copy / "diary.txt").exists()
 
 
 def test_a_full_disk_behind_stdout_is_a_one_line_error(bundles):
@@ -77,7 +77,7 @@ def test_a_full_disk_behind_stdout_is_a_one_line_error(bundles):
 )
 def test_export_refuses(arguments, code, says, tmp_path, capsys):
     assert export([*arguments, "--out", str(tmp_path / "out")]) == code
-    assert says in one_line(capsys)
+    assert says in error_line(capsys)
     assert not list(tmp_path.iterdir())
 
 
@@ -85,7 +85,7 @@ def test_a_group_size_that_does_not_divide_a_row_is_named(checkpoint, tmp_path, 
     """The input projection of the acoustic head has 36 inputs."""
     rule = ["--quant-rule", "acoustic_transformer.input_projection=w4"]
     assert export(["--target", "onnx", *rule, "--out", str(tmp_path / "out")]) == 2
-    assert "the 36 inputs of acoustic_transformer.input_projection" in one_line(capsys)
+    assert "the 36 inputs of acoustic_transformer.input_projection" in error_line(capsys)
     assert not list(tmp_path.iterdir())
 
 
@@ -105,7 +105,7 @@ def test_faulty_checkpoints_are_refused(checkpoint, tmp_path, capsys, fault):
     code = export(["--checkpoint", str(folder), "--target", "onnx", "--out", str(tmp_path / "out")])
     assert code == 5
     assert not (tmp_path / "out").exists()
-    assert str(folder) in one_line(capsys)
+    assert str(folder) in error_line(capsys)
 
 
 def test_an_export_on_a_full_disk_leaves_nothing(checkpoint, tmp_path):

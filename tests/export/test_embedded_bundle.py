@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_it_is_exported_once_and_again_where_damaged_or_for_another_checkpoint(
-    brief, tmp_path, monkeypatch, caplog
+    short_verification, tmp_path, monkeypatch, caplog
 ):
     checkpoint = random_checkpoint(FAMILY)
     first = embedded_bundle(FAMILY, checkpoint)

@@ -21,7 +21,8 @@ from bundle.errors import ExportError, UsageError, VerificationError
 from bundle.manifest import Bundle, WeightError
 from export import build
 from export.__main__ import main as export
-from export.staging import ResumeCache, staging
+from export.output_folder import staging
+from export.resume import ResumeCache
 
 EXPORT = """
 import sys
@@ -173,7 +174,7 @@ def test_what_an_interruption_a_failed_verification_and_an_error_leave(tmp_path)
 
 
 def test_an_export_whose_artifacts_do_not_match_keeps_the_report_and_the_graphs(
-    tmp_path, brief, monkeypatch, capfd
+    tmp_path, short_verification, monkeypatch, capfd
 ):
     """Two graphs are damaged after lowering. The export stops at the first one. The next run reuses it, and
     another one that keeps going reports both.

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 from export.__main__ import main as export
@@ -133,11 +134,12 @@ def _run_cases(arguments: argparse.Namespace, sources: Sources, work: Path) -> d
             if arguments.minutes and time.monotonic() - started > 60 * arguments.minutes:
                 break
             folder = work / "case"
-            command, outcome, fault = _run_case(area, arguments.seed, index, folder, sources)
+            case = _run_case(area, arguments.seed, index, folder, sources)
             counts[area] += 1
-            codes[f"{area} {outcome.code}"] += 1
-            if fault:
-                failures.append(_failure(area, arguments.seed, index, command, outcome, fault))
+            codes[f"{area} {case.outcome.code}"] += 1
+            if case.fault:
+                print(case.failure_text(), flush=True)
+                failures.append(case.failure())
                 if arguments.keep:
                     shutil.copytree(
                         folder, arguments.keep / f"{area}-{arguments.seed}-{index}", dirs_exist_ok=True
@@ -153,20 +155,33 @@ def _run_cases(arguments: argparse.Namespace, sources: Sources, work: Path) -> d
     }
 
 
-def _run_case(
-    area: str, seed: int, index: int, folder: Path, sources: Sources
-) -> tuple[Command, Outcome, str | None]:
+@dataclass(frozen=True)
+class Case:
+    """One case that ran; `fault` is None if it passed."""
+
+    area: str
+    seed: int
+    index: int
+    command: Command
+    outcome: Outcome
+    fault: str | None
+
+    def failure(self) -> dict[str, object]:
+        """The entry in the report."""
+        stderr = self.outcome.stderr[-2000:]
+        return {"area": self.area, "case": self.index, "fault": self.fault, "stderr": stderr}
+
+    def failure_text(self) -> str:
+        stderr = self.outcome.stderr[-600:].replace("\n", "\n  ")
+        command = " ".join(part[:60] for part in self.command.argv)
+        return f"{self.area} seed {self.seed} case {self.index}: {self.fault}\n  {command!r}\n  {stderr}"
+
+
+def _run_case(area: str, seed: int, index: int, folder: Path, sources: Sources) -> Case:
     folder.mkdir()
     command = AREAS[area](random.Random(f"{area} {seed} {index}"), folder, sources)
     outcome = run(voxport, command, folder)
-    return command, outcome, fault_of(outcome, command, folder)
-
-
-def _failure(area: str, seed: int, index: int, command: Command, outcome: Outcome, fault: str) -> dict:
-    print(f"{area} seed {seed} case {index}: {fault}", flush=True)
-    print(f"  {' '.join(part[:60] for part in command.argv)!r}", flush=True)
-    print("  " + outcome.stderr[-600:].replace("\n", "\n  "), flush=True)
-    return {"area": area, "case": index, "fault": fault, "stderr": outcome.stderr[-2000:]}
+    return Case(area, seed, index, command, outcome, fault_of(outcome, command, folder))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import zipfile
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from model.checkpoint import Checkpoint, expected_tensors, materialize
 from model.checkpoint_format import WeightFile
 from model.families import open_family
 from model.mistral_format import WEIGHTS
-from model.synthetic.checkpoint import write_checkpoint
 from model.voxtral_tts.config import load_config, parse_config
 from model.voxtral_tts.family import FAMILY
 from model.voxtral_tts.format import FORMAT
@@ -25,19 +23,6 @@ from model.voxtral_tts.sizes import SIZES
 
 NORM = "layers.1.attention_norm.weight"
 TABLE = "mm_audio_embeddings.audio_codebook_embeddings.embeddings.weight"
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoint") / "tiny"
-    write_checkpoint(folder)
-    return folder
-
-
-@pytest.fixture
-def folder(tiny, tmp_path) -> Path:
-    """A copy that a test may damage."""
-    return Path(shutil.copytree(tiny, tmp_path / "tiny"))
 
 
 def change(folder: Path, **changes: torch.Tensor | None) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support.commands import error_line
 
 from export.__main__ import main as export
 from model.__main__ import main as model
@@ -21,19 +22,6 @@ INDEX = f"{WEIGHTS}{INDEX_SUFFIX}"
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 143320776\n"
 VOICE = "voice_embedding/fr_male.pt"
 ENCODER = "audio_tokenizer.encoder_blocks.0.conv.parametrizations.weight.original0"
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoint") / "tiny"
-    write_checkpoint(folder)
-    return folder
-
-
-@pytest.fixture
-def folder(tiny, tmp_path) -> Path:
-    """A copy that a test may damage."""
-    return Path(shutil.copytree(tiny, tmp_path / "tiny"))
 
 
 def set_key(folder: Path, path: str, value: object) -> None:
@@ -68,12 +56,6 @@ def cut(path: Path, kept: float) -> None:
 
 def dry_run(folder: Path) -> int:
     return export(["--target", "onnx", "--checkpoint", str(folder), "--dry-run"])
-
-
-def error_line(capsys) -> str:
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("voxport: error:")]
-    assert len(lines) == 1
-    return lines[0]
 
 
 def as_pointer(name: str):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.files import contents
 
 from bundle.errors import OutputError
 from model.__main__ import main
@@ -32,14 +33,6 @@ def tiny(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("synthetic") / "tiny"
     write_checkpoint(folder)
     return folder
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def test_the_same_seed_gives_the_same_bytes_in_any_process(tiny, tmp_path):

@@ -22,7 +22,7 @@ from model.training.data.sentences import (
 )
 from model.training.data.tokens import Encoder, learn_tokens, tekken_document
 from model.training.loop import Schedule, Trainer
-from model.training.recognition.streams import SCHEDULE, emitted, fed_and_targets
+from model.training.recognition.streams import SCHEDULE, fed_and_targets, stream_tokens
 from model.training.speech.batches import IGNORED, make_sequence
 from model.training.word_errors import word_error_rate
 from runtime.text.tokenizer import load_tekken
@@ -128,17 +128,17 @@ def test_left_out_merges_give_more_tokens():
     assert min(encoder.encode(TEXTS[0])) >= SPECIALS
 
 
-def test_a_word_is_emitted_when_due_and_waits_for_the_word_before():
-    found = emitted([(2, [1001, 1002]), (3, [1003]), (9, [1004])], 12)
+def test_a_word_comes_when_due_and_waits_for_the_word_before():
+    found = stream_tokens([(2, [1001, 1002]), (3, [1003]), (9, [1004])], 12)
     assert found == [PAD, PAD, WORD, 1001, 1002, WORD, 1003, PAD, PAD, WORD, 1004, PAD]
 
 
 def test_words_beyond_the_end_are_left_out():
-    assert emitted([(1, [1001]), (2, [1002, 1003])], 4) == [PAD, WORD, 1001, PAD]
+    assert stream_tokens([(1, [1001]), (2, [1002, 1003])], 4) == [PAD, WORD, 1001, PAD]
 
 
 def test_each_position_is_fed_the_token_before_and_the_prompt_has_no_targets():
-    tokens = emitted([(4, [1001])], 7)
+    tokens = stream_tokens([(4, [1001])], 7)
     fed, targets = fed_and_targets(tokens, prompt=4)
     assert fed == [SCHEDULE.bos_id, PAD, PAD, PAD, PAD, WORD, 1001]
     assert targets == [-100, -100, -100, PAD, WORD, 1001, PAD]

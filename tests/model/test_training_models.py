@@ -18,6 +18,7 @@ from model.training.speech.batches import NO_WORD
 from model.training.speech.codec_model import CodecModel
 from model.training.speech.model import READING_LAYERS, SpeechModel
 from model.training.speech.size import REFERENCE_FRAMES, trained_config
+from model.training.speech.trained import TrainedSpeech
 from model.training.writing import write_recognition, write_speech
 from model.voxtral_realtime.config import Options, parse_config
 from model.voxtral_realtime.modules import Decoder, Encoder
@@ -198,7 +199,7 @@ def test_the_written_speaker_is_complete_and_has_at_most_16_mb(speech, tmp_path)
     codec = CodecModel(speech.config.codec)
     voices = [torch.full((REFERENCE_FRAMES + 1, speech.config.n_codebooks), code) for code in (2, 3)]
     trainers = [_trainer(codec, tmp_path, "c"), _trainer(speech, tmp_path, "s")]
-    write_speech(tmp_path / "out", speech, codec, voices, _tokens(), trainers)
+    write_speech(tmp_path / "out", TrainedSpeech(speech, codec, voices), _tokens(), trainers)
     family = open_family("voxtral_tts")
     assert _is_complete(family, tmp_path / "out") <= 16e6
     for path in family.format.voice_files(tmp_path / "out"):

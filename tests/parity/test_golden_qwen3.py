@@ -15,10 +15,10 @@ import torch
 from bundle.errors import UsageError
 from export.verify.eager import EagerEngine
 from model.checkpoint import Checkpoint, expected_tensors, materialize
-from model.qwen3_tts.codec import CodecDecoder
+from model.qwen3_tts.codec.decoder import CodecDecoder
+from model.qwen3_tts.codec.encoder import CodecEncoder
 from model.qwen3_tts.components import codec_contexts, components, constants
 from model.qwen3_tts.config import Options, load_config
-from model.qwen3_tts.encoder import CodecEncoder
 from model.qwen3_tts.format import FORMAT
 from model.qwen3_tts.modules import UNUSED, CodeEmbedding, Qwen3TTSWeights, Talker, TextEmbedding
 from model.qwen3_tts.predictor import CodePredictor

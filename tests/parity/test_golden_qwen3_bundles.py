@@ -1,6 +1,6 @@
 """Traces of exported bundles of Qwen3-TTS equal the official package. One seed gives one speech.
 
-`tools/golden_qwen3.py` runs all runs on every target, with all graphs lowered.
+`tools/accuracy/golden_qwen3.py` runs all runs on every target, with all graphs lowered.
 """
 
 from collections.abc import Callable

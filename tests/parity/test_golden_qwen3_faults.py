@@ -12,7 +12,7 @@ from parity.test_golden_qwen3 import BAR, Opened, open_golden, prompt_of
 from support.export.codec_faults import WRONG_VALUES, drop_a_state
 from torch import nn
 
-from model.qwen3_tts.codec import CodecDecoder
+from model.qwen3_tts.codec.decoder import CodecDecoder
 from runtime.families.qwen3_tts.decoder import SpeechDecoder
 from runtime.families.qwen3_tts.prompt import PromptEmbedder
 from runtime.sampler import SamplerSettings

@@ -13,7 +13,9 @@ from bundle.manifest import ExportRequest
 from export.model import Model
 from export.resolve import Source, resolve
 from export.verify.eager import EagerEngine
+from model.qwen3_tts.split_six import components
 from runtime.engines.base import Arrays, Stream
+from runtime.families.qwen3_tts import six
 from runtime.families.qwen3_tts.decoder import SpeechDecoder
 from runtime.families.qwen3_tts.prompt import PromptEmbedder
 from runtime.families.qwen3_tts.split_stream import SplitStream, standard_stream
@@ -100,3 +102,8 @@ def test_components_that_do_not_fit_the_constants_are_refused(changes, says):
     constants = open_golden("base").constants.model_copy(update=changes)
     with pytest.raises(IntegrityError, match=says):
         standard_stream(engine("base").stream(), constants)
+
+
+def test_the_model_and_the_runtime_have_the_same_mask_and_window():
+    assert components.HIDDEN_ROW == six.HIDDEN_ROW
+    assert components.WINDOW_CONTEXT == six.WINDOW_CONTEXT

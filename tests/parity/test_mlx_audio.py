@@ -10,6 +10,7 @@ from mlx.utils import tree_flatten
 from mlx_audio.stt.models import voxtral_realtime
 from mlx_audio.tts.models import qwen3_tts, voxtral_tts
 from mlx_audio.utils import apply_quantization
+from support.export.mlx_values import assert_near
 from support.paths import GOLDEN
 
 from export.__main__ import main as export
@@ -21,7 +22,6 @@ FOLDERS = {
     "voxtral_realtime": (GOLDEN / "voxtral_realtime" / "checkpoint", voxtral_realtime.voxtral_realtime),
     "qwen3_tts": (GOLDEN / "qwen3_tts" / "base", qwen3_tts.qwen3_tts),
 }
-BAR = 1e-4
 COMPUTED = {"acoustic_transformer._time_embedding.inv_freq"}  # by mlx-audio when it opens a model
 pytestmark = pytest.mark.slow
 mx.set_default_device(mx.cpu)
@@ -56,12 +56,6 @@ def floats(tmp_path_factory):
     return {name: convert(name, folder / name, "--dtype", "f32") for name in FOLDERS}
 
 
-def near(found: mx.array, expected: np.ndarray) -> None:
-    values = np.array(found.astype(mx.float32))
-    assert values.shape == expected.shape
-    assert np.abs(values - expected).max() < BAR * max(1, np.abs(expected).max())
-
-
 def test_voxtral_tts(floats):
     model, reference = (
         opened("voxtral_tts", floats["voxtral_tts"]),
@@ -71,12 +65,14 @@ def test_voxtral_tts(floats):
     rows = np.array(model.language_model.embed_tokens(ids)[0])
     rows[reference["ids"] == model.config.audio_token_id] = reference["voice"]
     hidden = model.language_model.model.model(ids, input_embeddings=mx.array(rows)[None])
-    near(hidden, reference["prefill_hidden"])
+    assert_near(hidden, reference["prefill_hidden"])
     last = mx.array(reference["hidden"][3:4])
     both = mx.concatenate((last, mx.zeros_like(last)))
     x = mx.concatenate([mx.array(reference["vel_x"])] * 2)
-    near(model.acoustic_transformer._predict_velocity(x, mx.zeros(2), both), reference["velocity_0.0000"])
-    near(model.audio_tokenizer.decode(mx.array(reference["codec_codes"])), reference["audio"])
+    assert_near(
+        model.acoustic_transformer._predict_velocity(x, mx.zeros(2), both), reference["velocity_0.0000"]
+    )
+    assert_near(model.audio_tokenizer.decode(mx.array(reference["codec_codes"])), reference["audio"])
     semantic = model.acoustic_transformer._predict_semantic(mx.array(reference["hidden"]))
     assert semantic.tolist() == reference["codes"][:, 0].tolist()
 
@@ -97,8 +93,8 @@ def test_voxtral_realtime(floats):
     audio = np.load(GOLDEN / "voxtral_realtime/audio.npy")
     _, count, prompt, logits, *_ = model._encode_and_prefill(audio)
     assert (count, prompt) == (reference["n_audio"], reference["prompt_len"])
-    near(logits, reference["prefill_logits"])
-    near(model.encoder(model._prepare_mel(audio)[0]), reference["audio_embeds"])
+    assert_near(logits, reference["prefill_logits"])
+    assert_near(model.encoder(model._prepare_mel(audio)[0]), reference["audio_embeds"])
     tokens: list[int] = []
     model._tokenizer = type("Tokens", (), {"decode": lambda self, ids: tokens.extend(ids) or ""})()
     model.generate(mx.array(audio))  # the golden checkpoint has no tokenizer
@@ -109,9 +105,9 @@ def test_qwen3_tts(floats):
     model = opened("qwen3_tts", floats["qwen3_tts"])
     reference = np.load(GOLDEN / "qwen3_tts/base.npz")
     logits, hidden = model.talker(mx.array(reference["xvector_prefill"])[None])
-    near(hidden[0, -1], reference["xvector_hidden"][0])
-    near(logits[0, -1], reference["xvector_logits"][0])
-    near(model.speaker_encoder(mx.array(reference["mel"])[None])[0], reference["speaker_embedding"])
+    assert_near(hidden[0, -1], reference["xvector_hidden"][0])
+    assert_near(logits[0, -1], reference["xvector_logits"][0])
+    assert_near(model.speaker_encoder(mx.array(reference["mel"])[None])[0], reference["speaker_embedding"])
     for state, codes in zip(reference["xvector_hidden"], reference["xvector_codes"], strict=True):
         assert predicted(model.talker, state, int(codes[0])) == codes[1:].tolist()
 
@@ -139,7 +135,7 @@ def test_the_speech_tokenizer_of_qwen3_tts(floats, monkeypatch):
     window = open_family("qwen3_tts").load_config(folder).codec.decoder_config.sliding_window
     codes = mx.array(reference["codec_codes"][:window].T.astype(np.int32))[None]
     audio = model.speech_tokenizer.decoder(codes)[0, 0]  # mlx-audio's attention has no window
-    near(audio, reference["codec_audio"][: audio.size])
+    assert_near(audio, reference["codec_audio"][: audio.size])
 
 
 @pytest.mark.parametrize("name", FOLDERS)

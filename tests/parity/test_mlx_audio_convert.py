@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from mlx_audio.convert import convert as convert_by_mlx_audio
-from support.export.conversions import FOLDERS, assert_equal, contents, convert, rewrite, tensors
+from support.export.conversions import FOLDERS, assert_equal, convert, rewrite, tensors
+from support.files import contents
 
 from model.families import open_family
 from model.inspection import inspect_checkpoint

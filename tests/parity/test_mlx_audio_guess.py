@@ -7,21 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
-import numpy as np
 import pytest
 import torch
 from mlx_audio.tts.utils import load_model
+from support.export.mlx_values import assert_near
 
 from export.__main__ import main as export
 from model.checkpoint import Checkpoint, materialize
 from model.families import open_family
 from model.qwen3_tts import sizes
-from model.qwen3_tts.codec import CodecDecoder
+from model.qwen3_tts.codec.decoder import CodecDecoder
 from model.qwen3_tts.components import codec_contexts
 from model.qwen3_tts.speaker import SpeakerEncoder
 from model.synthetic.checkpoint import write_checkpoint
 
-BAR = 1e-4  # as in test_mlx_audio.py
 WIDTH, FRAMES = 72, 2
 pytestmark = pytest.mark.slow
 mx.set_default_device(mx.cpu)
@@ -50,12 +49,6 @@ def wide(tmp_path_factory) -> Path:
     return folder
 
 
-def near(found: mx.array, expected: torch.Tensor) -> None:
-    values = np.array(found)
-    assert values.shape == expected.shape
-    assert np.abs(values - expected.numpy()).max() < BAR * max(1, float(expected.abs().max()))
-
-
 @torch.no_grad()
 def test_the_loader_of_mlx_audio_guesses_the_layout_of_a_wide_qwen3_tts(wide, tmp_path):
     """The vector of a speaker and the audio of codes are ours."""
@@ -65,11 +58,13 @@ def test_the_loader_of_mlx_audio_guesses_the_layout_of_a_wide_qwen3_tts(wide, tm
     root = family.build_root(config)
     materialize(root, Checkpoint(family.format.weight_files(wide)), ("speech_tokenizer", "speaker_encoder"))
     mel = torch.randn(1, 50, 128, generator=torch.Generator().manual_seed(0))
-    near(model.speaker_encoder(mx.array(mel.numpy())), SpeakerEncoder(root.speaker_encoder)(mel))
+    assert_near(
+        model.speaker_encoder(mx.array(mel.numpy())), SpeakerEncoder(root.speaker_encoder)(mel).numpy()
+    )
     decoder = config.codec.decoder_config
     codes = torch.arange(FRAMES * decoder.num_quantizers).reshape(1, FRAMES, -1) % decoder.codebook_size
     shape = (1, decoder.sliding_window + FRAMES - 1, decoder.num_key_value_heads, decoder.head_dim)
     states = [torch.ones(shape) for _ in range(2 * decoder.num_hidden_layers)]
     states += [torch.ones(1, *size) for _, *size in codec_contexts(decoder)]
     expected, *_ = CodecDecoder(root.speech_tokenizer.decoder, decoder)(codes, torch.tensor([0]), *states)
-    near(model.speech_tokenizer.decoder(mx.array(codes.mT.numpy()))[:, 0], expected)
+    assert_near(model.speech_tokenizer.decoder(mx.array(codes.mT.numpy()))[:, 0], expected.numpy())

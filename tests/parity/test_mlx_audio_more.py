@@ -21,6 +21,7 @@ from mlx_audio.tts.models.qwen3_tts.config import (
 )
 from mlx_audio.tts.models.qwen3_tts.speech_tokenizer import Qwen3TTSSpeechTokenizer
 from mlx_audio.tts.utils import load_model
+from support.export.mlx_values import assert_near
 from support.paths import GOLDEN
 
 from export.__main__ import main as export
@@ -32,7 +33,6 @@ from model.synthetic.checkpoint import random_checkpoint
 
 VOXTRAL, QWEN = GOLDEN / "voxtral_tts" / "checkpoint", GOLDEN / "qwen3_tts"
 CODEC = "speech_tokenizer."  # prefix of the names of its tensors
-BAR = 1e-4  # as in test_mlx_audio.py
 pytestmark = pytest.mark.slow
 mx.set_default_device(mx.cpu)
 
@@ -40,12 +40,6 @@ mx.set_default_device(mx.cpu)
 def convert(source: Path, out: Path, *options: str) -> Path:
     assert export(["convert", str(source), str(out), "--to", "mlx", *options]) == 0
     return out
-
-
-def near(found: mx.array, expected: np.ndarray) -> None:
-    values = np.array(found.astype(mx.float32))
-    assert values.shape == expected.shape
-    assert np.abs(values - expected).max() < BAR * max(1, np.abs(expected).max())
 
 
 @pytest.fixture
@@ -65,7 +59,7 @@ def voxtral(tmp_path_factory) -> Path:
 def test_the_loader_of_mlx_audio_opens_voxtral_tts(voxtral):
     """Strictly: every tensor of the model, and no other."""
     model, reference = load_model(voxtral), np.load(GOLDEN / "voxtral_tts" / "reference.npz")
-    near(model.audio_tokenizer.decode(mx.array(reference["codec_codes"])), reference["audio"])
+    assert_near(model.audio_tokenizer.decode(mx.array(reference["codec_codes"])), reference["audio"])
     assert sorted(model._voice_embedding_files) == ["fr_male", "neutral_female"]
 
 
@@ -77,7 +71,7 @@ def test_the_loader_of_mlx_audio_opens_shards(tmp_path, monkeypatch):
         folder = convert(VOXTRAL, tmp_path / name, "--dtype", "f32", *options)
         assert len(list(folder.glob("model-*-of-*.safetensors"))) > 2
         audio = load_model(folder).audio_tokenizer.decode(mx.array(reference["codec_codes"]))
-        near(audio, reference["audio"])  # the codec has no integers
+        assert_near(audio, reference["audio"])  # the codec has no integers
 
 
 def test_weight_norms_that_were_folded_give_the_same_audio(tmp_path):
@@ -87,7 +81,7 @@ def test_weight_norms_that_were_folded_give_the_same_audio(tmp_path):
         load_model(convert(folded, tmp_path / "pairs", "--layout", "mlx-audio")),
         np.load(GOLDEN / "voxtral_tts" / "reference.npz"),
     )
-    near(model.audio_tokenizer.decode(mx.array(reference["codec_codes"])), reference["audio"])
+    assert_near(model.audio_tokenizer.decode(mx.array(reference["codec_codes"])), reference["audio"])
 
 
 def test_acoustic_codes_of_voxtral_tts(voxtral, monkeypatch):
@@ -105,7 +99,7 @@ def test_the_loader_of_mlx_audio_opens_integers_of_voxtral_tts(tmp_path):
     floats = convert(tmp_path / "back", tmp_path / "floats")
     ids = mx.array(np.load(GOLDEN / "voxtral_tts" / "reference.npz")["ids"])[None]
     found, expected = (load_model(folder).language_model.model.model(ids) for folder in (packed, floats))
-    near(found, np.array(expected))
+    assert_near(found, np.array(expected))
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +115,7 @@ def test_the_loader_of_mlx_audio_opens_voxtral_realtime(realtime, tmp_path, monk
     model = load_listener(convert(realtime, tmp_path / "out", "--dtype", "f32"))
     reference, tokens = np.load(GOLDEN / "voxtral_realtime" / "reference.npz"), list[int]()
     audio = np.load(GOLDEN / "voxtral_realtime" / "audio.npy")
-    near(model._encode_and_prefill(audio)[3], reference["prefill_logits"])
+    assert_near(model._encode_and_prefill(audio)[3], reference["prefill_logits"])
     monkeypatch.setattr(model._tokenizer, "decode", lambda ids: tokens.extend(ids) or "")
     model.generate(mx.array(audio))
     assert tokens == reference["tokens"].tolist()
@@ -134,7 +128,7 @@ def test_the_loader_of_mlx_audio_opens_integers_of_voxtral_realtime(realtime, tm
     floats = convert(tmp_path / "back", tmp_path / "floats")
     audio = np.load(GOLDEN / "voxtral_realtime" / "audio.npy")
     found, expected = (load_listener(folder)._encode_and_prefill(audio)[3] for folder in (packed, floats))
-    near(found, np.array(expected))
+    assert_near(found, np.array(expected))
 
 
 def test_codes_of_the_encoder_of_qwen3_tts(narrow, tmp_path):
@@ -154,13 +148,13 @@ def test_variants_of_qwen3_tts(narrow, tmp_path, name, run):
     reference = np.load(QWEN / f"{name}.npz")
     prefill, inputs, codes = (reference[f"{run}_{key}"] for key in ("prefill", "inputs", "codes"))
     logits, hidden = model.talker(mx.array(np.concatenate((prefill, inputs)))[None])
-    near(hidden[0, len(prefill) - 1 : -1], reference[f"{run}_hidden"])
-    near(logits[0, len(prefill) - 1 :], reference[f"{run}_logits"])
+    assert_near(hidden[0, len(prefill) - 1 : -1], reference[f"{run}_hidden"])
+    assert_near(logits[0, len(prefill) - 1 :], reference[f"{run}_logits"])
     for state, frame, scores in zip(
         reference[f"{run}_hidden"], codes, reference[f"{run}_cp_logits"], strict=True
     ):
-        near(predictor_logits(model.talker, state, frame), scores)
-    near(model.speech_tokenizer.decoder(mx.array(codes.T)[None])[0, 0], reference[f"{run}_audio"])
+        assert_near(predictor_logits(model.talker, state, frame), scores)
+    assert_near(model.speech_tokenizer.decoder(mx.array(codes.T)[None])[0, 0], reference[f"{run}_audio"])
 
 
 def predictor_logits(talker, hidden: np.ndarray, codes: np.ndarray) -> mx.array:

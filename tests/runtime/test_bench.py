@@ -180,7 +180,7 @@ def test_runs_give_a_table_and_a_plot(tmp_path):
     document, plot = tmp_path / "performance.md", tmp_path / "bars.svg"
     command = [
         sys.executable,
-        "tools/bench_report.py",
+        "tools/reports/bench_report.py",
         *map(str, sorted(tmp_path.glob("*.json"))),
         "--document",
         str(document),
@@ -191,7 +191,7 @@ def test_runs_give_a_table_and_a_plot(tmp_path):
     refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert refused.returncode and "no place" in refused.stderr
     document.write_text(
-        "before\n<!-- bench voxtral_tts: made by tools/bench_report.py -->\nold\n"
+        "before\n<!-- bench voxtral_tts: made by tools/reports/bench_report.py -->\nold\n"
         "<!-- /bench voxtral_tts -->\nafter\n"
     )
     subprocess.run(command, cwd=ROOT, check=True)
@@ -214,7 +214,7 @@ def test_runs_of_two_families_are_refused(tmp_path):
         run["bundle"]["family"] = family
         (tmp_path / f"{family}.json").write_text(json.dumps(run))
     refused = subprocess.run(
-        [sys.executable, "tools/bench_report.py", *map(str, tmp_path.glob("*.json"))],
+        [sys.executable, "tools/reports/bench_report.py", *map(str, tmp_path.glob("*.json"))],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -238,6 +238,6 @@ def written(runs: list[Path], option: str, document: Path, folder: Path) -> str:
     """A copy of the document, written again by the tool."""
     copy = folder / document.name
     copy.write_text(document.read_text())
-    command = [sys.executable, "tools/bench_report.py", *map(str, runs), option, str(copy)]
+    command = [sys.executable, "tools/reports/bench_report.py", *map(str, runs), option, str(copy)]
     subprocess.run(command, cwd=ROOT, check=True)
     return copy.read_text()

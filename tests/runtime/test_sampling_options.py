@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from support.export.faulty_engines import BatchedStreams, Engines, FaultyStream, no_fault
-from support.runtime.prefixes import own_prefixes
+from support.runtime.prefix_caches import private_prefix_cache
 from support.runtime.speech_tasks import ToyVoxtral, qwen_engines, qwen_task
 from support.runtime.toy_speech import CONSTANTS
 
@@ -58,7 +58,7 @@ class Spoken:
         make = lambda: FaultyStream(engines.eager.stream(), no_fault)
         stream: Stream = BatchedStreams(make, slots, self._keep)
         decoder = BatchedDecoder(
-            SpeechSlots(stream, engines.constants, partial(prompt_of, engines), own_prefixes())
+            SpeechSlots(stream, engines.constants, partial(prompt_of, engines), private_prefix_cache())
         )
         pieces = {decoder.submit(request): [np.zeros(0, np.float32)] for request in requests}
         for ticket, samples in decoder.run():
@@ -235,7 +235,7 @@ def test_each_slot_has_its_own_settings(engines, slots):
 def test_settings_are_those_of_the_time_of_the_request(engines):
     sampling = dict(GREEDY)
     slots = SpeechSlots(
-        engines.eager.stream(), engines.constants, partial(prompt_of, engines), own_prefixes()
+        engines.eager.stream(), engines.constants, partial(prompt_of, engines), private_prefix_cache()
     )
     fill = slots.prepare(SpeechRequest("aaaa", sampling=sampling))
     sampling["temperature"] = -1

@@ -1,8 +1,10 @@
 """Options of the bundles that tests share, and changes to a bundle on disk."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+from bundle.json_types import Json
 from bundle.manifest import file_entry
 
 WIDE = "layers.0.attention.wo=w4g128"
@@ -20,7 +22,8 @@ QUANT = [
 ]  # groups of 32 and of 128, and per channel, in one bundle; fewer Euler steps than published
 
 
-def edit_manifest(bundle: Path, change) -> None:
+def edit_manifest(bundle: Path, change: Callable[[Json], object]) -> None:
+    """Changes the content of the manifest in place."""
     path = bundle / "manifest.json"
     content = json.loads(path.read_text())
     change(content)

@@ -10,8 +10,8 @@ from torch import nn
 
 from export.targets.coreml.layout import LAYOUT
 from export.targets.coreml.tools import Builder, inputs_of, register_torch_op
-from export.targets.tracing import MASKED
 from model.layers.attention import (
+    MASKED_SCORE,
     Attended,
     AttentionKernel,
     KVCache,
@@ -69,7 +69,7 @@ class OneHotAttention(AttentionKernel[CacheUpdate]):
         )
         grouped = (q * head_dim**-0.5).transpose(1, 2).reshape(1, kv_heads, heads // kv_heads, rows, head_dim)
         # [1, H_kv, H / H_kv, S, L]
-        scores = grouped @ k_cache[:, :, None].transpose(3, 4) + hidden.to(q.dtype) * MASKED
+        scores = grouped @ k_cache[:, :, None].transpose(3, 4) + hidden.to(q.dtype) * MASKED_SCORE
         out = scores.softmax(-1) @ v_cache[:, :, None]
         return out.permute(0, 3, 1, 2, 4).reshape(1, rows, heads, head_dim), k_cache, v_cache
 

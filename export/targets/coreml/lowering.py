@@ -15,14 +15,14 @@ from export.targets.base import Graph
 from export.targets.coreml.kernels import DECOMPOSITIONS, OneHotAttention, lower_linear, register_palettes
 from export.targets.coreml.package import merge, normalise
 from export.targets.coreml.read_back import bounds_of
-from export.targets.coreml.tools import OPSET, Builder, ct, silent
+from export.targets.coreml.tools import OPSET, Builder, ct, without_converter_output
 from export.targets.tracing import export_errors, target_kernels, trace
 from model.component import Component
 
 DTYPES = {"float32": np.float32, "int64": np.int32, "int32": np.int32}  # Core ML has no 64-bit integers
 # Outputs that are rounded to codes. They are computed in float32 from the last product on, unless its weight
 # is compressed.
-EXACT = (Kind.LOGITS, Kind.LATENT)
+FLOAT32_KINDS = (Kind.LOGITS, Kind.LATENT)
 # The passes of coremltools that change a program, in its order. The program is validated after each pass, and
 # the other passes take more than half of the conversion time. Packages made with all passes had the same
 # bytes: every graph of both models with none, w8, w4, 8da4w and lut4 in float16. A test repeats this for two
@@ -81,7 +81,7 @@ def lower_graph(graph: Graph, path: Path, precision: Precision) -> None:
     converted: dict[str, Path] = {}
     with (
         export_errors(f"{graph.name}: Core ML export failed"),
-        silent(),
+        without_converter_output(),
         target_kernels(graph.module, lower_linear, OneHotAttention()),
         TemporaryDirectory(dir=path.parent, prefix=".coreml") as temporary,
     ):
@@ -103,7 +103,7 @@ def _convert(component: Component, module: nn.Module, precision: Precision, path
     signature = component.signature
     with torch.no_grad():
         program = trace(component, module)
-    exact = [index for index, spec in enumerate(signature.outputs) if spec.kind in EXACT]
+    exact = [index for index, spec in enumerate(signature.outputs) if spec.kind in FLOAT32_KINDS]
     mixed = ct.transform.FP16ComputePrecision(lambda op: not _stays_float32(op, exact))
     ct.convert(
         program.run_decompositions(DECOMPOSITIONS),

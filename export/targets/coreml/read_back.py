@@ -22,7 +22,14 @@ from export.memory import free_memory
 from export.targets.base import Graph
 from export.targets.coreml.layout import LAYOUT
 from export.targets.coreml.package import CONTENT, MODEL, blob_values
-from export.targets.coreml.tools import OPSET, OPSET_NAME, SSAOpRegistry, ct, load_program, silent
+from export.targets.coreml.tools import (
+    OPSET,
+    OPSET_NAME,
+    SSAOpRegistry,
+    ct,
+    load_program,
+    without_converter_output,
+)
 from export.targets.tracing import example_inputs, export_errors, target_kernels, zero_states
 from model.component import Component
 from model.layers.attention import ReferenceAttention
@@ -157,7 +164,7 @@ def bounds_of(spec: TensorSpec, component: Component) -> list[tuple[int, int]]:
 
 def read_program(path: Path, function: str) -> Any:
     """The program of a package, with weights, reduced to one function."""
-    with silent():
+    with without_converter_output():
         spec = ct.utils.load_spec(str(path / MODEL))
         for other in [name for name in spec.mlProgram.functions if name != function]:
             del spec.mlProgram.functions[other]

@@ -23,14 +23,14 @@ __all__ = [
     "inputs_of",
     "load_program",
     "register_torch_op",
-    "silent",
+    "without_converter_output",
 ]
 
 OPSET, OPSET_NAME = ct.target.iOS18, "CoreML8"  # the first with states, and with a scale for each block
 
 
 @contextmanager
-def silent() -> Iterator[None]:
+def without_converter_output() -> Iterator[None]:
     """Hides the progress bars and warnings of the converter. It raises its errors."""
     with (
         quiet("coremltools", "torch", "torchao"),

@@ -11,7 +11,7 @@ _compile = GraphModule.recompile
 
 
 @contextmanager
-def code_when_called() -> Iterator[None]:
+def lazily_compiled_graphs() -> Iterator[None]:
     """Lets graphs have code only once they are called. Passes of exporters walk through graphs instead.
 
     ExecuTorch changes a program for each part that it delegates. If it compiles the whole program each time,

@@ -7,8 +7,8 @@ import torch
 from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  registers torch.ops.llama
 
 from export.targets.executorch.layout import LAYOUT
-from export.targets.tracing import MASKED
 from model.layers.attention import (
+    MASKED_SCORE,
     Attended,
     AttentionKernel,
     KVCache,
@@ -55,7 +55,7 @@ class LlamaAttention(AttentionKernel[RingUpdate]):
         length = cache.shape[1]
         if length > window:
             visible = window_mask(ring_positions(length, position + rows), position, rows, window)
-            return ((position + torch.arange(rows)) % length)[None], torch.where(visible, 0.0, MASKED)
+            return ((position + torch.arange(rows)) % length)[None], torch.where(visible, 0.0, MASKED_SCORE)
         place: Any = (position % length)[0].item()
         before: Any = position.clamp(max=length - rows)[0].item()
         for value in (place, before):

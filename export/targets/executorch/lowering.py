@@ -25,7 +25,7 @@ from torch import nn
 
 from bundle.spec import READ_METHOD, WRITE_METHOD
 from export.targets.base import Graph
-from export.targets.executorch.graph_code import code_when_called
+from export.targets.executorch.graph_code import lazily_compiled_graphs
 from export.targets.executorch.kernels import LlamaAttention, rms_norm
 from export.targets.executorch.layout import state_rows_per_call
 from export.targets.tracing import (
@@ -50,14 +50,14 @@ def lower_graph(graph: Graph, folder: Path) -> None:
     with (
         export_errors(f"{graph.name}: ExecuTorch export failed"),
         quiet(*LOGGERS),
-        code_when_called(),
+        lazily_compiled_graphs(),
         target_kernels(graph.module, int8_per_token, LlamaAttention(), rms_norm),
     ):
         programs = {graph.name: trace(graph.first, graph.module), **_state_methods(graph.first)}
     with (
         export_errors(f"{graph.name}: ExecuTorch lowering failed"),
         quiet(*LOGGERS),
-        code_when_called(),
+        lazily_compiled_graphs(),
         _shared_weights(),
         # torch would choose a kernel of the host for the size of the example, and bound dimensions by it
         torch.backends.mkldnn.flags(enabled=False),

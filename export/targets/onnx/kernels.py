@@ -10,8 +10,8 @@ from onnxscript import evaluator, opset23
 
 from bundle.errors import ExportError
 from export.targets.onnx.layout import LAYOUT
-from export.targets.tracing import MASKED
 from model.layers.attention import (
+    MASKED_SCORE,
     Attended,
     AttentionKernel,
     KVCache,
@@ -68,7 +68,7 @@ class SharedBufferAttention(AttentionKernel[CacheUpdate]):
         keys = torch.cat((ring_positions(history, position), position + torch.arange(rows)))
         last = torch.full_like(position, history - 1) + rows
         last = last.to(torch.int32)
-        return last, torch.where(window_mask(keys, position, rows, window), 0.0, MASKED)[None, None]
+        return last, torch.where(window_mask(keys, position, rows, window), 0.0, MASKED_SCORE)[None, None]
 
     def sliding_window(self, new: Projected, cache: KVCache, update: CacheUpdate) -> Attended:
         (q, k, v, rotation), (last, bias) = new, update
@@ -152,6 +152,7 @@ def _(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tenso
     return x.new_empty(*x.shape[:-1], weight.shape[0])
 
 
+# Exported graphs have this name in names of nodes: another name changes their bytes.
 @torch.library.custom_op("voxport::rolling_attention", mutates_args=())
 def biased_attention(
     q: torch.Tensor,
@@ -168,7 +169,7 @@ def biased_attention(
     """`GroupQueryAttention` without rotation; bias [1, 1, S, total] is added to the scores. See
     `group_query_attention`.
     """
-    raise ExportError("rolling_attention is only traced; the eager kernel is ReferenceAttention")
+    raise ExportError("biased_attention is only traced; the eager kernel is ReferenceAttention")
 
 
 @torch.library.custom_op("voxport::group_query_attention", mutates_args=())

@@ -15,7 +15,7 @@ from model.training.data import words
 
 HELD_OUT_SENTENCES = 50  # one sentence in so many
 HELD_OUT_WORDS = 25  # one frequent word in so many
-LOOSE = 0.3  # share of sentences that are frequent words without grammar
+RANDOM_WORDS_SHARE = 0.3  # share of sentences that are frequent words without grammar
 SHORTEST, LONGEST = 3, 9  # words of such a sentence
 
 SUBJECTS = [
@@ -196,17 +196,17 @@ def _expand(text: str, rng: random.Random) -> str:
     return text[0].upper() + text[1:]
 
 
-def _loose(vocabulary: list[str], rng: random.Random) -> str:
+def _random_words(vocabulary: list[str], rng: random.Random) -> str:
     chosen = " ".join(rng.choice(vocabulary) for _ in range(rng.randint(SHORTEST, LONGEST)))
     return chosen[0].upper() + chosen[1:] + "."
 
 
-def training_sentences(seed: int, loose: float = LOOSE) -> Iterator[str]:
+def training_sentences(seed: int, random_words: float = RANDOM_WORDS_SHARE) -> Iterator[str]:
     """Sentences without end, none of them held out."""
     rng = random.Random(f"training:{seed}")
     while True:
-        is_loose = rng.random() < loose
-        text = _loose(TRAINED, rng) if is_loose else _expand(rng.choice(TEMPLATES), rng)
+        has_random_words = rng.random() < random_words
+        text = _random_words(TRAINED, rng) if has_random_words else _expand(rng.choice(TEMPLATES), rng)
         if not _is_held_out(text, HELD_OUT_SENTENCES):
             yield text
 

@@ -1,4 +1,4 @@
-"""Sound for training: resampling, log-mel frames as the runtime computes them, and disturbances."""
+"""Sound for training: resampling, log-mel frames as the runtime computes them, and augmentation."""
 
 from functools import lru_cache
 
@@ -39,7 +39,7 @@ def log_mel(samples: torch.Tensor) -> torch.Tensor:
     return (logarithm.clamp_min(LEAST_LOG) + 4) / 4
 
 
-def disturbed(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def augment(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Another loudness, and in half of the cases light noise of a random colour: float32 [n] in and out."""
     samples = samples * np.float32(10 ** rng.uniform(-0.8, 0.2))
     if rng.random() < 0.5:

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
 
 import regex
 
+from bundle.json_types import Json
 from model.synthetic.tokenizer import PATTERN, SPECIALS, document
 from model.training.data.sentences import training_sentences
 
 VOCAB_SIZE = 2048  # with the specials
 SAMPLED = 20_000  # sentences whose merges are counted
-FEWEST = 4  # occurrences of a merge
+MIN_OCCURRENCES = 4  # occurrences of a merge
 Merges = dict[bytes, int]  # rank of a token, which is the order of its merge
 
 
@@ -35,7 +35,7 @@ def learn_tokens(texts: Sequence[str], count: int) -> list[bytes]:
         if not pairs:
             break
         (left, right), found = max(pairs.items(), key=lambda item: (item[1], item[0]))
-        if found < FEWEST:
+        if found < MIN_OCCURRENCES:
             break
         tokens.append(left + right)
         for piece, parts in spelled.items():
@@ -111,8 +111,6 @@ def load_tokens(path: Path) -> list[bytes]:
     return [bytes.fromhex(token) for token in json.loads(path.read_text())]
 
 
-def tekken_document(
-    tokens: Sequence[bytes], specials: dict[int, str], audio: dict[str, Any]
-) -> dict[str, Any]:
+def tekken_document(tokens: Sequence[bytes], specials: dict[int, str], audio: Json) -> Json:
     """The content of tekken.json. Fillers complete the vocabulary where the text has too few merges."""
     return document(list(tokens), SPECIALS + len(tokens), specials, audio)

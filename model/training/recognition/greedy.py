@@ -13,15 +13,15 @@ from model.training.recognition.model import RecognitionModel
 from model.training.recognition.streams import SCHEDULE, TOKEN_SAMPLES
 from model.voxtral_realtime.config import FLUSH_TOKENS
 
-AT_ONCE = 25  # clips
+BATCH = 25  # clips
 
 
 def transcribe(model: RecognitionModel, clips: Sequence[Clip], encoder: Encoder, delay: int) -> list[str]:
     """The text of each clip at a delay in tokens."""
     sounds = [samples_of(clip, RECOGNITION_RATE) for clip in clips]
     found: list[str] = []
-    for first in range(0, len(sounds), AT_ONCE):
-        found += _transcribe(model, sounds[first : first + AT_ONCE], encoder, delay)
+    for first in range(0, len(sounds), BATCH):
+        found += _transcribe(model, sounds[first : first + BATCH], encoder, delay)
     return found
 
 

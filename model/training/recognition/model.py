@@ -2,12 +2,13 @@
 model.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from bundle.json_types import Json
 from model.layers.block import BlockWeights, parts_of
 from model.layers.rope import UnboundedRotaryTable
 from model.training.data.phonemes import PHONEMES
@@ -93,6 +94,6 @@ class RecognitionModel(nn.Module):
         return self.weights.audio
 
 
-def trained_params() -> dict[str, Any]:
+def trained_params() -> Json:
     """The content of params.json."""
     return TRAINED_SIZE.params()

@@ -10,7 +10,7 @@ import torch
 from model.training.data.clips import Clip
 from model.training.data.espeak import SAMPLE_RATE, phoneme_at
 from model.training.data.phonemes import phoneme_class
-from model.training.data.sound import RECOGNITION_RATE, disturbed, samples_of
+from model.training.data.sound import RECOGNITION_RATE, augment, samples_of
 from model.training.data.tokens import Encoder
 from model.voxtral_realtime.config import Schedule
 
@@ -18,10 +18,10 @@ TOKENS = 160  # of a stream: 12.8 s
 TOKEN_SAMPLES = 1280
 FRAMES_PER_TOKEN = 4  # encoder frames
 DELAYS = (1, 2, 3, 6, 6, 6, 12, 30, 30)  # in tokens, the two defaults more often
-FEWEST_LEFT_PADS = 4
+MIN_LEFT_PADS = 4
 IGNORED = -100  # a target without a loss
-PHONEME_LAG = 0.06  # seconds that the encoder hears after the middle of a phoneme's frame
-WORDS_AFTER = 6  # tokens for the last words of a stream
+PHONEME_LAG = 0.06  # seconds of sound that the encoder has after the middle of a phoneme's frame
+TAIL_TOKENS = 6  # tokens for the last words of a stream
 SCHEDULE = Schedule()
 
 
@@ -36,7 +36,7 @@ class StreamBatch:
     phonemes: torch.Tensor
 
 
-def emitted(due: Sequence[tuple[int, Sequence[int]]], length: int) -> list[int]:
+def stream_tokens(due: Sequence[tuple[int, Sequence[int]]], length: int) -> list[int]:
     """The tokens of a stream: [STREAMING_WORD] at the position where a word is due, then its tokens, else
     [STREAMING_PAD]. A word waits for the end of the word before. Words beyond `length` are left out.
     """
@@ -74,7 +74,7 @@ class _Stream:
         start = self.end + int(gap * RECOGNITION_RATE)
         sound = samples_of(clip, RECOGNITION_RATE)
         end = start + len(sound)
-        if -(-end // TOKEN_SAMPLES) + self.delay + WORDS_AFTER > self.length:
+        if -(-end // TOKEN_SAMPLES) + self.delay + TAIL_TOKENS > self.length:
             return False
         self.samples[start:end] = sound
         self.end = end
@@ -98,13 +98,13 @@ def make_stream(
 ) -> tuple[np.ndarray, list[int], list[int], int, np.ndarray]:
     """Random sentences of `clips` with random pauses, loudness and noise: one row of a `StreamBatch`."""
     rng, noise = random.Random(seed), np.random.default_rng(list(seed.encode()))
-    stream = _Stream(rng.randint(FEWEST_LEFT_PADS, SCHEDULE.left_pad_tokens), rng.choice(DELAYS), length)
+    stream = _Stream(rng.randint(MIN_LEFT_PADS, SCHEDULE.left_pad_tokens), rng.choice(DELAYS), length)
     while stream.add(rng.choice(clips), rng.uniform(0.0, 0.6), encoder):
         pass
     first = stream.left_pads * TOKEN_SAMPLES
     last = min(len(stream.samples), stream.end + int(rng.uniform(0, 0.5) * RECOGNITION_RATE))
-    stream.samples[first:last] = disturbed(stream.samples[first:last], noise)
-    fed, targets = fed_and_targets(emitted(stream.due, length), 1 + stream.left_pads + stream.delay)
+    stream.samples[first:last] = augment(stream.samples[first:last], noise)
+    fed, targets = fed_and_targets(stream_tokens(stream.due, length), 1 + stream.left_pads + stream.delay)
     return stream.samples, fed, targets, stream.delay, stream.phonemes
 
 

@@ -19,11 +19,11 @@ from model.voxtral_tts.config import END_AUDIO
 
 BOS, AUDIO, BEGIN_AUDIO, REPEAT_AUDIO_TEXT, NEXT_AUDIO_TEXT = 1, 24, 25, 35, 36
 DROPPED_MERGES = 0.1  # so that words of other pieces are spoken as well
-MOST_WRONG = 0.5  # of the frames that are fed back
+MAX_WRONG_FRAMES = 0.5  # of the frames that are fed back
 IGNORED = -100
 NO_WORD = -1
 FRAME_RATE = SPEECH_RATE / FRAME_SAMPLES
-ENCODED_AT_ONCE = 32  # clips
+ENCODER_BATCH = 32  # clips
 
 
 class Spoken(NamedTuple):
@@ -57,8 +57,8 @@ class PromptedSpeech(NamedTuple):
 def encode_clips(clips: Sequence[Clip], codec: CodecModel) -> list[Spoken]:
     """The codes of whole clips; the last frame is completed with silence."""
     found: list[Spoken] = []
-    for first in range(0, len(clips), ENCODED_AT_ONCE):
-        part = clips[first : first + ENCODED_AT_ONCE]
+    for first in range(0, len(clips), ENCODER_BATCH):
+        part = clips[first : first + ENCODER_BATCH]
         sounds = [torch.from_numpy(samples_of(clip, SPEECH_RATE)) for clip in part]
         frames = [-(-len(sound) // FRAME_SAMPLES) for sound in sounds]
         padded = torch.zeros(len(part), max(frames) * FRAME_SAMPLES)
@@ -137,12 +137,12 @@ def make_sequence(
 
 
 def with_wrong_frames(codes: torch.Tensor, is_frame: torch.Tensor, noise: torch.Generator) -> torch.Tensor:
-    """codes int64 [B, S, K] with up to `MOST_WRONG` of the frames of a row taken from other places.
+    """codes int64 [B, S, K] with up to `MAX_WRONG_FRAMES` of the frames of a row taken from other places.
 
     `is_frame` bool [B, S] says where frames are fed back. A frame nearly always follows from a few earlier
     ones. A model that can rely on them learns to continue sounds, and not to read the text.
     """
-    share = MOST_WRONG * torch.rand(len(codes), 1, generator=noise)
+    share = MAX_WRONG_FRAMES * torch.rand(len(codes), 1, generator=noise)
     is_wrong = is_frame & (torch.rand(is_frame.shape, generator=noise) < share).to(is_frame.device)
     frames = codes[is_frame]
     others = torch.randint(len(frames), (int(is_wrong.sum()),), generator=noise).to(codes.device)

@@ -11,9 +11,10 @@ from torch import nn
 
 from model.layers.basic import FeedForwardWeights, RMSNorm
 from model.layers.block import parts_of
+from model.layers.codebook import codebook_entries
 from model.training.data.phonemes import PHONEMES
 from model.training.layers import attend_window, feed_forward, initialise, project
-from model.voxtral_tts.codec import USAGE_FLOOR, CodecBlockWeights, CodecWeights, ConvolutionWeights
+from model.voxtral_tts.codec import CodecBlockWeights, CodecWeights, ConvolutionWeights
 from model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs
 
 LAYER_SCALE = 0.1  # at the start
@@ -21,7 +22,7 @@ BOOK_DECAY = 0.97  # of the counts and sums of the semantic code book
 # An entry of a lower count becomes an encoded frame with a new count. 37 batches later it is dead again if
 # no frame was near it. Where that takes long, one entry wins all frames before they differ.
 DEAD_USAGE, NEW_USAGE = 0.1, 0.3
-SUBFRAMES = 4  # of a frame: a phoneme is told for each
+SUBFRAMES = 4  # of a frame: each has a phoneme
 ENCODER_KERNEL = 7
 
 
@@ -124,9 +125,7 @@ class CodecModel(nn.Module):
 
     def book(self) -> torch.Tensor:
         """The semantic code book [codes, semantic_dim]."""
-        usage = self._book["cluster_usage"].clamp_min(USAGE_FLOOR)
-        book: torch.Tensor = self._book["embedding_sum"] / usage[:, None]
-        return book
+        return codebook_entries(self._book["embedding_sum"], self._book["cluster_usage"])
 
     def nearest(self, semantic: torch.Tensor) -> torch.Tensor:
         """semantic [..., semantic_dim] -> int64 [...], entries of the book."""

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from model.layers.attention import MASKED_SCORE
 from model.layers.block import BlockWeights, parts_of
 from model.layers.rope import RotaryTable, Rotation
 from model.training.layers import (
-    MASKED,
     attend,
     causal_block,
     feed_forward,
@@ -86,7 +86,7 @@ class SpeechModel(nn.Module):
             block = self.weights.layers[layer]
             assert isinstance(block, BlockWeights)
             scores = head_scores(block, states[layer], self._rotation(states[layer]))
-            of_word = scores.masked_fill(~is_right, MASKED).logsumexp(-1)
+            of_word = scores.masked_fill(~is_right, MASKED_SCORE).logsumexp(-1)
             losses.append((scores.logsumexp(-1) - of_word)[is_read].mean())
         return torch.stack(losses).mean()
 

@@ -1,7 +1,6 @@
 """The configuration of voxtral-tts-tiny as trained: 15.7 MB in bfloat16."""
 
-from typing import Any
-
+from bundle.json_types import Json
 from model.synthetic.tokenizer import SPECIALS
 from model.training.data.tokens import VOCAB_SIZE
 from model.voxtral_tts.config import VoxtralTTSConfig, parse_config
@@ -31,7 +30,7 @@ TRAINED_SIZE = Size(
 )
 
 
-def trained_params() -> dict[str, Any]:
+def trained_params() -> Json:
     """The content of params.json."""
     params = TRAINED_SIZE.params()
     audio = params["multimodal"]["audio_model_args"]

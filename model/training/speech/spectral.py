@@ -9,7 +9,7 @@ from model.training.data.sound import SPEECH_RATE
 
 WINDOWS = (2048, 1024, 512, 256, 128)  # samples; hops are a quarter
 N_MELS = (128, 96, 64, 32, 16)
-LEAST = 1e-3  # magnitude below which a logarithm does not fall
+MAGNITUDE_FLOOR = 1e-3  # magnitude below which a logarithm does not fall
 
 
 def _magnitudes(samples: torch.Tensor, size: int) -> torch.Tensor:
@@ -36,7 +36,7 @@ def spectral_distance(found: torch.Tensor, expected: torch.Tensor) -> tuple[torc
     for size, count in zip(WINDOWS, N_MELS, strict=True):
         ours, theirs = _magnitudes(found.float(), size), _magnitudes(expected.float(), size)
         filters = _filters(size, count, str(found.device))
-        mels = [((part @ filters).clamp_min(LEAST / 10)).log() for part in (ours, theirs)]
+        mels = [((part @ filters).clamp_min(MAGNITUDE_FLOOR / 10)).log() for part in (ours, theirs)]
         logarithmic.append((mels[0] - mels[1]).abs().mean())
         linear.append((ours - theirs).norm() / theirs.norm().clamp_min(1e-3))
     return torch.stack(logarithmic).mean(), torch.stack(linear).mean()

@@ -13,11 +13,11 @@ from support.export.conversions import (
     WEIGHTS,
     assert_equal,
     change_weights,
-    contents,
     convert,
     rewrite,
     tensors,
 )
+from support.files import contents
 
 from export.__main__ import main as export
 from export.conversion import convert as converting

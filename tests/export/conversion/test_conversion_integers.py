@@ -11,7 +11,8 @@ import torch
 import yaml
 from safetensors import safe_open
 from safetensors.torch import load_file
-from support.export.conversions import FOLDERS, WEIGHTS, contents, convert, rewrite
+from support.export.conversions import FOLDERS, WEIGHTS, convert, rewrite
+from support.files import contents
 from torch import nn
 
 from export.conversion.outputs import DTYPES

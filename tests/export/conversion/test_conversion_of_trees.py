@@ -16,10 +16,11 @@ from safetensors.torch import load_file, save_file
 from support.model.tree_family.family import CONVOLUTIONS, WEIGHT_NORMS, Node, Tree
 from support.model.tree_family.format import CONFIG, WEIGHTS
 
-import model.families
 from export.__main__ import main as export
 from model.mlx.layouts import LAYOUT_KEY
 from model.mlx.model import WEIGHTS as MLX_WEIGHTS
+
+pytestmark = pytest.mark.usefixtures("tree_family")
 
 SIZES = st.integers(1, 4)
 BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
@@ -105,15 +106,6 @@ DRAWN = st.builds(
 )
 SQUARE = {"moved": [["conv1d", 3, 2, 3, ""]], "kept": []}
 SQUARES = {"moved": [["conv1d", 2, 1, 2, ""]], "kept": [["conv1d", 2, 1, 2, ""]]}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def rows():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(
-            model.families.FAMILIES, "tree", model.families.Row("Tree", "support.model.tree_family")
-        )
-        yield
 
 
 def random_bits(shape: tuple[int, ...], dtype: torch.dtype, random: Random) -> torch.Tensor:

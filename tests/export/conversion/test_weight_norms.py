@@ -8,14 +8,16 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from support.export.conversions import FOLDERS, contents, convert, rewrite
+from support.export.conversions import FOLDERS, convert, rewrite
 from support.export.conversions import WEIGHTS as MLX_WEIGHTS
+from support.files import contents
 from support.model.tree_family.family import Tree
 from support.model.tree_family.format import CONFIG, WEIGHTS
 
-import model.families
 from model.__main__ import main as model_command
 from model.mlx.layouts import LAYOUT_KEY
+
+pytestmark = pytest.mark.usefixtures("tree_family")
 
 TREE = {
     "moved": [["conv1d", 3, 4, 5, "g, v"], ["transposed1d", 3, 4, 2, "originals"], ["linear", 3, 2]],
@@ -28,15 +30,6 @@ PLACES = {  # of each weight norm: MLX's name of its weight, and the axes of PyT
     "kept.1.weight_": ("codec.1.weight", (1, 2, 3, 0)),
 }
 RTOL = 2e-6  # torch's norm in float32, over up to 40 values, and two products: (40 / 2 + 2) * 2^-24
-
-
-@pytest.fixture(scope="module", autouse=True)
-def rows():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(
-            model.families.FAMILIES, "tree", model.families.Row("Tree", "support.model.tree_family")
-        )
-        yield
 
 
 def write(folder: Path, dtype: torch.dtype) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.commands import one_line
+from support.commands import error_line
 
 from bundle.manifest import Bundle
 from export.__main__ import main as export
@@ -167,12 +167,12 @@ def test_the_commands_judge_speech_to_text(trained_bundles, recordings, tmp_path
     assert figures == {"wer": 0, "wer_live": 0, "live_equal": 1, "wer_full": 0, "text_equal": 1}
     capsys.readouterr()
     assert voxport(["evaluate", str(bundle), *options, "--readings", "2"]) == 2
-    assert "is for text to speech" in one_line(capsys)
+    assert "is for text to speech" in error_line(capsys)
     assert voxport(["sweep", str(bundle), *options, "-o", str(out)]) == 2
-    assert "no weight of this bundle is quantised" in one_line(capsys)
+    assert "no weight of this bundle is quantised" in error_line(capsys)
 
 
-def test_an_export_can_be_evaluated(recordings, monkeypatch, brief, tmp_path, capsys):
+def test_an_export_can_be_evaluated(recordings, monkeypatch, short_verification, tmp_path, capsys):
     """The figures are in the manifest and on the page of the report."""
     monkeypatch.setattr(utterances, "HELD_OUT", recordings)
     command = ["--model", "voxtral-realtime", "--target", "onnx", "--quant", "w4", "--evaluate"]
@@ -200,4 +200,4 @@ def test_an_export_can_be_evaluated(recordings, monkeypatch, brief, tmp_path, ca
 )
 def test_wrong_options_are_one_line(bundle, capsys, options, message):
     assert voxport(["evaluate", str(bundle.folder), *options]) == 2
-    assert message in one_line(capsys)
+    assert message in error_line(capsys)

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.export.brief import brief_verification
+from support.export.short_verification import shorten_verification
 
 from export.__main__ import main as export
 
@@ -55,7 +55,7 @@ def made(request, tmp_path_factory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("page")
     bundle = Path(shutil.copytree(bundles / "onnx", folder / "bundle"))
     page = folder / "report.html"
-    with brief_verification():
+    with shorten_verification():
         assert export(["verify", str(bundle), "--steps", "20", "--report", str(page)]) == 0
     return bundle, page
 

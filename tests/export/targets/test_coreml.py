@@ -11,6 +11,7 @@ import torch
 from support.bundle_options import WIDE
 from support.export.coreml_weights import read_quantized_weights
 from support.export.rounding import float32_bar
+from support.files import contents
 
 from bundle.errors import ExportError
 from bundle.manifest import ExportRequest
@@ -57,14 +58,6 @@ def w4(checkpoint) -> dict[str, Graph]:
 @pytest.fixture(scope="module")
 def packages(bundles) -> Path:
     return bundles / "coreml"
-
-
-def contents(package: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(package)): path.read_bytes()
-        for path in sorted(package.rglob("*"))
-        if path.is_file()
-    }
 
 
 def test_there_is_one_package_per_graph_and_one_function_per_component(packages, w4):

@@ -7,12 +7,12 @@ import torch
 from torch.fx import GraphModule, symbolic_trace
 
 from export import memory
-from export.targets.executorch.graph_code import code_when_called
+from export.targets.executorch.graph_code import lazily_compiled_graphs
 from export.targets.onnx.registry import registry_read_once
 
 
 def test_a_graph_computes_what_it_holds_when_it_is_called():
-    with code_when_called():
+    with lazily_compiled_graphs():
         graph = symbolic_trace(lambda a, b: a + b)
         (added,) = (node for node in graph.graph.nodes if node.target is operator.add)
         added.target = operator.mul
@@ -29,7 +29,7 @@ def test_graphs_have_no_code_before_they_are_called(monkeypatch):
     monkeypatch.setattr(
         "torch.fx.graph_module._forward_from_src", lambda *given: compiled.append(1) or compile_code(*given)
     )
-    with code_when_called():
+    with lazily_compiled_graphs():
         graph = GraphModule({}, symbolic_trace(lambda a: -a).graph)
         graph.recompile()
         assert not compiled

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.export.faulty_engines import BatchedStreams, Engines, failed, no_fault
-from support.runtime.prefixes import own_prefixes
+from support.runtime.prefix_caches import private_prefix_cache
 
 from export.verify.run_checks import check_codes
 from model.synthetic.checkpoint import random_checkpoint
@@ -40,7 +40,7 @@ def prompt_of(engines: Engines, request: SpeechRequest) -> Prompt:
 
 def spoken(engines: Engines, stream: Stream, requests: list[SpeechRequest]) -> list[np.ndarray]:
     slots = SpeechSlots(
-        stream, engines.constants, lambda request: prompt_of(engines, request), own_prefixes()
+        stream, engines.constants, lambda request: prompt_of(engines, request), private_prefix_cache()
     )
     decoder = BatchedDecoder(slots)
     pieces = {decoder.submit(request): [np.zeros(0, np.float32)] for request in requests}
@@ -165,7 +165,7 @@ def test_the_fixed_part_of_a_prompt_does_not_depend_on_its_text(engines):
 
 
 def test_stored_rows_of_a_prefix_give_the_same_speech(engines):
-    prefixes, results = own_prefixes(), []
+    prefixes, results = private_prefix_cache(), []
     for _ in range(2):
         slots = SpeechSlots(
             engines.eager.stream(), engines.constants, lambda request: prompt_of(engines, request), prefixes

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from support.export.brief import BRIEF
+from support.export.short_verification import SHORT_EXTENT
 
 from bundle.manifest import Bundle
 from export.model import Export
@@ -39,6 +39,6 @@ def test_the_order_of_checks_changes_no_figure(bundles, checkpoint, target):
     resolved = resolve(Source(checkpoint), bundle.job.request)
     made = Export(resolved, target_of_job(bundle.job), bundle.job)
     mode = modes(resolved, made.target, DEFAULTS)[-1]
-    context = replace(open_context(bundle, made, mode), extent=BRIEF)
+    context = replace(open_context(bundle, made, mode), extent=SHORT_EXTENT)
     assert len(checks_of(context, bundle, mode)) == CHECKS
     assert figures(context, bundle, mode, "reversed") == figures(context, bundle, mode, "forward")

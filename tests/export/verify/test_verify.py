@@ -60,7 +60,7 @@ def test_a_bundle_passes_and_the_report_is_kept(onnx_copy, capsys):
     assert "quantisation" in capsys.readouterr().out
 
 
-def test_faults_in_three_graphs_are_each_found(onnx_copy, brief):
+def test_faults_in_three_graphs_are_each_found(onnx_copy, short_verification):
     """A wrong second output, caches that are swapped, and a state that is not updated."""
 
     def swap(graph):
@@ -120,7 +120,7 @@ def test_a_fault_is_found_in_a_sample_too(onnx_copy, monkeypatch, capsys):
     assert "next_x" in capsys.readouterr().err
 
 
-def test_a_changed_weight_fails(onnx_copy, brief, capsys):
+def test_a_changed_weight_fails(onnx_copy, short_verification, capsys):
     """The low nibbles of one quantised weight become 0. The change is small, but affects every product."""
     model = onnx.load(onnx_copy / "backbone.onnx", load_external_data=False)
     packed = next(i for i in model.graph.initializer if i.name.endswith(".packed"))
@@ -135,7 +135,7 @@ def test_a_changed_weight_fails(onnx_copy, brief, capsys):
     assert "hidden" in capsys.readouterr().err
 
 
-def test_what_is_too_small_for_any_output_is_read_back(onnx_copy, brief):
+def test_what_is_too_small_for_any_output_is_read_back(onnx_copy, short_verification):
     """One scale is 2 % larger. In another graph, float activations replace integer ones: they are nearer to
     eager than the bar of rounding.
     """
@@ -163,7 +163,7 @@ def test_what_is_too_small_for_any_output_is_read_back(onnx_copy, brief):
     assert "accuracy_level 1, expected 4" in found["acoustic_step"]
 
 
-def test_a_changed_weight_error_in_the_manifest_fails(onnx_copy, brief, capsys):
+def test_a_changed_weight_error_in_the_manifest_fails(onnx_copy, short_verification, capsys):
     """The tool that changed it also knows the hashes, which do not cover the manifest."""
     path = onnx_copy / MANIFEST
     manifest = json.loads(path.read_text())

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from support.commands import one_line, say
+from support.commands import error_line, say
 from support.paths import ROOT
 
 from runtime.__main__ import main as runtime
@@ -42,24 +42,24 @@ def bundle(bundles) -> Path:
 def test_say_refuses(bundle, tmp_path, capsys, text, more, says):
     out = tmp_path / "out.wav"
     assert say(bundle, text, *more, out=out) == 2
-    assert says in one_line(capsys)
+    assert says in error_line(capsys)
     assert not list(tmp_path.iterdir())
 
 
 def test_an_unknown_audio_extension_is_refused(bundle, tmp_path, capsys):
     assert say(bundle, out=tmp_path / "out.aiff") == 2
-    assert ".flac" in one_line(capsys)
+    assert ".flac" in error_line(capsys)
 
 
 def test_a_voice_of_the_wrong_width_is_refused(bundle, tmp_path, capsys):
     save_file({"embedding": np.zeros((4, 7), np.float32)}, tmp_path / "v.safetensors")
     assert say(bundle, "Hello.", "--voice", str(tmp_path / "v.safetensors"), out=tmp_path / "o.wav") == 2
-    assert "[4, 7]" in one_line(capsys)
+    assert "[4, 7]" in error_line(capsys)
 
 
 def test_a_folder_that_contains_bundles_lists_them(bundles, tmp_path, capsys):
     assert say(bundles, out=tmp_path / "o.wav") == 2
-    assert "coreml, executorch, onnx" in one_line(capsys)
+    assert "coreml, executorch, onnx" in error_line(capsys)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_folder_that_contains_bundles_lists_them(bundles, tmp_path, capsys):
 )
 def test_say_refuses_options_that_have_no_effect(bundle, tmp_path, capsys, more, says):
     assert say(bundle, "Hello.", *more, out=tmp_path / "o.wav") == 2
-    assert says in one_line(capsys)
+    assert says in error_line(capsys)
 
 
 def test_a_missing_engine_package_is_named(bundles, tmp_path):
@@ -112,7 +112,7 @@ def test_stdin_that_ends_within_a_character_is_a_one_line_error(bundle, tmp_path
 
 def test_an_unspeakable_text_is_refused_before_the_bundle_is_opened(tmp_path, capsys):
     assert say(tmp_path / "no bundle", "😀") == 2
-    assert "nothing to speak" in one_line(capsys)
+    assert "nothing to speak" in error_line(capsys)
 
 
 def test_say_speaks_a_file(bundle, tmp_path, capsys):

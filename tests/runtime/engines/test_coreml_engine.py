@@ -102,7 +102,7 @@ def test_teacher_forced_codes_equal_those_of_eager(bundles, inputs, tmp_path):
     assert (rounded["codes"] == eager["codes"]).mean() > 0.955
 
 
-def test_verify_uses_the_given_precision(bundles, brief, capsys):
+def test_verify_uses_the_given_precision(bundles, short_verification, capsys):
     assert verify(bundles / "coreml", "--compute-precision", "float32") == 0
     out = capsys.readouterr().out
     assert "outputs, float32" in out and "float16" not in out

@@ -78,7 +78,9 @@ def drop_a_state_update(spec):
         ("float32", "codec.mlpackage", drop_a_state_update, {("codec_step", "states")}),
     ],
 )
-def test_planted_faults_fail_the_comparison(copy, brief, capsys, precision, package, fault, expected):
+def test_planted_faults_fail_the_comparison(
+    copy, short_verification, capsys, precision, package, fault, expected
+):
     """Faults in two graphs appear in outputs or states of the faulty components, and in nothing else."""
     edit(copy, package, fault)
     edit(copy, "acoustic_step.mlpackage", swap_float_weights)
@@ -187,7 +189,7 @@ def test_an_unknown_function_is_named(copy, tmp_path, capsys):
     assert runtime(["mil", str(copy / "backbone.mlpackage"), "--function", "nothing"]) == 2
 
 
-def test_a_false_precision_in_the_manifest_is_found(copy, brief, checkpoint, capsys):
+def test_a_false_precision_in_the_manifest_is_found(copy, short_verification, checkpoint, capsys):
     """The manifest is that of a float32 export in every field; only the package is not."""
     job = Bundle(copy).job
     resolved = resolve(Source(checkpoint), job.request)

@@ -4,14 +4,7 @@ import json
 import re
 from pathlib import Path
 
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Bytes of every file by name."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+from support.files import contents
 
 
 def assert_same_bytes(verified: Path, unverified: Path) -> None:

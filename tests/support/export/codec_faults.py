@@ -3,13 +3,13 @@
 import torch
 from torch import nn
 
-from model.qwen3_tts.codec import CodecDecoder, SnakeBeta, States, Upsampler
+from model.qwen3_tts.codec.decoder import CodecDecoder, SnakeBeta, States, Upsampler
 
 
 class _Given:
     """States that give one value."""
 
-    def __init__(self, before: torch.Tensor):
+    def __init__(self, before: torch.Tensor) -> None:
         self.before = before
 
     def extend(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """Conversion of golden checkpoints by the command, and damage to converted folders."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -10,37 +11,36 @@ from support.paths import GOLDEN
 from export.__main__ import main as export
 from model.checkpoint import Checkpoint
 from model.families import family_of, open_family
-from model.mlx.layouts import stored_tensors
+from model.mlx.layouts import Stored, stored_tensors
 
 FOLDERS = {
     "voxtral_tts": GOLDEN / "voxtral_tts" / "checkpoint",
     "voxtral_realtime": GOLDEN / "voxtral_realtime" / "checkpoint",
     "qwen3_tts": GOLDEN / "qwen3_tts" / "base",
 }
-
-
 WEIGHTS = "model.safetensors"
+Tensors = dict[str, torch.Tensor]
 
 
 def convert(source: Path, out: Path, *options: str) -> int:
     return export(["convert", str(source), str(out), *options])
 
 
-def tensors(folder: Path) -> dict[str, torch.Tensor]:
+def tensors(folder: Path) -> Tensors:
     """All tensors by published name and prefix."""
     family = open_family(family_of(folder))
     checkpoint = Checkpoint(family.format.weight_files(folder))
     return {name: checkpoint.tensor(name) for name in checkpoint.names}
 
 
-def assert_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+def assert_equal(found: Tensors, expected: Tensors) -> None:
     """To the bit."""
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name
 
 
-def rewrite(path: Path, change, metadata: dict[str, str] | None = None) -> None:
+def rewrite(path: Path, change: Callable[[Tensors], object], metadata: dict[str, str] | None = None) -> None:
     """Changes the tensors of a file in place."""
     content = load_file(path)
     with safe_open(path, framework="pt") as file:
@@ -49,20 +49,17 @@ def rewrite(path: Path, change, metadata: dict[str, str] | None = None) -> None:
     save_file({name: tensor.contiguous() for name, tensor in content.items()}, path, metadata or kept)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    """Bytes of every file by name."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
-    }
-
-
-def change_weights(folder: Path, change, metadata: dict[str, str] | None = None) -> None:
+def change_weights(
+    folder: Path,
+    change: Callable[[str, Stored, torch.Tensor], torch.Tensor],
+    metadata: dict[str, str] | None = None,
+) -> None:
     """Replaces each tensor of a published folder by `change(published name, how it is stored, tensor)`."""
     family = open_family(family_of(folder))
     stored = stored_tensors(family.build_root(family.load_config(folder)))
     for file in family.format.weight_files(folder):
 
-        def apply(content, prefix=file.prefix):
+        def apply(content: Tensors, prefix: str = file.prefix) -> None:
             for name in sorted(content):
                 if prefix + name in stored:
                     content[name] = change(prefix + name, stored[prefix + name], content[name])

@@ -1,4 +1,4 @@
-"""Files in a Core ML package, and brief verification of its bundle."""
+"""Files in a Core ML package, and short verification of its bundle."""
 
 from pathlib import Path
 

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import JsonValue
 
 from bundle.manifest import ExportRequest
+from bundle.spec import LayoutName
 from export.model import Model
 from export.resolve import Source, resolve
 from export.verify.comparison import Check, Comparison, Report, Result
@@ -25,7 +28,7 @@ Fault = Callable[[Stream, str, Arrays, Arrays], None]
 class FaultyStream(Stream):
     """A stream whose outputs and states a fault may change after every call."""
 
-    def __init__(self, inner: Stream, fault: Fault):
+    def __init__(self, inner: Stream, fault: Fault) -> None:
         super().__init__(inner.signatures)
         self.inner, self.fault, self.calls = inner, fault, 0
 
@@ -53,7 +56,7 @@ class FaultyStream(Stream):
 class BatchedStreams(Stream):
     """A batch whose slots are streams that run one after another. A fault may change inputs and outputs."""
 
-    def __init__(self, make: Callable[[], Stream], size: int, fault: Fault):
+    def __init__(self, make: Callable[[], Stream], size: int, fault: Fault) -> None:
         self.slots = [make() for _ in range(size)]
         super().__init__(self.slots[0].signatures)
         self.batch, self.fault = size, fault
@@ -108,7 +111,14 @@ class StreamEngine(Engine):
 class Engines:
     """One model, and contexts that compare it with an eager engine with a fault."""
 
-    def __init__(self, checkpoint, quant: str, cache: int = CACHE, layout: str = "BSHD", **options):
+    def __init__(
+        self,
+        checkpoint: Path,
+        quant: str,
+        cache: int = CACHE,
+        layout: LayoutName = "BSHD",
+        **options: JsonValue,
+    ) -> None:
         self.source = Source(checkpoint)
         self.request = ExportRequest(quant=quant, options=options, cache_length=cache)
         self.model = Model(resolve(self.source, self.request), layout)
@@ -162,7 +172,7 @@ def with_artifact(context: Context, make: Callable[[], Stream]) -> Context:
     return replace(context, engines=replace(context.engines, artifact=StreamEngine(make)))
 
 
-def no_fault(stream, name, inputs, outputs) -> None: ...
+def no_fault(stream: Stream, name: str, inputs: Arrays, outputs: Arrays) -> None: ...
 
 
 def failed(results: Iterable[Result]) -> list[str]:

@@ -41,7 +41,7 @@ CASES = [(name, run) for name, runs in RUNS.items() for run in runs]
 class Golden:
     """An engine of a golden checkpoint, with its reference."""
 
-    def __init__(self, name: str, engine: Engine, constants: Any, tokenizer: Sequence[Path]):
+    def __init__(self, name: str, engine: Engine, constants: Any, tokenizer: Sequence[Path]) -> None:
         self.name, self.reference = name, np.load(GOLDEN / f"{name}.npz")
         self.engine, self.constants, self.files = engine, constants, tokenizer
         self.family: RuntimeFamily = open_family("qwen3_tts")
@@ -138,7 +138,7 @@ def partly_lowered(name: str, target_name: str, graphs: Sequence[str], folder: P
 class MixedStream(Stream):
     """The components of one stream, and of another one where the first does not have them."""
 
-    def __init__(self, first: Stream, other: Stream):
+    def __init__(self, first: Stream, other: Stream) -> None:
         super().__init__({**other.signatures, **first.signatures})
         self.first, self.other = first, other
 

@@ -27,7 +27,7 @@ class SlotEngine(Engine):
     stream_type: "type[SlotStream]"
     weights: Arrays
 
-    def __init__(self, fault: Fault = lambda component, inputs: None):
+    def __init__(self, fault: Fault = lambda component, inputs: None) -> None:
         super().__init__()
         self.fault = fault
         self.batches: Counter[tuple[str, int]] = Counter()
@@ -46,7 +46,7 @@ class SlotEngine(Engine):
 class SlotStream(Stream):
     """States have one row per slot."""
 
-    def __init__(self, engine: SlotEngine, states: Arrays):
+    def __init__(self, engine: SlotEngine, states: Arrays) -> None:
         super().__init__(engine.signatures, engine.lock)
         self.engine, self.states = engine, states
         self.batch = len(next(iter(states.values())))

@@ -73,7 +73,7 @@ SIGNATURES = {
 class ToyStream(SlotStream):
     """The cache is staged: a row is compared with the last WINDOW - 1 rows, and then replaces the oldest."""
 
-    def __init__(self, engine: SlotEngine, states: Arrays):
+    def __init__(self, engine: SlotEngine, states: Arrays) -> None:
         super().__init__(engine, states)
         self._active: Sequence[int] = range(self.batch)
 

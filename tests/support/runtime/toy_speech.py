@@ -113,7 +113,7 @@ class ToyStream(SlotStream):
 class ToyEngine(SlotEngine):
     signatures, stream_type = SIGNATURES, ToyStream
 
-    def __init__(self, fault: Fault = lambda component, inputs: None):
+    def __init__(self, fault: Fault = lambda component, inputs: None) -> None:
         super().__init__(fault)
         shapes = {
             "text": (VOCAB, DIM),

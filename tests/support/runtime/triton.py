@@ -187,7 +187,7 @@ class TritonEngine(Engine):
 
     identity = "Triton's rules"
 
-    def __init__(self, repository: Path, bundle: Bundle):
+    def __init__(self, repository: Path, bundle: Bundle) -> None:
         super().__init__()
         self.models = {folder.name: Model(folder) for folder in repository.iterdir()}
         self.graphs = {entry.name: entry.graph for entry in bundle.components}
@@ -200,7 +200,7 @@ class TritonEngine(Engine):
 
 
 class TritonStream(Stream):
-    def __init__(self, engine: TritonEngine, sequence: int):
+    def __init__(self, engine: TritonEngine, sequence: int) -> None:
         super().__init__(engine.signatures, engine.lock)
         self._engine, self.sequence = engine, sequence
         self._started: set[str] = set()

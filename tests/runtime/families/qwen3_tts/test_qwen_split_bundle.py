@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.export.brief import brief_verification
+from support.export.short_verification import shorten_verification
 
 from bundle.manifest import Bundle
 from export.__main__ import main as export
@@ -35,7 +35,7 @@ def bundle(tmp_path_factory) -> Path:
     assert model(["synth", str(folder / "checkpoint"), *kind]) == 0
     arguments = ["--checkpoint", str(folder / "checkpoint"), "--target", "coreml", "--quant", "w8"]
     layout = ["--split", "six", "--cache-length", "64"]
-    with brief_verification():
+    with shorten_verification():
         assert export([*arguments, *layout, "--out", str(folder / "bundle")]) == 0
     return folder / "bundle"
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.runtime.prefixes import own_prefixes
+from support.runtime.prefix_caches import private_prefix_cache
 from support.runtime.toy_speech import CONSTANTS, DIM, ToyEngine, ToyStream
 
 from runtime import batching
@@ -42,7 +42,7 @@ class Prompts:
 
 def new_decoder(slots: int, engine: ToyEngine) -> BatchedDecoder[SpeechRequest]:
     """No voice has stored rows."""
-    return BatchedDecoder(SpeechSlots(engine.batched(slots), CONSTANTS, Prompts(), own_prefixes()))
+    return BatchedDecoder(SpeechSlots(engine.batched(slots), CONSTANTS, Prompts(), private_prefix_cache()))
 
 
 @cache

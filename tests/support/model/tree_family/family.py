@@ -44,7 +44,7 @@ def built(node: Node) -> nn.Module:
 class Tree(nn.Module):
     """`moved` has the convolutions that mlx-audio stores reordered, `kept` those stored as published."""
 
-    def __init__(self, config: dict[str, Node]):
+    def __init__(self, config: dict[str, Node]) -> None:
         super().__init__()
         self.moved, self.kept = built(config["moved"]), built(config["kept"])
 

@@ -17,16 +17,16 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from bundle.files import files_below
+from bundle.json_types import Json
 from model.families import family_of, open_family
 from model.stored_weights import StoredWeights
 from runtime.machine import describe_machine
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 MAX_SECONDS, MAX_MEMORY = 180.0, 3e9  # bars of a conversion at the published size
-Result = dict[str, Any]  # a JSON object
+Result = Json
 
 
 def convert(folder: Path, out: Path, options: list[str]) -> Result:

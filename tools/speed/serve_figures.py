@@ -18,12 +18,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import onnxruntime
 
-ROOT = Path(__file__).resolve().parents[1]
+from bundle.json_types import Json
+
+ROOT = Path(__file__).resolve().parents[2]
 CLIENTS, RUNS, REFUSALS, CANCELS = (1, 2, 4, 8), 3, 50, 20
 SLOTS, WAITING = 8, 16
 TEXT = " ".join(f"Sentence number {index} is neither short nor long." for index in range(60))
@@ -55,7 +56,7 @@ def main() -> None:
     arguments.o.write_text(json.dumps({"conditions": conditions, "bundles": bundles}, indent=1) + "\n")
 
 
-def measure(bundle: Path, frames: int, threads: int) -> dict[str, Any]:
+def measure(bundle: Path, frames: int, threads: int) -> Json:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     options = ["--port", str(port), "--slots", str(SLOTS), "--waiting", str(WAITING), "--queue-s", "600"]
@@ -68,7 +69,7 @@ def measure(bundle: Path, frames: int, threads: int) -> dict[str, Any]:
         server.wait()
 
 
-async def figures(url: str, model: str, frames: int) -> dict[str, Any]:
+async def figures(url: str, model: str, frames: int) -> Json:
     async with httpx2.AsyncClient(
         base_url=url, timeout=600, limits=httpx2.Limits(max_connections=None)
     ) as client:
@@ -78,7 +79,7 @@ async def figures(url: str, model: str, frames: int) -> dict[str, Any]:
         if voices:
             body["voice"] = voices[0]["id"]
         await speak(client, body)  # opens the graphs, and stores the rows of the voice
-        found: dict[str, Any] = {"slots": slots, "clients": {}}
+        found: Json = {"slots": slots, "clients": {}}
         for count in CLIENTS:
             runs = [await concurrent(client, body, count) for _ in range(RUNS)]
             found["clients"][count] = {
@@ -108,7 +109,7 @@ async def metric(client: httpx2.AsyncClient, name: str, model: str) -> float:
     return float(line.rpartition(" ")[2])
 
 
-async def speak(client: httpx2.AsyncClient, body: dict[str, Any]) -> float:
+async def speak(client: httpx2.AsyncClient, body: Json) -> float:
     """When the first samples came."""
     first = 0.0
     async with client.stream("POST", "/v1/audio/speech", json=body) as response:
@@ -118,7 +119,7 @@ async def speak(client: httpx2.AsyncClient, body: dict[str, Any]) -> float:
     return first
 
 
-async def concurrent(client: httpx2.AsyncClient, body: dict[str, Any], count: int) -> dict[str, float]:
+async def concurrent(client: httpx2.AsyncClient, body: Json, count: int) -> dict[str, float]:
     before = await metric(client, "voxport_frames_total", body["model"])
     started = time.perf_counter()
     bodies = [{**body, "seed": seed} for seed in range(count)]
@@ -132,7 +133,7 @@ async def concurrent(client: httpx2.AsyncClient, body: dict[str, Any], count: in
     }
 
 
-async def refusals(client: httpx2.AsyncClient, body: dict[str, Any], slots: int) -> dict[str, float]:
+async def refusals(client: httpx2.AsyncClient, body: Json, slots: int) -> dict[str, float]:
     """Milliseconds of a refusal while all slots and all places of the queue are taken."""
     body = {**body, "max_frames": 100_000}
     async with asyncio.TaskGroup() as group:
@@ -152,7 +153,7 @@ async def refusals(client: httpx2.AsyncClient, body: dict[str, Any], slots: int)
     return {"median": round(statistics.median(times), 1), "max": round(max(times), 1)}
 
 
-async def cancels(client: httpx2.AsyncClient, body: dict[str, Any]) -> dict[str, float]:
+async def cancels(client: httpx2.AsyncClient, body: Json) -> dict[str, float]:
     """Milliseconds from the end of a connection until its slot is free, as /metrics shows it.
 
     Between two parts of a text the slot is free anyway, so the client reads until it is busy.

@@ -14,25 +14,25 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
+from bundle.json_types import Json
 from bundle.manifest import Bundle
 from runtime.machine import describe_machine
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def export(*options: str) -> dict[str, Any]:
+def export(*options: str) -> Json:
     """The result row of one export: a JSON object. Exits if the export fails."""
     command = [sys.executable, "-m", "export", "export", *options, "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         sys.exit(f"export_times: the export ended with code {done.returncode}")
-    row: dict[str, Any] = json.loads(done.stdout)[0]
+    row: Json = json.loads(done.stdout)[0]
     return row
 
 
-def record(options: list[str], beside: Path) -> dict[str, Any]:
+def record(options: list[str], beside: Path) -> Json:
     with tempfile.TemporaryDirectory(dir=beside) as folder:  # the system's may be in memory
         options = ["--out", f"{folder}/bundle", *options]  # a later --out replaces this one
         expected = export(*options, "--dry-run")

@@ -8,7 +8,7 @@ from bundle.manifest import MANIFEST
 from runtime.prefix_cache import PrefixCache
 
 
-def own_prefixes() -> PrefixCache:
+def private_prefix_cache() -> PrefixCache:
     """A cache whose rows no other one reads."""
     folder = Path(tempfile.mkdtemp())
     (folder / MANIFEST).write_text(f'"{folder}"')

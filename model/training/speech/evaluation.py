@@ -1,4 +1,4 @@
-"""Speech of the models in training, as clips that the recogniser hears."""
+"""Speech of the models in training, as clips for the recogniser."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +15,7 @@ from model.training.speech.batches import encode_clips, make_sequence
 from model.training.speech.codec_model import CodecModel
 from model.training.speech.model import SpeechModel
 from model.training.speech.sound_batches import FRAME_SAMPLES
+from model.training.speech.trained import TrainedSpeech
 from model.voxtral_tts.config import END_AUDIO, FIRST_LEVEL
 
 LONGEST_RATIO = 1.5  # of the expected duration: a sentence that is longer runs away
@@ -48,27 +49,22 @@ def resynthesise(clips: Sequence[Clip], codec: CodecModel) -> list[Clip]:
 
 
 @torch.no_grad()
-def speak(
-    clips: Sequence[Clip],
-    model: SpeechModel,
-    codec: CodecModel,
-    voices: Sequence[torch.Tensor],
-    encoder: Encoder,
-) -> Speech:
+def speak(clips: Sequence[Clip], trained: TrainedSpeech, encoder: Encoder) -> Speech:
     """Speaks the text of each clip with its voice, freely: each frame follows the model's own frames."""
     spoken, ended, ratios = [], 0, []
     noise = torch.Generator().manual_seed(SEED)
     for clip in clips:
         expected = -(-int(clip.seconds * SPEECH_RATE) // FRAME_SAMPLES)
-        voice = voices[clip.voice]
+        voice = trained.voices[clip.voice]
         most = int(LONGEST_RATIO * expected)
-        codes = _frames(model, encoder.encode(clip.utterance.text), voice, most, noise)
+        codes = _frames(trained.model, encoder.encode(clip.utterance.text), voice, most, noise)
         ended += len(codes) < most
         ratios.append(len(codes) / expected)
         if not len(codes):
             spoken.append(_with_sound(clip, torch.zeros(FRAME_SAMPLES)))
             continue
-        spoken.append(_with_sound(clip, codec.decode(codec.dequantise(codes[None].to(device())))[0]))
+        samples = trained.codec.decode(trained.codec.dequantise(codes[None].to(device())))[0]
+        spoken.append(_with_sound(clip, samples))
     return Speech(spoken, ended / len(clips), round(float(np.mean(ratios)), 3))
 
 

@@ -9,8 +9,10 @@ from torch import nn
 
 from model.layers.basic import Layer
 from model.layers.block import parts_of
+from model.layers.codebook import codebook_entries
+from model.layers.containers import module_dict
 from model.layers.rope import RotaryTable, Rotation
-from model.qwen3_tts.codec import USAGE_FLOOR, ScaleWeights, held
+from model.qwen3_tts.codec.decoder import ScaleWeights
 from model.qwen3_tts.config import CodecEncoderConfig
 
 
@@ -25,14 +27,13 @@ class QuantizerWeights(nn.Module):
             for _ in range(layers)
         )
         self.input_proj = nn.Conv1d(config.hidden_size, config.codebook_dim, 1, bias=False)
-        self.layers = nn.ModuleList(held(codebook=table) for table in tables)
+        self.layers = nn.ModuleList(module_dict(codebook=table) for table in tables)
 
     def entries(self) -> list[torch.Tensor]:
         """Entries [size, codebook_dim] of each table."""
         books = [layer.get_submodule("codebook") for layer in self.layers]
         return [
-            book.get_parameter("embed_sum")
-            / book.get_parameter("cluster_usage").clamp_min(USAGE_FLOOR)[:, None]
+            codebook_entries(book.get_parameter("embed_sum"), book.get_parameter("cluster_usage"))
             for book in books
         ]
 
@@ -52,7 +53,7 @@ class EncoderBlockWeights(nn.Module):
         super().__init__()
         width = config.hidden_size
         self.self_attn = EncoderAttentionWeights(config)
-        self.mlp = held(
+        self.mlp = module_dict(
             fc1=nn.Linear(width, config.intermediate_size, bias=False),
             fc2=nn.Linear(config.intermediate_size, width, bias=False),
         )
@@ -71,22 +72,26 @@ class EncoderWeights(nn.Module):
         super().__init__()
         width, layers = (
             config.num_filters,
-            {"0": held(conv=nn.Conv1d(1, config.num_filters, config.kernel_size))},
+            {"0": module_dict(conv=nn.Conv1d(1, config.num_filters, config.kernel_size))},
         )
         for rate in reversed(config.upsampling_ratios):
             inner = width // config.compress
             first, second = nn.Conv1d(width, inner, config.residual_kernel_size), nn.Conv1d(inner, width, 1)
             number = 3 * (len(layers) // 2) + 1
-            layers[str(number)] = held(block=held(**{"1": held(conv=first), "3": held(conv=second)}))
-            layers[str(number + 2)] = held(conv=nn.Conv1d(width, 2 * width, 2 * rate, rate))
+            layers[str(number)] = module_dict(
+                block=module_dict(**{"1": module_dict(conv=first), "3": module_dict(conv=second)})
+            )
+            layers[str(number + 2)] = module_dict(conv=nn.Conv1d(width, 2 * width, 2 * rate, rate))
             width *= 2
         last = 3 * len(config.upsampling_ratios) + 2
-        layers[str(last)] = held(conv=nn.Conv1d(width, config.hidden_size, config.last_kernel_size))
-        self.encoder = held(layers=held(**layers))
+        layers[str(last)] = module_dict(conv=nn.Conv1d(width, config.hidden_size, config.last_kernel_size))
+        self.encoder = module_dict(layers=module_dict(**layers))
         blocks = (EncoderBlockWeights(config) for _ in range(config.num_hidden_layers))
-        self.encoder_transformer = held(layers=nn.ModuleList(blocks))
-        self.downsample = held(conv=nn.Conv1d(config.hidden_size, config.hidden_size, 4, 2, bias=False))
-        self.quantizer = held(
+        self.encoder_transformer = module_dict(layers=nn.ModuleList(blocks))
+        self.downsample = module_dict(
+            conv=nn.Conv1d(config.hidden_size, config.hidden_size, 4, 2, bias=False)
+        )
+        self.quantizer = module_dict(
             semantic_residual_vector_quantizer=QuantizerWeights(config, config.num_semantic_quantizers),
             acoustic_residual_vector_quantizer=QuantizerWeights(
                 config, codebooks - config.num_semantic_quantizers

@@ -18,10 +18,10 @@ import os
 import shutil
 import time
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from bundle.json_types import Json
 from bundle.manifest import Bundle
 from export.__main__ import main as export
 from export.model import Export
@@ -48,7 +48,7 @@ REPORTS = {  # key of a row -> end of the name of a report
 }
 PREDICTOR = "code_predictor"
 log = logging.getLogger(__name__)
-Row = dict[str, Any]  # JSON
+Row = Json
 
 
 def add_size() -> None:
@@ -59,14 +59,30 @@ def add_size() -> None:
     sizes.SIZES["wide"] = replace(tiny, talker=tiny.talker | talker, predictor=tiny.predictor | predictor)
 
 
-def measure(
-    checkpoint: Path, target: str, recipe: str, folder: Path, frames: int, options: list[str]
-) -> dict[str, Row]:
-    """What the check over many frames finds, for each precision that the bundle is verified in. `options` are
-    those of the export.
-    """
+@dataclass(frozen=True)
+class Settings:
+    """What all bundles of a run share. `options` are those of the export."""
+
+    checkpoint: Path
+    bundle: Path  # folder, removed after each measurement
+    frames: int
+    options: tuple[str, ...]
+
+
+def measure(settings: Settings, target: str, recipe: str) -> dict[str, Row]:
+    """What the check over many frames finds, for each precision that the bundle is verified in."""
+    checkpoint, folder, frames = settings.checkpoint, settings.bundle, settings.frames
     whole, _, predictor = recipe.partition("/")
-    options = [*options, "--checkpoint", str(checkpoint), "--target", target, "--quant", whole, "--no-verify"]
+    options = [
+        *settings.options,
+        "--checkpoint",
+        str(checkpoint),
+        "--target",
+        target,
+        "--quant",
+        whole,
+        "--no-verify",
+    ]
     options += ["--quant-for", f"{PREDICTOR}={predictor}"] if predictor else []
     options += ["--cache-length", str(frames + PROMPT_ROWS), "--force", "--out", str(folder)]
     if export(options):
@@ -148,14 +164,15 @@ def main() -> None:
     if not checkpoint.exists():
         write_checkpoint(checkpoint, SIZE, key=FAMILY)
     precision = arguments.compute_precision
-    options = ["--compute-precision", precision] if precision else []
+    options = ("--compute-precision", precision) if precision else ()
+    bundle = arguments.folder / f"bundle-{os.getpid()}"
+    settings = Settings(checkpoint, bundle, arguments.frames, options)
     for target in arguments.targets.split(","):
         for recipe in arguments.recipes.split(","):
             key = f"{target}/{recipe}" + (f", {precision} bundle" if precision else "")
             if key in content["rows"] or not holds(target, recipe):
                 continue
-            bundle = arguments.folder / f"bundle-{os.getpid()}"
-            content["rows"][key] = measure(checkpoint, target, recipe, bundle, arguments.frames, options)
+            content["rows"][key] = measure(settings, target, recipe)
             content["frames"] = arguments.frames
             content["machine"] = describe_machine(None, "torch")
             log.info("%s: %s", key, json.dumps(content["rows"][key]))

@@ -14,7 +14,7 @@ from model.layers.basic import Layer
 from model.layers.block import parts_of
 from model.layers.rope import RotaryTable, Rotation
 from model.qwen3_tts.blocks import Block, BlockWeights, StackWeights
-from model.qwen3_tts.codec import CodecBlock, CodecDecoder, CodecDecoderWeights
+from model.qwen3_tts.codec.decoder import CodecBlock, CodecDecoder, CodecDecoderWeights
 from model.qwen3_tts.components import codec_contexts
 from model.qwen3_tts.config import BlockConfig, CodecDecoderConfig, PredictorConfig, TalkerConfig
 from model.qwen3_tts.modules import TalkerWeights, TextEmbedding, code_tables

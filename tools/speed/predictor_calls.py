@@ -45,7 +45,7 @@ class Step(nn.Module):
         y = own.projection(x)
         rotation = own.rotary(torch.full((1, 1), rows[0].shape[1]))
         for layer, block in enumerate(own.blocks):
-            y, keys, values = block.grow(y, rotation, rows[2 * layer : 2 * layer + 2])
+            y, keys, values = block.attend_and_append(y, rotation, rows[2 * layer : 2 * layer + 2])
             grown += [keys, values]
         return own.heads[0](own.norm(y[:, -1])), *grown
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from bundle.json_types import Json
 from bundle.manifest import Bundle
 from runtime.bench import bench
 from runtime.engines.base import EngineOptions
@@ -29,7 +30,7 @@ from runtime.machine import describe_machine, measure_bandwidth
 ROUNDS, CALLS = 3, 20
 
 
-def in_new_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+def in_new_process(function: Callable[..., Json], *arguments: Any) -> Json:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
@@ -76,7 +77,7 @@ def main() -> None:
         for folder in arguments.bundles:
             times = in_new_process(bundle_ms, folder, threads)
             rounds.setdefault(folder.name, []).append(times)
-    result: dict[str, Any] = {
+    result: Json = {
         "machine": describe_machine(threads, "onnxruntime"),
         "bandwidth_gb_s": measure_bandwidth(threads) / 1e9,
         "peers": {name: in_new_process(describe_peer, name) for name in peers},

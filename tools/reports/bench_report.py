@@ -16,12 +16,13 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from bundle.json_types import Json
 
 REAL_TIME_MS = 80.0
 COLUMNS = 110  # of a line of text
 
-Run = dict[str, Any]  # Any: a JSON object
+Run = Json
 Groups = dict[str, list[Run]]  # the runs of each target and recipe
 
 
@@ -226,7 +227,7 @@ def wrapped(text: str) -> str:
 
 def put(document: Path, name: str, content: str, tool: str = "bench_report") -> None:
     """Replaces the text between the two markers called `name`. Raises SystemExit if they are missing."""
-    begin, end = f"<!-- bench {name}: made by tools/{tool}.py -->", f"<!-- /bench {name} -->"
+    begin, end = f"<!-- bench {name}: made by tools/reports/{tool}.py -->", f"<!-- /bench {name} -->"
     text = document.read_text()
     found = re.search(f"{re.escape(begin)}.*?{re.escape(end)}", text, re.DOTALL)
     if not found:

@@ -16,17 +16,14 @@ from torch import nn
 from model.layers.attention import Attention, Update, cache_update
 from model.layers.basic import Layer, RMSNorm
 from model.layers.block import parts_of, run_blocks
+from model.layers.codebook import codebook_entries
+from model.layers.containers import conv_of, module_dict
 from model.layers.rope import Rotation, UnboundedRotaryTable
 from model.qwen3_tts.blocks import AttentionWeights, GatedMLP, MLPWeights
 from model.qwen3_tts.components import DILATIONS, INPUT_KERNEL, KERNEL, codec_contexts
 from model.qwen3_tts.config import CodecDecoderConfig
 
-USAGE_FLOOR = 1e-5  # of cluster_usage, in the published code
 SNAKE_FLOOR = 1e-9
-
-
-def held(**modules: nn.Module) -> nn.ModuleDict:
-    return nn.ModuleDict(modules)
 
 
 class CodebookWeights(nn.Module):
@@ -39,16 +36,18 @@ class CodebookWeights(nn.Module):
             nn.ParameterDict({"embedding_sum": torch.empty(size, width), "cluster_usage": torch.empty(size)})
             for _ in range(layers)
         ]
-        self.vq = held(layers=nn.ModuleList(held(_codebook=table) for table in tables))
+        self.vq = module_dict(layers=nn.ModuleList(module_dict(_codebook=table) for table in tables))
         self.output_proj = nn.Conv1d(width, config.codebook_dim, 1, bias=False)
 
-    def folded(self) -> torch.Tensor:
+    def projected_entries(self) -> torch.Tensor:
         """Projected entries of every table: float32 [layers, size, codebook_dim]."""
         project, tables = self.output_proj.weight[..., 0].T, []
         for layer in self.vq["layers"].children():
             book = layer.get_submodule("_codebook")
-            usage = book.get_parameter("cluster_usage").clamp_min(USAGE_FLOOR)
-            tables.append(book.get_parameter("embedding_sum") / usage[:, None] @ project)
+            entries = codebook_entries(
+                book.get_parameter("embedding_sum"), book.get_parameter("cluster_usage")
+            )
+            tables.append(entries @ project)
         return torch.stack(tables)
 
 
@@ -73,7 +72,7 @@ class CodecBlockWeights(nn.Module):
 class ConvNeXtWeights(nn.Module):
     def __init__(self, width: int):
         super().__init__()
-        self.dwconv = held(conv=nn.Conv1d(width, width, KERNEL, groups=width))
+        self.dwconv = module_dict(conv=nn.Conv1d(width, width, KERNEL, groups=width))
         self.norm = nn.LayerNorm(width, eps=1e-6)
         self.pwconv1, self.pwconv2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.gamma = nn.Parameter(torch.empty(width))
@@ -91,13 +90,15 @@ class ResidualWeights(nn.Module):
     def __init__(self, width: int, dilation: int):
         super().__init__()
         self.act1, self.act2 = SnakeWeights(width), SnakeWeights(width)
-        self.conv1 = held(conv=nn.Conv1d(width, width, KERNEL, dilation=dilation))
-        self.conv2 = held(conv=nn.Conv1d(width, width, 1))
+        self.conv1 = module_dict(conv=nn.Conv1d(width, width, KERNEL, dilation=dilation))
+        self.conv2 = module_dict(conv=nn.Conv1d(width, width, 1))
 
 
 def _stage_weights(width: int, next_width: int, rate: int) -> nn.ModuleDict:
-    parts = [SnakeWeights(width), held(conv=nn.ConvTranspose1d(width, next_width, 2 * rate, rate))]
-    return held(block=nn.ModuleList([*parts, *(ResidualWeights(next_width, each) for each in DILATIONS)]))
+    parts = [SnakeWeights(width), module_dict(conv=nn.ConvTranspose1d(width, next_width, 2 * rate, rate))]
+    return module_dict(
+        block=nn.ModuleList([*parts, *(ResidualWeights(next_width, each) for each in DILATIONS)])
+    )
 
 
 class CodecDecoderWeights(nn.Module):
@@ -107,12 +108,12 @@ class CodecDecoderWeights(nn.Module):
         super().__init__()
         latent, width = config.latent_dim, config.hidden_size
         others = config.num_quantizers - config.num_semantic_quantizers
-        self.quantizer = held(
+        self.quantizer = module_dict(
             rvq_first=CodebookWeights(config, config.num_semantic_quantizers),
             rvq_rest=CodebookWeights(config, others),
         )
-        self.pre_conv = held(conv=nn.Conv1d(config.codebook_dim, latent, INPUT_KERNEL))
-        self.pre_transformer = held(
+        self.pre_conv = module_dict(conv=nn.Conv1d(config.codebook_dim, latent, INPUT_KERNEL))
+        self.pre_transformer = module_dict(
             input_proj=nn.Linear(latent, width),
             layers=nn.ModuleList(CodecBlockWeights(config) for _ in range(config.num_hidden_layers)),
             norm=RMSNorm(width, config.rms_norm_eps),
@@ -120,7 +121,7 @@ class CodecDecoderWeights(nn.Module):
         )
         self.upsample = nn.ModuleList(
             nn.ModuleList(
-                [held(conv=nn.ConvTranspose1d(latent, latent, rate, rate)), ConvNeXtWeights(latent)]
+                [module_dict(conv=nn.ConvTranspose1d(latent, latent, rate, rate)), ConvNeXtWeights(latent)]
             )
             for rate in config.upsampling_ratios
         )
@@ -131,10 +132,10 @@ class CodecDecoderWeights(nn.Module):
         ]
         self.decoder = nn.ModuleList(
             [
-                held(conv=nn.Conv1d(latent, widths[0], KERNEL)),
+                module_dict(conv=nn.Conv1d(latent, widths[0], KERNEL)),
                 *stages,
                 SnakeWeights(widths[-1]),
-                held(conv=nn.Conv1d(widths[-1], 1, KERNEL)),
+                module_dict(conv=nn.Conv1d(widths[-1], 1, KERNEL)),
             ]
         )
 
@@ -164,9 +165,7 @@ class CausalConv(nn.Module):
 
     def __init__(self, weights: nn.Module):
         super().__init__()
-        conv = weights.get_submodule("conv")
-        assert isinstance(conv, nn.Conv1d)
-        self.conv = conv
+        self.conv = conv_of(weights)
 
     @property
     def context(self) -> int:
@@ -279,7 +278,7 @@ class CodecDecoder(nn.Module):
         super().__init__()
         self.size, self.contexts = config.codebook_size, len(codec_contexts(config))
         quantizers = parts_of(weights.quantizer.children(), CodebookWeights)
-        books = torch.cat([each.folded() for each in quantizers])  # [K, size, codebook_dim]
+        books = torch.cat([each.projected_entries() for each in quantizers])  # [K, size, codebook_dim]
         self.offsets = nn.Buffer(torch.arange(len(books)) * self.size, persistent=False)
         self.books = nn.Buffer(books.flatten(0, 1), persistent=False)
         self.pre_conv = CausalConv(weights.pre_conv)

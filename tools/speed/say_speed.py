@@ -10,10 +10,10 @@ import argparse
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from bundle.json_types import Json
 from bundle.manifest import Bundle
 from runtime.bench import FRAME_MS
 from runtime.engines import ENGINES
@@ -53,7 +53,7 @@ def main() -> None:
     for _ in range(ROUNDS):
         for chunk in CHUNKS:
             runs[chunk].append(speak(task, arguments.voice, arguments.frames, chunk))
-    result: dict[str, Any] = {
+    result: Json = {
         "recipe": bundle.job.request.quant,
         "machine": describe_machine(arguments.threads, ENGINES[bundle.job.target].packages[0]),
         "bandwidth_gb_s": measure_bandwidth(arguments.threads) / 1e9,

@@ -17,11 +17,11 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors.torch import load_file, save_file
 
+from bundle.json_types import Json
 from bundle.manifest import ExportRequest
 from export.model import Model
 from export.resolve import Source, resolve
@@ -77,7 +77,7 @@ def run(checkpoint: Path, recipe: str, frames: int, forced: np.ndarray | None) -
     return family.verification.teacher_forced_run(engine.stream(), constants, frames, forced)
 
 
-def compared(found: ForcedRun, full: ForcedRun) -> dict[str, Any]:
+def compared(found: ForcedRun, full: ForcedRun) -> Json:
     """The share of equal codes of each book, and the median distance of hidden values."""
     distances = [measure(*rows).norm for rows in zip(found.hidden, full.hidden, strict=True)]
     return {

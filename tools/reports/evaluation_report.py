@@ -7,14 +7,14 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from bench_report import put
 
+from bundle.json_types import Json
 from export.evaluation.result import FIGURES
 
 MARKS = {"onnx": "o", "executorch": "s", "coreml": "^"}
-Found = dict[str, Any]  # Any: a JSON object
+Found = Json
 
 
 def table(found: Sequence[Found]) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 import onnxruntime
 from executorch.runtime import Method
 
+from bundle.json_types import Json
 from bundle.manifest import Bundle
 from runtime.engines import ENGINES, open_engine
 from runtime.engines.base import EngineOptions
@@ -46,7 +47,7 @@ def count_seconds(owner: Any, name: str, seconds: list[float]) -> None:
     setattr(owner, name, timed)
 
 
-def measure(folder: Path, threads: int, steps: int, native: list[float]) -> dict[str, Any]:
+def measure(folder: Path, threads: int, steps: int, native: list[float]) -> Json:
     """Median in ms of a step outside the native calls."""
     bundle = Bundle(folder)
     family, constants = open_family(bundle.job.family), read_constants(bundle.job)

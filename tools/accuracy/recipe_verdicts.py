@@ -16,9 +16,9 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from bundle.errors import VoxportError
+from bundle.json_types import Json
 from bundle.manifest import Bundle, Verification
 from export.__main__ import main as export
 from export.targets import open_target
@@ -30,7 +30,7 @@ FAMILY, BASE = "qwen3_tts", "base"
 FRAMES = " frames"  # in the names of reports over many frames, and how these end:
 SHARES, QUARTERS, END = "artifact and full precision", "by quarter", "frames, artifact"
 log = logging.getLogger(__name__)
-Row = dict[str, Any]  # JSON
+Row = Json
 
 
 def summary(verification: Verification) -> Row:

@@ -10,7 +10,8 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+
+from bundle.json_types import Json
 
 COMMAND = (
     "schemathesis run URL/openapi.json --exclude-checks positive_data_acceptance --seed {seed} "
@@ -18,7 +19,7 @@ COMMAND = (
 )
 
 
-def events(report: Path, kind: str) -> Iterator[dict[str, Any]]:  # the report of another program
+def events(report: Path, kind: str) -> Iterator[Json]:  # the report of another program
     """The contents of the events `kind`."""
     with report.open() as lines:
         for line in lines:

@@ -1,6 +1,6 @@
 """Distance of Qwen3-TTS bundles from the official package, for all runs of the three golden checkpoints.
 
-    PYTHONPATH=.:tests python tools/golden_qwen3.py --target executorch --folder FOLDER -o OUT.json
+    PYTHONPATH=.:tests python tools/accuracy/golden_qwen3.py --target executorch --folder FOLDER -o OUT.json
 
 Bundles have no quantisation. Core ML bundles are made and run in float32, on Linux by the reference executor.
 A bundle that is already in FOLDER is not exported again. Exit code 1: a difference is beyond its bar, or

@@ -1,0 +1,1 @@
+"""The speech tokenizer: codes to samples and back."""

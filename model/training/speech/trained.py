@@ -1,0 +1,17 @@
+"""What speaks: the models in training, with the prompts of their voices."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from model.training.speech.codec_model import CodecModel
+from model.training.speech.model import SpeechModel
+
+
+class TrainedSpeech(NamedTuple):
+    """`voices`: the codes int64 [T, K] of each voice's prompt."""
+
+    model: SpeechModel
+    codec: CodecModel
+    voices: Sequence[torch.Tensor]

@@ -1,0 +1,18 @@
+"""Short verification: few calls of each component, for tests in which a fault must appear in them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from export.verify.context import Extent
+
+SHORT_EXTENT = Extent(seeds=(0, 1), sizes=(1, 5), steps=50, chunked=30, run_steps=6)
+
+
+@contextmanager
+def shorten_verification() -> Iterator[None]:
+    """Verification in this process has the extent `SHORT_EXTENT`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("export.verify.run.WHOLE", SHORT_EXTENT)
+        yield
