@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -15,10 +16,10 @@ from support.serve.loud_to_text import BLOCK
 from support.serve.tone_speech import tone
 
 from load.connection import Answer, Connection
-from load.server import key_of
+from load.server import REFUSED, key_of
 from runtime.audio.files import pcm16
 
-REFUSED = (429, 503)
+LOST = (OSError, asyncio.IncompleteReadError)  # a connection that the server has closed
 SLOW_BYTES, SLOW_S = 1024, 1.0  # 1 kB/s
 ARRIVAL_S = 3.0  # in which the clients arrive
 LONGEST_WAIT_S = 2.0  # of what `retry-after` asks for, so that the load stays
@@ -33,6 +34,8 @@ class Results:
     refusal_ms: list[float] = field(default_factory=list)
     first_sound_ms: list[float] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    loop_lag_ms: list[float] = field(default_factory=list)  # of the clients
+    memory_mb: list[float] = field(default_factory=list)  # of the server, resident, at each second
 
     def refusal(self, answer: Answer, started: float) -> float:
         """Notes a refusal; returns the seconds to wait."""
@@ -50,48 +53,62 @@ def expected(text: str) -> bytes:
 
 
 async def forever(client) -> None:
-    """Repeats a visit, whatever the server does with the connection. Clients do not all come at once."""
+    """Repeats a visit, whatever the server does with the connection. Clients do not all come at once.
+
+    A client that is owed an answer notes its loss itself.
+    """
     await asyncio.sleep(random.uniform(0, ARRIVAL_S))
     while True:
         try:
             await client()
-        except (OSError, asyncio.IncompleteReadError, websockets.WebSocketException):
+        except (*LOST, websockets.WebSocketException):
             await asyncio.sleep(random.uniform(0, 0.2))
 
 
 async def speak(port: int, name: str, kind: str, results: Results) -> None:
     """Reads an answer as fast as it comes, or as a slow reader."""
-    is_slow, text = kind == "slow", "a" * random.choice((9, 19, 29, 39)) + "."
+    is_slow, text, wait = kind == "slow", "a" * random.choice((9, 19, 29, 39)) + ".", 0.0
     async with Connection(port, key_of(name), is_slow) as connection:
         started = time.perf_counter()
-        answer = await connection.ask({"model": "tone", "input": text, "response_format": "pcm"})
+        try:
+            answer = await connection.ask({"model": "tone", "input": text, "response_format": "pcm"})
+        except LOST as error:
+            results.wrong.append(f"{kind}: no answer, {error!r}")
+            raise
         if answer.status in REFUSED:
             await connection.read(answer)
             wait = results.refusal(answer, started)
-        elif is_slow:
-            wait = await _read_slowly(connection, answer)
+        elif answer.status == 200:
+            await _read_speech(connection, answer, is_slow, started, results)
+            results.served[kind] += 1
+            results.frames[name] += len(text)
+            if answer.body != expected(text) or not answer.is_whole:
+                results.wrong.append(f"{kind}: {len(answer.body)} of {len(expected(text))} bytes")
         else:
-            await connection.read_piece(answer)
-            results.first_sound_ms.append(1000 * (time.perf_counter() - started))
-            wait = await connection.read(answer) or 0.0
-    if answer.status == 200:
-        results.served[kind] += 1
-        results.frames[name] += len(text)
-        if answer.body != expected(text) or not answer.is_whole:
-            results.wrong.append(f"{kind}: {len(answer.body)} of {len(expected(text))} bytes")
-    elif answer.status not in REFUSED:
-        results.wrong.append(f"{kind}: status {answer.status}")
+            results.wrong.append(f"{kind}: status {answer.status}")
     await asyncio.sleep(wait)
 
 
-async def _read_slowly(connection: Connection, answer: Answer) -> float:
+async def _read_speech(
+    connection: Connection, answer: Answer, is_slow: bool, started: float, results: Results
+) -> None:
+    """Reads what the server sends. A connection that is reset leaves an answer that is not whole."""
+    with suppress(*LOST):
+        if is_slow:
+            await _read_slowly(connection, answer)
+            return
+        await connection.read_piece(answer)
+        results.first_sound_ms.append(1000 * (time.perf_counter() - started))
+        await connection.read(answer)
+
+
+async def _read_slowly(connection: Connection, answer: Answer) -> None:
     due, is_open = 0, True
     while is_open:
         is_open = await connection.read_piece(answer)
         while due < len(answer.body):
             due += SLOW_BYTES
             await asyncio.sleep(SLOW_S)
-    return 0.0
 
 
 async def leave_early(port: int, results: Results) -> None:
@@ -134,17 +151,26 @@ async def transcribe(port: int, name: str, results: Results) -> None:
     headers = {"authorization": f"Bearer {key_of(name)}"}
     url = f"ws://127.0.0.1:{port}/v1/realtime"
     async with websockets.connect(url, additional_headers=headers) as socket:
-        await socket.recv()
-        await socket.send(json.dumps({"type": "session.update", "model": "loud"}))
-        for _ in range(5):
-            for value in WORDS:
-                block = base64.b64encode(np.full(BLOCK, 32767 * value, "<i2").tobytes()).decode()
-                await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": block}))
-                await asyncio.sleep(0.08)
-            await socket.send(json.dumps({"type": "input_audio_buffer.commit", "final": True}))
-            message: dict = {"type": ""}
-            while message["type"] not in ("transcription.done", "error"):
-                message = json.loads(await socket.recv())
-            results.served["utterance"] += 1
-            if message.get("text") != "one two three":
-                results.wrong.append(f"socket: {message}")
+        try:
+            await _send_utterances(socket, results)
+        except websockets.ConnectionClosed as error:
+            results.wrong.append(f"socket: {error!r}")
+            raise
+
+
+async def _send_utterances(socket: websockets.ClientConnection, results: Results) -> None:
+    """Five utterances of one session."""
+    await socket.recv()
+    await socket.send(json.dumps({"type": "session.update", "model": "loud"}))
+    for _ in range(5):
+        for value in WORDS:
+            block = base64.b64encode(np.full(BLOCK, 32767 * value, "<i2").tobytes()).decode()
+            await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": block}))
+            await asyncio.sleep(0.08)
+        await socket.send(json.dumps({"type": "input_audio_buffer.commit", "final": True}))
+        message: dict = {"type": ""}
+        while message["type"] not in ("transcription.done", "error"):
+            message = json.loads(await socket.recv())
+        results.served["utterance"] += 1
+        if message.get("text") != "one two three":
+            results.wrong.append(f"socket: {message}")

@@ -1,4 +1,4 @@
-"""The server under load. Prints a JSON with the lags of its event loop when it ends."""
+"""The server under load. Prints a JSON with the times that it measured when it ends."""
 
 import asyncio
 import json
@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
 
 import numpy as np
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from support.serve.loud_to_text import LoudToText
 from support.serve.tone_speech import ToneSpeech
 
@@ -22,6 +23,7 @@ from runtime.serve.models import Models
 PASS_S, SLOTS = 0.01, 4
 TICK_S = 0.02
 TALKERS = ("anna", "bob")  # whose shares are compared
+REFUSED = (429, 503)
 OTHERS = ("slow", "leaving", "half-open", "garbage")
 LISTENERS = ("carol", "dave", "eve")
 LIMITS = Limits(jobs_per_key=64, drain_s=1)
@@ -32,7 +34,7 @@ def key_of(name: str) -> str:
 
 
 class LoopLag(AbstractAsyncContextManager["LoopLag"]):
-    """How much later than asked a sleeping task runs."""
+    """How much later than asked a sleeping task runs, in milliseconds."""
 
     def __init__(self) -> None:
         self.lags: list[float] = []
@@ -50,10 +52,30 @@ class LoopLag(AbstractAsyncContextManager["LoopLag"]):
             await asyncio.sleep(TICK_S)
             self.lags.append(1000 * (time.perf_counter() - started - TICK_S))
 
-    def summary(self) -> dict[str, float]:
-        """Milliseconds."""
-        middle, most = np.percentile(self.lags, [50, 99])
-        return {"p50": round(middle, 2), "p99": round(most, 2), "max": round(max(self.lags), 2)}
+
+class RefusalTimes:
+    """Measures how long the server takes to refuse: from the head of a request to that of the answer.
+
+    What the clients measure has also the time in which neither of the two processes runs.
+    """
+
+    def __init__(self, app: ASGIApp):
+        self._app, self.times = app, list[float]()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.perf_counter()
+
+        async def timed(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] in REFUSED:
+                self.times.append(1000 * (time.perf_counter() - started))
+            await send(message)
+
+        await self._app(scope, receive, timed)
+
+
+def percentiles(values: list[float]) -> dict[str, float]:
+    found = np.percentile(values or [0.0], [50, 99, 100])
+    return dict(zip(("p50", "p99", "max"), (round(float(each), 2) for each in found), strict=True))
 
 
 def main() -> None:
@@ -62,9 +84,10 @@ def main() -> None:
     tasks = {"tone": ToneSpeech(PASS_S), "loud": LoudToText()}
     models = Models(tasks, LIMITS, metrics, SLOTS)
     models.start()
-    app = build_app(models, metrics, LIMITS, keys)
+    app = RefusalTimes(build_app(models, metrics, LIMITS, keys))
     serve(app, models, LIMITS, bind("127.0.0.1", int(sys.argv[1])), lag)
-    print(json.dumps(lag.summary()), flush=True)
+    found = {"loop_lag_ms": percentiles(lag.lags), "server_refusal_ms": percentiles(app.times)}
+    print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,19 @@
 """A few seconds of load. Times are not compared: `python -m load` does that on a quiet machine."""
 
+import asyncio
+import json
+import socket
+import struct
+from functools import partial
+
 import pytest
+import websockets
 
 from load.__main__ import LoadOptions, run
+from load.clients import Results, forever, speak, transcribe
+
+HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+NOW = struct.pack("ii", 1, 0)  # a connection that is closed is reset
 
 
 @pytest.mark.slow  # takes several seconds
@@ -11,3 +22,56 @@ def test_every_accepted_answer_is_whole_and_every_refusal_has_a_time_to_retry():
     assert found["examples_of_wrong"] == [] and found["wrong"] == 0
     assert found["served"]["talking"] > 0 and found["served"]["utterance"] > 0
     assert found["refused"]["503"] > 0 and found["served"]["garbage"] > 0
+    assert 0 < found["server_refusal_ms"]["p50"] <= found["refusal_ms"]["max"]
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    monkeypatch.setattr("load.clients.ARRIVAL_S", 0)
+
+
+async def visited(visit: partial, results: Results) -> list[str]:
+    """What a client finds wrong in its first visit."""
+    visiting = asyncio.create_task(forever(visit))
+    async with asyncio.timeout(10):
+        while not results.wrong:
+            await asyncio.sleep(0.01)
+    visiting.cancel()
+    return results.wrong
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("kind", ["talking", "slow"])
+@pytest.mark.parametrize("sent", [b"", HEAD, HEAD + b"4\r\nabcd\r\n"], ids=["nothing", "a head", "a piece"])
+def test_an_answer_that_the_server_resets_is_wrong(sent, kind):
+    async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(sent)
+        await asyncio.sleep(0.1)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NOW)
+        writer.transport.abort()
+
+    async def check() -> list[str]:
+        async with await asyncio.start_server(reset, "127.0.0.1", 0) as server:
+            results, port = Results(), server.sockets[0].getsockname()[1]
+            return await visited(partial(speak, port, "anna", kind, results), results)
+
+    (wrong,) = asyncio.run(check())
+    assert wrong.startswith(f"{kind}: ")
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("code", [1011, 1013])
+def test_a_socket_that_the_server_closes_is_wrong(code):
+    async def close(connection: websockets.ServerConnection) -> None:
+        await connection.send(json.dumps({"type": "session.created"}))
+        await connection.recv()
+        await connection.close(code)
+
+    async def check() -> list[str]:
+        async with websockets.serve(close, "127.0.0.1", 0) as server:
+            results, port = Results(), next(iter(server.sockets)).getsockname()[1]
+            return await visited(partial(transcribe, port, "carol", results), results)
+
+    (wrong,) = asyncio.run(check())
+    assert str(code) in wrong

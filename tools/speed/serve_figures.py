@@ -74,6 +74,8 @@ async def figures(url: str, model: str, frames: int) -> Json:
         base_url=url, timeout=600, limits=httpx2.Limits(max_connections=None)
     ) as client:
         slots = await wait_until_ready(client, model)
+        if slots < SLOTS:
+            raise SystemExit(f"{model}: has {slots} slots, expected {SLOTS}; export the bundle again")
         body = {"model": model, "input": TEXT, "response_format": "pcm", "max_frames": frames}
         voices = (await client.get("/v1/audio/voices")).json()["voices"]
         if voices:

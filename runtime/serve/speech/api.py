@@ -96,10 +96,8 @@ def check_body(body: SpeechBody, limits: Limits, task: TextToSpeech) -> None:
         raise ApiError(400, reason, "invalid_value", "instructions")
 
 
-def choose_voice(name: str | None, worker: SpeechWorker, store: VoiceStore | None) -> str | None:
+def choose_voice(name: str, worker: SpeechWorker, store: VoiceStore | None) -> str:
     """A voice of the bundle by name, or the path of a stored one. Raises ApiError on any other name."""
-    if name is None:
-        return None
     if store and (path := store.path(worker.name, name)):
         return str(path)
     voices = worker.task.voices()
@@ -122,10 +120,14 @@ def speech_router(models: Models, limits: Limits) -> APIRouter:
         )
         worker = models.speech_worker(body.model)
         check_body(body, limits, worker.task)
-        voice = await asyncio.to_thread(choose_voice, body.voice_name, worker, models.voices)
+        key = request.scope["voxport"]["key"]
+        worker.check_room(key)  # before any work in threads: all of them may be busy
+        voice = None
+        if body.voice_name is not None:
+            voice = await asyncio.to_thread(choose_voice, body.voice_name, worker, models.voices)
         # an encoder may fail, so it is made before there is a job
         encoder = ENCODERS[body.response_format](worker.task.sample_rate)
-        job = await submit(worker, body, voice, request.scope["voxport"]["key"])
+        job = await submit(worker, body, voice, key)
         if body.stream_format == "sse":
             pieces = _events(job, encoder, len(body.input))
             return StreamedResponse(pieces, "text/event-stream", job.cancel, limits.send_s, _error_event)
@@ -144,7 +146,7 @@ async def submit(worker: SpeechWorker, body: SpeechBody, voice: str | None, key:
         "language": body.language,
         "instruct": body.instructions,
     }
-    worker.check_room(key)  # first: a refusal takes no time
+    worker.check_room(key)  # again: others may have taken the place while the voice was looked up
     try:
         return worker.submit(await asyncio.to_thread(worker.prepare, body.input, options), key)
     except UsageError as raised:

@@ -8,6 +8,7 @@ from contextlib import suppress
 import httpx2
 import pytest
 from support.serve.http_server import running, wait_until
+from support.serve.loud_to_text import LoudToText
 from support.serve.tone_speech import ToneSpeech
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
@@ -58,10 +59,53 @@ def test_a_foreign_host_name_is_refused(host):
 )
 def test_a_web_page_needs_permission(origin, status):
     with running({"tone": ToneSpeech()}, origins=("https://page.example",)) as server:
-        assert httpx2.get(f"{server.url}/v1/models", headers={"origin": origin}).status_code == status
+        answer = httpx2.get(f"{server.url}/v1/models", headers={"origin": origin})
+        assert answer.status_code == status
+        if status == 403:
+            assert answer.json()["error"]["code"] == "origin_not_allowed"
         assert httpx2.get(f"{server.url}/v1/models", headers={"origin": server.url}).status_code == 200
         named = {"host": "page.example"}
         assert httpx2.get(f"{server.url}/v1/models", headers=named).status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "https://page.example"])
+def test_no_answer_lets_a_web_page_read_it(origin):
+    """Neither to a request nor to the question of a browser that comes before it."""
+    asks = {"access-control-request-method": "POST", "access-control-request-headers": "content-type"}
+    with running({"tone": ToneSpeech()}, origins=("https://page.example",)) as server:
+        answers = [
+            httpx2.request(method, server.url + path, headers={"origin": origin, **asks}, json=BODY)
+            for method in ("GET", "POST", "OPTIONS")
+            for path in ("/", "/healthz", "/v1/models", "/v1/audio/speech", "/v1/nothing")
+        ]
+    names = {name.lower() for answer in answers for name in answer.headers}
+    assert {name for name in names if name.startswith("access-control-")} == set()
+
+
+def test_every_answer_has_an_id_of_its_own():
+    paths = ("/", "/healthz", "/readyz", "/metrics", "/v1/models", "/v1/audio/voices", "/v1/nothing")
+    with running({"tone": ToneSpeech()}) as server:
+        answers = [httpx2.get(server.url + path) for path in paths]
+        answers += [httpx2.post(f"{server.url}/v1/audio/speech", json=BODY) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200] * 6 + [404] + [200] * 2
+    ids = {answer.headers["x-request-id"] for answer in answers}
+    assert len(ids) == len(answers) and all(each.startswith("req_") for each in ids)
+
+
+def test_a_key_has_a_number_of_sockets_at_a_time(keys):
+    with running({"loud": LoudToText()}, Limits(jobs_per_key=1), keys) as server:
+        url = f"ws://127.0.0.1:{server.port}/v1/realtime?intent=transcription&model=loud"
+        with connect(url, additional_headers=bearer(KEY)):
+            with pytest.raises(InvalidStatus) as found, connect(url, additional_headers=bearer(KEY)):
+                pass
+            with connect(url, additional_headers=bearer(OTHER)) as other:
+                assert json.loads(other.recv())["type"] == "session.created"
+        refused = found.value.response
+        assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
+        assert json.loads(refused.body)["error"]["code"] == "rate_limit_exceeded"
+        wait_until(lambda: not server.metric("sockets"))
+        with connect(url, additional_headers=bearer(KEY)) as again:
+            assert json.loads(again.recv())["type"] == "session.created"
 
 
 def test_a_key_has_a_number_of_requests_at_a_time(keys):

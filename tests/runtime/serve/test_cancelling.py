@@ -8,17 +8,23 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import pytest
+import websockets
 from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import RATE as TRANSCRIPTION_RATE
 from support.serve.loud_to_text import LoudToText
+from support.serve.realtime_client import OPENAI, SOUND
+from support.serve.speech_requests import asking
 from support.serve.tone_speech import ToneSlots, ToneSpeech
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 from runtime.batching import Fill, RowLimit
 from runtime.serve.limits import Limits
 from runtime.serve.speech.worker import WARM_UP_TEXT, SpeechWorker
+from runtime.serve.transcription.worker import TranscriptionWorker
 
 PIECES = 3  # of a prompt
 
@@ -64,16 +70,6 @@ class SteppedSlots(ToneSlots):
             self.task.wait()
 
 
-@contextmanager
-def asking(server: RunningServer, **fields) -> Iterator[socket.socket]:
-    """A request whose client closes the connection at the end of the block."""
-    body = json.dumps({"model": "tone", "input": "a" * 40, "response_format": "pcm", **fields}).encode()
-    head = f"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", server.port)) as connection:
-        connection.sendall(head.encode() + body)
-        yield connection
-
-
 FORMS = {
     "stream": {},
     "events": {"stream_format": "sse"},
@@ -92,7 +88,7 @@ def test_a_slot_is_free_within_one_pass(state, form):
     task = SteppedSpeech()
     with running({"tone": task}, slots=2) as server:
         worker = server.models.speech_workers["tone"]
-        with asking(server, **FORMS[form]) as connection:
+        with asking(server, "tone", **FORMS[form]) as connection:
             if state == "speaking":
                 task.allow(PIECES + 2)
                 wait_until(lambda: task.passes == PIECES + 2)
@@ -115,9 +111,9 @@ def test_a_place_in_the_queue_is_free_within_one_pass(form):
     task = SteppedSpeech()
     with running({"tone": task}, slots=1) as server:
         worker = server.models.speech_workers["tone"]
-        with asking(server):
+        with asking(server, "tone"):
             wait_until(lambda: task.waits)
-            with asking(server, **FORMS[form]):
+            with asking(server, "tone", **FORMS[form]):
                 wait_until(lambda: len(worker._waiting) == 1)
                 (job,) = worker._waiting
             wait_until(lambda: job.is_cancelled)
@@ -129,7 +125,6 @@ def test_a_place_in_the_queue_is_free_within_one_pass(form):
 
 def test_a_live_stream_is_free_after_the_step_in_progress():
     """`live_slots` is 1, so another socket is taken only when the place of the first is free."""
-    import websockets.sync.client as websockets
 
     task, gate = LoudToText(), threading.Event()
     with running({"loud": task}) as server:
@@ -138,14 +133,14 @@ def test_a_live_stream_is_free_after_the_step_in_progress():
         task.before_feed = lambda: gate.wait(20)
         url = f"ws://127.0.0.1:{server.port}/v1/realtime?intent=transcription"
         sound = {"type": "input_audio_buffer.append", "audio": "A" * (4 * TRANSCRIPTION_RATE // 5)}
-        with websockets.connect(url) as client:
+        with connect(url) as client:
             client.send(json.dumps(sound))
             wait_until(lambda: worker._live)
             (job,) = worker._live
         wait_until(lambda: job.is_cancelled)
         gate.set()
         wait_until(lambda: worker.is_idle and not worker._streams._slots)
-        with websockets.connect(url) as client:
+        with connect(url) as client:
             client.send(json.dumps(sound))
             wait_until(lambda: worker._streams._slots)
             assert len(worker._streams._batches) == 1  # it has the place of the first
@@ -161,7 +156,7 @@ def resources() -> dict[str, int]:
     }
 
 
-def settled(worker: SpeechWorker) -> dict[str, int]:
+def settled(worker: SpeechWorker | TranscriptionWorker) -> dict[str, int]:
     """The resources when nothing is spoken and their numbers no longer change."""
     wait_until(lambda: worker.is_idle, 30)
     found, last = resources(), {}
@@ -210,6 +205,41 @@ def test_clients_that_leave_leave_nothing():
         assert left(server) == 360
 
 
+def leave_sockets(server: RunningServer, count: int) -> None:
+    """Sockets that are cut: at once, while audio is transcribed, or while the end of an utterance is."""
+
+    async def one(index: int) -> None:
+        url = f"ws://127.0.0.1:{server.port}{OPENAI}"
+        async with websockets.connect(url, ping_interval=None, close_timeout=0) as socket:
+            for _ in range(index % 3):
+                await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": SOUND}))
+            if index % 3 == 2:
+                await socket.send(json.dumps({"type": "input_audio_buffer.commit"}))
+            if index % 2:
+                await socket.recv()
+            socket.transport.abort()
+
+    async def run() -> None:
+        for start in range(0, count, 10):
+            await asyncio.gather(*(one(index) for index in range(start, start + 10)))
+
+    asyncio.run(run())
+
+
+@pytest.mark.slow  # takes several seconds
+def test_sockets_that_are_cut_leave_nothing():
+    with running({"loud": LoudToText()}, Limits(jobs_per_key=100)) as server:
+        worker = server.models.transcription_workers["loud"]
+        worker.live_slots = 100
+        leave_sockets(server, 20)
+        before = settled(worker)
+        leave_sockets(server, 100)
+        wait_until(lambda: not server.connections)
+        after = settled(worker)
+        assert {name for name, count in after.items() if count > before[name]} == set()
+        assert server.metric("sockets") == 0
+
+
 def test_1000_cancelled_jobs_leave_nothing():
     """Each is cancelled at another time: in the queue, at its first frames, and while its text is read."""
     with running({"tone": ToneSpeech()}, Limits(waiting=100), slots=2) as server:
@@ -234,7 +264,7 @@ def test_1000_cancelled_jobs_leave_nothing():
 
 def test_a_connection_whose_client_does_not_receive_is_closed():
     limits = Limits(send_s=0.3)
-    with running({"tone": ToneSpeech()}, limits) as server, asking(server, input="a" * 4000):
+    with running({"tone": ToneSpeech()}, limits) as server, asking(server, "tone", input="a" * 4000):
         wait_until(lambda: server.connections)
         wait_until(lambda: not server.connections)
         wait_until(lambda: server.models.speech_workers["tone"].is_idle)
@@ -259,13 +289,11 @@ def test_a_connection_is_closed_whose_client_does_not_receive_the_end():
 
 def test_a_socket_whose_client_does_not_receive_is_closed():
     """The client reads 16 answers ahead. Each repeats what was wrong in the message."""
-    import websockets.sync.client as websockets
-    from websockets.exceptions import ConnectionClosed
 
     message = json.dumps({"type": "x", "event_id": "a" * 900_000})
     with running({"loud": LoudToText()}, Limits(send_s=0.3)) as server:
         url = f"ws://127.0.0.1:{server.port}/v1/realtime?intent=transcription&model=loud"
-        with websockets.connect(url, compression=None, ping_interval=None) as client:
+        with connect(url, compression=None, ping_interval=None) as client:
             timer = threading.Timer(5, client.socket.shutdown, (socket.SHUT_RDWR,))
             timer.start()  # a message that the server does not take waits
             with suppress(ConnectionClosed):

@@ -1,4 +1,9 @@
-"""Requests for speech of a `ToneSpeech` that is served as `tone`."""
+"""Requests for speech, most of them of a `ToneSpeech` that is served as `tone`."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import httpx2
 from support.serve.http_server import RunningServer
@@ -8,6 +13,16 @@ TEXT = "Hello there."
 
 def speech_body(**fields) -> dict:
     return {"model": "tone", "voice": "anna", "input": TEXT, "response_format": "pcm", **fields}
+
+
+@contextmanager
+def asking(server: RunningServer, model: str, **fields) -> Iterator[socket.socket]:
+    """A request to a model whose client closes the connection at the end of the block."""
+    body = json.dumps({"model": model, "input": "a" * 40, "response_format": "pcm", **fields}).encode()
+    head = f"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(head.encode() + body)
+        yield connection
 
 
 def post_speech(server: RunningServer, content: bytes | dict, **options) -> httpx2.Response:

@@ -128,6 +128,11 @@ def test_what_cannot_be_served_is_refused_by_name(server, fields, status, code, 
     assert response.headers["x-should-retry"] == "false" and response.headers["x-request-id"]
 
 
+def test_a_format_that_is_not_made_is_refused_with_those_that_are(server):
+    error = post_speech(server, speech_body(response_format="aac")).json()["error"]
+    assert error["message"].endswith("'aac': expected one of mp3, opus, flac, wav, pcm")
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"{", b"[" * 10_000, b"null", b"\xff", b'{"input": "' + b"a" * 100 + b'"}'],

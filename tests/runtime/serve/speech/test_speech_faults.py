@@ -6,8 +6,8 @@ import threading
 
 import httpx2
 from support.serve.http_server import running, wait_until
-from support.serve.speech_requests import post_speech, speech_body
-from support.serve.tone_speech import FRAME, ToneSpeech, tone
+from support.serve.speech_requests import TEXT, asking, post_speech, speech_body
+from support.serve.tone_speech import FRAME, ToneSlots, ToneSpeech, tone
 
 from runtime.audio.files import pcm16
 
@@ -60,6 +60,83 @@ def test_an_error_of_one_request_leaves_the_others():
         assert "Traceback" not in responses["Wrong."].text
         for text in ("Right.", "Also right."):
             assert responses[text].content == pcm16(tone(text))
+
+
+def fail_once(task: ToneSpeech, text: str) -> threading.Event:
+    """The first pass raises in which `text` is spoken."""
+    failed = threading.Event()
+    make = task.slot_decoder
+
+    def slot_decoder(slots: int) -> ToneSlots:
+        decoder = make(slots)
+        decode = decoder.decode
+
+        def failing(count: int) -> None:
+            decode(count)
+            if text in task.running.values() and not failed.is_set():
+                failed.set()
+                raise RuntimeError("planted")
+
+        decoder.decode = failing
+        return decoder
+
+    task.slot_decoder = slot_decoder
+    return failed
+
+
+def test_a_pass_that_fails_ends_what_runs_and_the_queue_goes_on():
+    """One text has sent samples, one has not, and one waits."""
+    task, later = ToneSpeech(pass_s=0.02), "The text that waits."
+    failed = fail_once(task, TEXT)
+    with running({"tone": task}, slots=2) as server:
+        answers, worker = {}, server.models.speech_workers["tone"]
+
+        def ask(text: str) -> None:
+            answers[text] = post_speech(server, speech_body(input=text))
+
+        with asking(server, "tone", input="a" * 200) as begun:
+            begun.settimeout(10)
+            content = begun.recv(2**16)
+            task.gate.clear()
+            threads = [threading.Thread(target=ask, args=(text,)) for text in (TEXT, later)]
+            for count, thread in enumerate(threads, 2):
+                thread.start()
+                wait_until(lambda count=count: len(worker._waiting) + len(worker._running) == count)
+            task.gate.set()
+            content += b"".join(iter(lambda: begun.recv(2**16), b""))
+        for thread in threads:
+            thread.join(10)
+        assert failed.is_set()
+        assert content.startswith(b"HTTP/1.1 200 ") and not content.endswith(b"0\r\n\r\n")
+        assert answers[TEXT].status_code == 500
+        assert answers[TEXT].json()["error"]["code"] == "internal_error"
+        assert answers[later].content == pcm16(tone(later))
+        assert httpx2.get(f"{server.url}/readyz").status_code == 200
+
+
+def test_a_server_that_shuts_down_ends_answers_that_take_longer_than_its_time():
+    """Events end with an error, and audio is cut without its last chunk."""
+    task = ToneSpeech(pass_s=0.02)
+    with (
+        running({"tone": task}, slots=2) as server,
+        asking(server, "tone", input="a" * 1000) as audio,
+        asking(server, "tone", input="a" * 1000, stream_format="sse") as events,
+    ):
+        answers = []
+        for each in (audio, events):
+            each.settimeout(10)
+            answers.append(each.recv(2**16))
+        server.models.drain(0.2)
+        for index, each in enumerate((audio, events)):
+            while not answers[index].endswith(b"0\r\n\r\n") and (piece := each.recv(2**16)):
+                answers[index] += piece
+    cut, told = answers
+    assert cut.startswith(b"HTTP/1.1 200 ") and not cut.endswith(b"0\r\n\r\n")
+    assert told.endswith(b"\r\n0\r\n\r\n")
+    last = told.decode().split("event: ")[-1]
+    assert last.startswith("speech.audio.error\n")
+    error = json.loads(last.partition("data: ")[2].splitlines()[0])["error"]
+    assert error["code"] == "server_shutting_down"
 
 
 def test_a_dead_engine_thread_is_not_ready_and_refuses(monkeypatch):

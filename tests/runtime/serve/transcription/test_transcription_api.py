@@ -2,6 +2,7 @@
 
 import io
 import json
+import tempfile
 import threading
 from itertools import count
 from pathlib import Path
@@ -180,6 +181,19 @@ def test_a_full_disk_is_reported(server, monkeypatch):
     monkeypatch.setattr(uploads.shutil, "copyfileobj", fail)
     response = post(server)
     assert response.status_code == 503 and response.json()["error"]["code"] == "storage_full"
+
+
+def test_a_disk_that_is_full_while_a_large_upload_arrives_is_told(server, monkeypatch):
+    """Up to 1 MiB of an upload stay in memory."""
+
+    def fail(file: tempfile.SpooledTemporaryFile) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile.SpooledTemporaryFile, "rollover", fail)
+    response = post(server, content=b"a" * (2**20 + 2**17))
+    assert response.status_code == 503 and response.json()["error"]["code"] == "storage_full"
+    assert int(response.headers["retry-after"]) >= 1
+    assert post(server).status_code == 200
 
 
 def test_recordings_are_measured_in_threads_that_speech_does_not_use(server, monkeypatch):

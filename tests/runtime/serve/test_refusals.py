@@ -1,0 +1,94 @@
+"""Requests that are refused for want of room need no thread: those of the server may all be busy."""
+
+import asyncio
+import io
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import httpx2
+import numpy as np
+import pytest
+import soundfile
+from support.serve.http_server import wait_until
+from support.serve.loud_to_text import RATE, LoudToText
+from support.serve.tone_speech import ToneSpeech
+
+from runtime.serve.http.app import build_app
+from runtime.serve.http.keys import ANONYMOUS, Keys
+from runtime.serve.limits import Limits
+from runtime.serve.metrics import Metrics
+from runtime.serve.models import Models
+
+LIMITS = Limits(waiting=1)
+
+
+class Occupied(ThreadPoolExecutor):
+    """All threads are busy, for longer than the test."""
+
+    def submit(self, function, *arguments, **named):
+        return Future()
+
+
+@pytest.fixture
+def models():
+    """One text is spoken and one waits; one recording waits. Nothing of them ends before the test."""
+    gate, speech, listener = threading.Event(), ToneSpeech(), LoudToText(is_live=False)
+    speech.gate = gate
+    found = Models({"tone": speech, "loud": listener}, LIMITS, Metrics(), slots=1)
+    found.start()
+    wait_until(lambda: found.is_ready)
+    listener.before_feed = lambda: gate.wait(30) and None
+    yield found
+    gate.set()
+    found.drain(0)
+
+
+def recording() -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros(RATE), RATE, format="WAV")
+    return file.getvalue()
+
+
+async def refused(models: Models, path: str, **body) -> httpx2.Response:
+    """The answer to a request while all threads are busy. Raises TimeoutError where it needs one."""
+    asyncio.get_running_loop().set_default_executor(Occupied(1))
+    app = build_app(models, Metrics(), LIMITS, Keys())
+    transport = httpx2.ASGITransport(app=app)
+    async with (
+        asyncio.timeout(5),
+        httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client,
+    ):
+        return await client.post(path, **body)
+
+
+def check(answer: httpx2.Response) -> None:
+    assert answer.status_code == 503 and answer.json()["error"]["code"] == "server_is_overloaded"
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize("voice", [{}, {"voice": "anna"}], ids=["no voice", "a voice"])
+def test_a_text_is_refused_while_all_threads_are_busy(models, voice):
+    worker = models.speech_workers["tone"]
+
+    async def ask() -> httpx2.Response:
+        for waiting in (0, 1):
+            worker.submit(worker.prepare("Hello there.", {}), ANONYMOUS)
+            await asyncio.to_thread(wait_until, lambda: len(worker._waiting) == waiting and worker._running)
+        return await refused(models, "/v1/audio/speech", json={"model": "tone", "input": "Hello.", **voice})
+
+    check(asyncio.run(ask()))
+
+
+def test_a_recording_is_refused_while_all_threads_are_busy(models):
+    worker = models.transcription_workers["loud"]
+
+    async def ask() -> httpx2.Response:
+        for _ in range(20):  # some are transcribed in turn, the others wait
+            if worker._waiting:
+                break
+            worker.submit(ANONYMOUS, None, 1.0).finish()
+            await asyncio.sleep(0.05)
+        files = {"file": ("talk.wav", recording())}
+        return await refused(models, "/v1/audio/transcriptions", data={"model": "loud"}, files=files)
+
+    check(asyncio.run(ask()))
