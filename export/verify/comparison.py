@@ -5,9 +5,9 @@ integers, scales and activation arithmetic. The *quantisation error* is that of 
 precision.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import exp, inf, isfinite, lgamma, log, sqrt
+from math import inf, isfinite, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,7 +124,7 @@ class Comparison:
         if not self.perturbed:
             return 1.0
         free_of_ties = 1 - _share_beyond(self.perturbed, self.float_bar)
-        return most_by_chance(len(self.calls), 1 - free_of_ties / 2) / max(len(self.calls), 1)
+        return most_by_chance([1 - free_of_ties / 2] * len(self.calls)) / max(len(self.calls), 1)
 
     @property
     def has_typical_error(self) -> bool:
@@ -164,10 +164,14 @@ class Comparison:
     @property
     def margin(self) -> float:
         """The factor by which the result could be worse and still pass."""
-        limits_distance = self.distance_bar is not None and self.distance > 0
-        distance = (self.distance_bar or 0.0) / self.distance if limits_distance else inf
+        bar, largest = self.distance_bar or 0.0, self.float_bar / max(self.worst, 1e-12)
+        distance = bar / self.distance if self.distance > 0 and self.distance_bar is not None else inf
         if not self.integer_activations:
-            return min(self.float_bar / max(self.worst, 1e-12), distance)
+            return min(largest, distance)
+        if (
+            self.calls and not self.beyond
+        ):  # worse than the float bar, a call may still be within the other one
+            distance = max(largest, bar / max(*(call.norm for call in self.calls), 1e-12))
         # a share of 1 allows every call, so it limits nothing
         share = self.beyond_allowed / max(self.beyond, 1e-3) if self.beyond_allowed < 1 else inf
         return min(share, distance)
@@ -231,18 +235,15 @@ class FreeRun:
 Result = Comparison | Check | Report | FreeRun
 
 
-def most_by_chance(calls: int, probability: float) -> int:
-    """The least count that so many independent calls exceed with a probability of at most `RARE`."""
-    if not 0 < probability < 1:
-        return round(calls * probability)
-    above, count = 0.0, calls
-    while count > 0:
-        ways = lgamma(calls + 1) - lgamma(count + 1) - lgamma(calls - count + 1)
-        above += exp(ways + count * log(probability) + (calls - count) * log(1 - probability))
-        if above > RARE:
-            break
-        count -= 1
-    return count
+def most_by_chance(probabilities: Sequence[float] | np.ndarray) -> int:
+    """The least count that independent events of these probabilities exceed with a probability of at most
+    `RARE`.
+    """
+    counts = np.ones(1)  # probability of each count
+    for probability in probabilities:
+        counts = np.convolve(counts, (1 - probability, probability))
+    beyond = np.append(counts[::-1].cumsum()[::-1][1:], 0)  # probability of more than each count
+    return int(np.argmax(beyond <= RARE))
 
 
 def least_margin(compared: Iterable[Comparison]) -> Comparison:

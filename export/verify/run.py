@@ -14,6 +14,7 @@ from export.model import Export, Model
 from export.resolve import Resolved
 from export.targets.base import Graph, Target
 from export.verify.approximation import report_approximation
+from export.verify.code_checks import check_codes
 from export.verify.comparison import (
     FLOAT16_BAR,
     FLOAT_BAR,
@@ -43,7 +44,7 @@ from export.verify.long_codes import check_long_codes
 from export.verify.manifest_check import check_weight_errors
 from export.verify.modes import DEFAULTS, Mode, VerifyOptions, modes
 from export.verify.report import VerificationResult
-from export.verify.run_checks import check_codes, check_free_run, check_long_runs, check_replay
+from export.verify.run_checks import check_free_run, check_long_runs, check_replay
 from quantize.modules import QuantizedModule, float_activations
 from runtime.engines import open_engine
 from runtime.families import open_family, read_constants

@@ -1,4 +1,4 @@
-"""Checks of many calls in sequence: long runs, replay, codes under teacher forcing, and free runs."""
+"""Checks of many calls in sequence: long runs, replay, and free runs."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,6 @@ from export.verify.comparison import (
     FreeRun,
     Report,
     least_margin,
-    measure,
 )
 from export.verify.context import (
     MAX_ROWS,
@@ -27,7 +26,7 @@ from export.verify.context import (
 from model.component import Component
 from model.family import Decoder
 from runtime.engines.base import Arrays, Stream
-from runtime.families.base import ForcedRun, VerificationWorkload
+from runtime.families.base import VerificationWorkload
 
 log = logging.getLogger(__name__)
 LOG_INTERVAL = 200  # steps of a long run between two lines of progress; a multiple of `STRETCH`
@@ -182,103 +181,6 @@ def _are_equal(first: Iterable[Arrays], second: Iterable[Arrays]) -> bool:
     return all(np.array_equal(a[name], b[name]) for a, b in zip(first, second, strict=True) for name in a)
 
 
-def check_codes(
-    context: Context, workload: VerificationWorkload[Constants], constants: Constants
-) -> Iterable[Check | Report]:
-    """Codes with the same history on all sides.
-
-    A code may differ only where the bars let its logit become the largest one. Codes without logits are
-    compared by the values that they are rounded from. The family decides about choices inside graphs. The
-    effect of quantisation is reported.
-    """
-    steps, engines = context.extent.run_steps, context.engines
-    reference = workload.teacher_forced_run(engines.eager.stream(), constants, steps, None)
-    forced = workload.teacher_forced_run(engines.artifact.stream(), constants, steps, reference.codes)
-    found = forced.codes
-    unrounded = (
-        workload.teacher_forced_run(engines.unrounded.stream(), constants, steps, reference.codes)
-        if context.bars.integer_graphs
-        else None
-    )
-    float_bar = context.bars.lowering
-    bar = _margin_bar(reference.logits, unrounded.logits if unrounded else None, float_bar)
-    yield compare_codes(reference.logits, found[:, 0] - reference.first, bar)
-    if reference.other_logits.size:
-        logits = _rows(reference.other_logits)
-        bar = _margin_bar(logits, _rows(unrounded.other_logits) if unrounded else None, float_bar)
-        yield compare_codes(logits, found[:, 1:].reshape(-1), bar, "other codes, teacher-forced")
-    streams = engines.artifact.stream(), engines.eager.stream()
-    for choice in workload.check_choices(*streams, constants, float_bar):
-        yield Check(choice.name, choice.passed, choice.detail)
-    if reference.values.size:
-        yield compare_values(reference, forced, unrounded, float_bar)
-    yield Report("codes, artifact and eager", _equal_codes(found, reference.codes))
-    if engines.full:
-        full = workload.teacher_forced_run(engines.full.stream(), constants, steps, reference.codes)
-        distances = [measure(a, b).norm for a, b in zip(reference.hidden, full.hidden, strict=True)]
-        values = _equal_codes(reference.codes, full.codes) | {"hidden_distance": float(np.median(distances))}
-        yield Report("codes, eager and full precision", values)
-
-
-def _rows(logits: np.ndarray) -> np.ndarray:
-    """[n, K - 1, R] -> [n * (K - 1), R]"""
-    return logits.reshape(-1, logits.shape[-1])
-
-
-def _margin_bar(reference: np.ndarray, unrounded: np.ndarray | None, float_bar: float) -> float:
-    """The distance that the bars let the largest logit of [n, R] move from another one.
-
-    With integer activations (`unrounded`) it is `ROUNDING_FACTOR` times what their rounding moves it.
-    """
-    bar = 2 * float_bar * float(np.abs(reference).max())
-    if unrounded is not None:
-        moved = unrounded - reference
-        first = reference.argmax(axis=1, keepdims=True)
-        bar += ROUNDING_FACTOR * float(np.abs(moved - np.take_along_axis(moved, first, axis=1)).max())
-    return bar
-
-
-def compare_codes(
-    reference: np.ndarray, found: np.ndarray, bar: float, name: str = "codes, teacher-forced"
-) -> Check:
-    """The logit in `reference` [n, R] of each index of `found` [n] is at most `bar` below the largest one."""
-    second, first = np.sort(reference, axis=1)[:, -2:].T
-    chosen = np.take_along_axis(reference, found[:, None], axis=1)[:, 0]
-    equal, near = first == chosen, first - second <= bar
-    detail = (
-        f"{int(equal.sum())} of {len(found)} equal; the logits of the others are up to "
-        f"{float((first - chosen).max()):.1e} below the largest, bar {bar:.1e}; "
-        f"{int(near.sum())} of all steps have two logits within the bar"
-    )
-    return Check(name, bool((first - chosen <= bar).all()), detail)
-
-
-def compare_values(
-    reference: ForcedRun, found: ForcedRun, unrounded: ForcedRun | None, float_bar: float
-) -> Check:
-    """The values that codes are rounded from: the largest difference, and the root mean square of all.
-
-    Each call of a graph behind a value may add an error of `float_bar`. The largest ones add up; in the root
-    mean square, they add as independent errors do. With integer activations, `ROUNDING_FACTOR` times the
-    differences are added that their rounding causes in eager.
-    """
-    differences, calls = _sizes(found.values - reference.values), reference.value_calls
-    bars = np.array([calls, calls**0.5]) * float_bar * _sizes(reference.values)
-    if unrounded is not None:
-        bars += ROUNDING_FACTOR * _sizes(unrounded.values - reference.values)
-    equal = (found.codes[:, 1:] == reference.codes[:, 1:]).mean()
-    detail = (
-        f"{equal:.2%} equal; values differ by up to {differences[0]:.1e}, bar {bars[0]:.1e}, "
-        f"root mean square {differences[1]:.1e}, bar {bars[1]:.1e}"
-    )
-    return Check("other codes, teacher-forced", bool((differences <= bars).all()), detail)
-
-
-def _sizes(difference: np.ndarray) -> np.ndarray:
-    """Largest absolute value and root mean square."""
-    return np.array([np.abs(difference).max(), np.sqrt(np.square(difference).mean())])
-
-
 def check_free_run(
     context: Context, workload: VerificationWorkload[Constants], constants: Constants
 ) -> Iterable[Check | Report | FreeRun]:
@@ -300,10 +202,3 @@ def check_free_run(
         full = workload.free_run(engines.full.stream(), constants, steps)
         yield FreeRun("free run", "full precision", full)
         yield Report("free run, eager and full precision", workload.compare(eager, full, constants))
-
-
-def _equal_codes(found: np.ndarray, expected: np.ndarray) -> dict[str, float]:
-    """Shares of equal codes: of the first column, which has logits, and of the others."""
-    equal = found == expected
-    shares = {"codes_equal": float(equal[:, 0].mean())}
-    return shares | ({"other_codes_equal": float(equal[:, 1:].mean())} if equal.shape[1] > 1 else {})

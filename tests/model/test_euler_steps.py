@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support.export.faulty_engines import Engines, failed
+from support.export.rounding import float32_bar
 
 from bundle.errors import UsageError
 from bundle.manifest import ExportRequest
@@ -20,9 +21,8 @@ from export.verify.comparison import measure
 from export.verify.component_checks import check_components
 from runtime.families.voxtral_tts.decoder import acoustic_values
 
-# Single precision rounds by 6e-8. A velocity has some 60 roundings in sequence, which a step adds to x:
-# sqrt(60) * 6e-8 = 5e-7. The bar allows ten times that for amplification by later steps.
-BAR = 5e-6
+# A velocity of two blocks has 19 consecutive sums of at most 192 products. The other side is in double.
+BAR = float32_bar(19, 192) / math.sqrt(2)
 
 
 def resolved(checkpoint, **options):

@@ -5,6 +5,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from support.export.rounding import float32_bar
 
 from model.checkpoint import Checkpoint, expected_tensors
 from model.families import open_family
@@ -37,6 +38,12 @@ def recognition() -> RecognitionModel:
     return RecognitionModel(parse_config(trained_params())).eval()
 
 
+def assert_equal(found: torch.Tensor, expected: torch.Tensor, blocks: int, width: int) -> None:
+    """Both add in another order: 8 sums in each block and 2 outside, of at most `width` products."""
+    bar = float32_bar(8 * blocks + 2, width) * float(expected.abs().max())
+    torch.testing.assert_close(found, expected, rtol=0, atol=bar)
+
+
 def _caches(args, rows: int) -> list[torch.Tensor]:
     return [torch.zeros(1, rows, args.n_kv_heads, args.head_dim) for _ in range(2 * args.n_layers)]
 
@@ -50,7 +57,7 @@ def test_the_encoder_is_the_exported_one(recognition):
         states = [torch.zeros(1, 2, 128), torch.zeros(1, 1, config.encoder.dim)]
         caches = _caches(config.encoder, config.encoder.sliding_window + 4 * TOKENS)
         expected, *_ = encoder(mel[row].unflatten(0, (TOKENS, 8))[None], torch.tensor([0]), *states, *caches)
-        torch.testing.assert_close(found[row], expected[0], rtol=1e-4, atol=1e-4)
+        assert_equal(found[row], expected[0], config.encoder.n_layers, config.encoder.hidden_dim)
 
 
 @torch.no_grad()
@@ -63,7 +70,7 @@ def test_the_decoder_is_the_exported_one_at_every_delay(recognition):
     for row in range(2):
         x = audio[row] + table(tokens[row])
         _, last, *_ = decoder(x[None], torch.tensor([0]), torch.tensor([row]), *_caches(config, TOKENS))
-        torch.testing.assert_close(found[row, -1], last[0], rtol=1e-4, atol=1e-4)
+        assert_equal(found[row, -1], last[0], config.n_layers, config.hidden_dim)
     assert (found[0] - found[1]).abs().max() > 0.1
 
 
@@ -73,7 +80,7 @@ def test_blocks_of_a_window_are_a_mask_of_the_window(length, window):
     q, k, v = (torch.randn(2, length, heads, 8) for heads in (4, 2, 2))
     distance = torch.arange(length)[:, None] - torch.arange(length)
     expected = attend(q, k, v, torch.where((distance >= 0) & (distance < window), 0.0, -1e4))
-    torch.testing.assert_close(attend_window(q, k, v, window), expected, rtol=1e-5, atol=1e-5)
+    assert_equal(attend_window(q, k, v, window), expected, 0, length)  # sums of 8 and of `length` products
 
 
 @torch.no_grad()
@@ -91,7 +98,7 @@ def test_the_codec_decoder_is_the_exported_one():
     for row in range(2):
         states = [torch.zeros(spec.shape) for spec in signature.states]
         expected, *_ = codec(codes[row][None], torch.tensor([0]), *states)
-        torch.testing.assert_close(found[row], expected[0], rtol=1e-4, atol=1e-4)
+        assert_equal(found[row], expected[0], sum(args.decoder_transformer_lengths), args.hidden_dim)
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +122,8 @@ def test_the_backbone_is_the_exported_one(speech):
         texts = speech.weights.mm_audio_embeddings["tok_embeddings"](ids[row][None])
         x = torch.where(is_code[row][None, :, None], frames, texts)
         hidden, logits, _, *_ = backbone(x, torch.tensor([0]), *_caches(config, TOKENS))
-        torch.testing.assert_close(found[row], hidden[0], rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(speech.semantic(found[row, -1]), logits[0], rtol=1e-4, atol=1e-4)
+        assert_equal(found[row], hidden[0], config.n_layers, config.hidden_dim)
+        assert_equal(speech.semantic(found[row, -1]), logits[0], config.n_layers, config.hidden_dim)
 
 
 @torch.no_grad()
@@ -148,7 +155,7 @@ def test_the_velocity_is_the_exported_one_with_and_without_condition(speech):
     _, velocity = exported(x, step, condition)
     for index, state in enumerate((hidden, torch.zeros_like(hidden))):
         found = speech.velocity(x, step / steps, state)
-        torch.testing.assert_close(found, velocity[:, index], rtol=1e-4, atol=1e-4)
+        assert_equal(found, velocity[:, index], config.acoustic.n_layers, config.acoustic.hidden_dim)
 
 
 @torch.no_grad()
@@ -169,7 +176,9 @@ def test_log_mel_frames_are_those_of_the_runtime():
     runtime = LogMel(MelSettings(16000, 128, 400, 160, -6.5))
     expected = np.concatenate((runtime.feed(samples), runtime.finish()))
     found = log_mel(torch.from_numpy(samples)[None])[0].numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    # Of noise no band has less than a hundredth of the largest power. The scale of a frame is log10 / 4.
+    bar = 10 * 2 / (4 * np.log(10)) * float32_bar(2, 400)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=bar)
 
 
 def _is_complete(family: Family, folder) -> int:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from support.export.faulty_engines import Engines, failed, no_fault, reports, with_artifact
 
+from export.verify.code_checks import check_codes
 from export.verify.component_checks import check_components, check_last_positions, check_streaming
-from export.verify.run_checks import check_codes, check_free_run, check_long_runs, check_replay
+from export.verify.run_checks import check_free_run, check_long_runs, check_replay
 from model.layers.attention import Attention
 from model.synthetic.checkpoint import random_checkpoint
 from runtime.engines.base import Stream

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from export.verify.code_checks import compare_values
 from export.verify.comparison import FLOAT16_BAR, FLOAT_BAR, ROUNDING_FACTOR
-from export.verify.run_checks import compare_values
 from runtime.families.base import ForcedRun
 
 CALLS = 8

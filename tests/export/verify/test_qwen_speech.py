@@ -7,7 +7,7 @@ import pytest
 from support.export.faulty_engines import BatchedStreams, Engines, failed, no_fault
 from support.runtime.prefix_caches import private_prefix_cache
 
-from export.verify.run_checks import check_codes
+from export.verify.code_checks import check_codes
 from model.synthetic.checkpoint import random_checkpoint
 from runtime.batching import BatchedDecoder, Status
 from runtime.engines.base import Stream

@@ -1,9 +1,14 @@
-"""The figures of a check do not depend on the checks before it."""
+"""The figures of a check do not depend on the checks before it, nor on the process."""
 
+import json
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 from support.export.short_verification import SHORT_EXTENT
+from support.paths import ROOT
 
 from bundle.manifest import Bundle
 from export.model import Export
@@ -42,3 +47,32 @@ def test_the_order_of_checks_changes_no_figure(bundles, checkpoint, target):
     context = replace(open_context(bundle, made, mode), extent=SHORT_EXTENT)
     assert len(checks_of(context, bundle, mode)) == CHECKS
     assert figures(context, bundle, mode, "reversed") == figures(context, bundle, mode, "forward")
+
+
+VERIFY_SHORTLY = """
+from unittest.mock import patch
+from model import embedded
+from support.export.short_verification import shorten_verification
+from voxport.__main__ import main
+with shorten_verification(), patch.object(embedded, "has_trained", lambda family: False):
+    raise SystemExit(main())
+"""
+
+
+def test_two_processes_find_the_same_figures(bundles, tmp_path, monkeypatch):
+    """To two digits. The number of threads is the same: float sums of eager depend on it."""
+    bundle = shutil.copytree(bundles / "executorch", tmp_path / "bundle")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    rows = []
+    for _ in range(2):
+        command = [sys.executable, "-c", VERIFY_SHORTLY, "verify", str(bundle), "--steps", "20", "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        rows.append([to_two_digits(row) for row in json.loads(done.stdout)["rows"]])
+    assert len(rows[0]) > 20
+    assert rows[0] == rows[1]
+
+
+def to_two_digits(row: dict) -> dict:
+    """Numbers with two significant digits. Texts contain figures in one or two digits."""
+    return {key: f"{value:.1e}" if isinstance(value, int | float) else value for key, value in row.items()}

@@ -8,7 +8,7 @@ from support.export.faulty_engines import CACHE, Engines, StreamEngine, failed
 
 from bundle.manifest import Bundle
 from export.__main__ import main as export
-from export.verify.run_checks import check_codes
+from export.verify.code_checks import check_codes
 from runtime.engines import open_engine
 from runtime.engines.base import Arrays, Engine, EngineOptions, Stream
 from runtime.families.voxtral_tts.decoder import BATCHED, FIRST_CODE

@@ -1,17 +1,21 @@
 """Verification finds each fault that is planted in a bundle."""
 
 import json
+import shutil
 from math import comb
 
 import numpy as np
 import onnx
 import pytest
 from support.bundle_options import write_hashes
+from support.export.faulty_engines import FaultyStream, StreamEngine
 
 from bundle.manifest import MANIFEST, WeightError
 from export.__main__ import main as export
-from export.verify.comparison import FLOAT_BAR, Comparison, measure, most_by_chance
+from export.verify import code_checks, comparison, run_checks
+from export.verify.comparison import Comparison, measure, most_by_chance
 from export.verify.manifest_check import check_weight_errors
+from runtime.engines import open_engine
 
 pytestmark = pytest.mark.slow
 
@@ -120,6 +124,30 @@ def test_a_fault_is_found_in_a_sample_too(onnx_copy, monkeypatch, capsys):
     assert "next_x" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("target", ["onnx", "executorch"])
+def test_a_gain_of_half_of_the_channels_is_found_in_a_sample(bundles, tmp_path, monkeypatch, target):
+    """In each output of the acoustic head, 6 % in half of the channels: 0.06 / √2 of its 2-norm. A sample has
+    too few calls for a share of them, so the distance alone finds it.
+    """
+    gained = {("acoustic_step", "next_x"), ("acoustic_step", "velocity")}
+
+    def gain(stream, name, inputs, outputs):
+        for component, output in gained:
+            if component == name:
+                outputs[output][..., : outputs[output].shape[-1] // 2] *= np.float32(1.06)
+
+    def open_faulty(bundle, options=None) -> StreamEngine:
+        engine = open_engine(bundle, options)
+        return StreamEngine(lambda: FaultyStream(engine.stream(), gain), engine.batched)
+
+    copy = shutil.copytree(bundles / target, tmp_path / "bundle")
+    monkeypatch.setattr("export.resolve.MAX_REFERENCE_BYTES", 0)
+    monkeypatch.setattr("export.verify.run.open_engine", open_faulty)
+    assert verify(copy) == 4
+    failed = [row for row in report(copy) if "output" in row and not row["passed"]]
+    assert {(row["component"], row["output"]) for row in failed} == gained
+
+
 def test_a_changed_weight_fails(onnx_copy, short_verification, capsys):
     """The low nibbles of one quantised weight become 0. The change is small, but affects every product."""
     model = onnx.load(onnx_copy / "backbone.onnx", load_external_data=False)
@@ -212,8 +240,16 @@ def test_a_comparison_without_a_call_fails(integer):
     assert not empty.passed and json.loads(json.dumps(empty.row()))["lowering_error"] is None
 
 
+def test_the_numbers_that_bars_are_made_of_are_those_of_the_documentation():
+    """Faults of the other tests have fixed sizes, so a larger bar hides them."""
+    assert (comparison.FLOAT_BAR, comparison.FLOAT16_BAR) == (1e-4, 2e-2)
+    assert (comparison.ROUNDING_FACTOR, comparison.RARE, comparison.FEW_TIES) == (2, 1e-3, 0.25)
+    assert pytest.approx(0.0447, abs=1e-4) == comparison.FLOAT16_DISTANCE_BAR  # a correlation of 0.999
+    assert run_checks.GROWTH == 7
+    assert (code_checks.FLOAT_DEVIATIONS, code_checks.NEAREST, code_checks.MOST_STEPS) == (3, 16, 0.9)
+
+
 def test_with_float_activations_no_call_may_exceed_one_ten_thousandth():
-    assert FLOAT_BAR == 1e-4
     assert compare_ones(False, *[0.9e-4] * 10).passed
     assert not compare_ones(False, *[0.0] * 9, 1.1e-4).passed
 
@@ -236,14 +272,14 @@ def test_an_error_in_every_call_fails_where_eager_meets_few_ties():
 
 def test_what_chance_explains_is_the_tail_of_a_binomial_distribution():
     for calls, probability in [(4, 0.5), (24, 0.71), (100, 0.8), (48, 0.02)]:
-        allowed = most_by_chance(calls, probability)
+        allowed = most_by_chance([probability] * calls)
         weights = [
             comb(calls, count) * probability**count * (1 - probability) ** (calls - count)
             for count in range(calls + 1)
         ]
         assert sum(weights[allowed + 1 :]) <= 1e-3 < sum(weights[allowed:])
-    assert most_by_chance(24, 1.0) == 24 and most_by_chance(24, 0.0) == most_by_chance(0, 0.5) == 0
-    assert 2606 <= most_by_chance(5000, 0.5) <= 2612  # 3.09 standard deviations of 35.4 above 2,500
+    assert most_by_chance([1.0] * 24) == 24 and most_by_chance([0.0] * 24) == most_by_chance([]) == 0
+    assert 2606 <= most_by_chance([0.5] * 5000) <= 2612  # 3.09 standard deviations of 35.4 above 2,500
 
 
 def test_the_wrong_checkpoint_is_refused(onnx_copy, tmp_path, capsys):

@@ -1,0 +1,159 @@
+"""Checks of codes with the same history on all sides."""
+
+from collections.abc import Iterable
+from math import sqrt
+
+import numpy as np
+import torch
+
+from export.verify.comparison import ROUNDING_FACTOR, Check, Report, measure, most_by_chance
+from export.verify.context import Context
+from runtime.families.base import Constants, ForcedRun, VerificationWorkload
+
+OTHER_CODES = "other codes, teacher-forced"
+# The largest of a hundred normal errors or more is about three deviations, and right artifacts keep it within
+# the bar.
+FLOAT_DEVIATIONS = 3
+NEAREST = 16  # logits of a row; their number gives a deviation to 18 %
+MOST_STEPS = 0.9  # share of the steps, so that a few steps which rounding moves far do not excuse the others
+
+
+def check_codes(
+    context: Context, workload: VerificationWorkload[Constants], constants: Constants
+) -> Iterable[Check | Report]:
+    """Codes with the same history on all sides.
+
+    A code may differ only where the bars let its logit become the largest one, and in no more steps than
+    chance explains. Codes without logits are compared by the values that they are rounded from. The family
+    decides about choices inside graphs. The effect of quantisation is reported.
+    """
+    steps, engines = context.extent.run_steps, context.engines
+    reference = workload.teacher_forced_run(engines.eager.stream(), constants, steps, None)
+    forced = workload.teacher_forced_run(engines.artifact.stream(), constants, steps, reference.codes)
+    found = forced.codes
+    unrounded = (
+        workload.teacher_forced_run(engines.unrounded.stream(), constants, steps, reference.codes)
+        if context.bars.integer_graphs
+        else None
+    )
+    float_bar = context.bars.lowering
+    without = unrounded.logits if unrounded else None
+    yield compare_codes(reference.logits, found[:, 0] - reference.first, without, float_bar)
+    if reference.other_logits.size:
+        logits, codes = _rows(reference.other_logits), found[:, 1:].reshape(-1)
+        without = _rows(unrounded.other_logits) if unrounded else None
+        yield compare_codes(logits, codes, without, float_bar, OTHER_CODES)
+    streams = engines.artifact.stream(), engines.eager.stream()
+    for choice in workload.check_choices(*streams, constants, float_bar):
+        yield Check(choice.name, choice.passed, choice.detail)
+    if reference.values.size:
+        yield compare_values(reference, forced, unrounded, float_bar)
+    yield Report("codes, artifact and eager", _equal_codes(found, reference.codes))
+    if engines.full:
+        full = workload.teacher_forced_run(engines.full.stream(), constants, steps, reference.codes)
+        distances = [measure(a, b).norm for a, b in zip(reference.hidden, full.hidden, strict=True)]
+        values = _equal_codes(reference.codes, full.codes) | {"hidden_distance": float(np.median(distances))}
+        yield Report("codes, eager and full precision", values)
+
+
+def _rows(logits: np.ndarray) -> np.ndarray:
+    """[n, K - 1, R] -> [n * (K - 1), R]"""
+    return logits.reshape(-1, logits.shape[-1])
+
+
+def compare_codes(
+    reference: np.ndarray,
+    found: np.ndarray,
+    unrounded: np.ndarray | None,
+    float_bar: float,
+    name: str = "codes, teacher-forced",
+) -> Check:
+    """The indices `found` [n] are those of the largest logits in `reference` [n, R], or near ones.
+
+    `unrounded` are the logits without the rounding of integer activations. The logit of each index is at most
+    the bar of its step below the largest one, and no more indices differ than chance explains.
+    """
+    second, first = np.sort(reference, axis=1)[:, -2:].T
+    chosen = np.take_along_axis(reference, found[:, None], axis=1)[:, 0]
+    bars = _step_bars(reference, unrounded, float_bar)
+    different, allowed = int((first != chosen).sum()), _most_different(reference, unrounded, float_bar)
+    distances = (first - chosen) / np.maximum(bars, 1e-30)
+    near = int((first - second <= bars).sum())
+    detail = (
+        f"{len(found) - different} of {len(found)} equal, at least {len(found) - allowed} required; the "
+        f"logits of the others are up to {float((first - chosen).max()):.1e} below the largest, "
+        f"{float(distances.max()):.2f} of their bars; {near} of all steps have two logits within the bar"
+    )
+    return Check(name, bool((first - chosen <= bars).all()) and different <= allowed, detail)
+
+
+def _step_bars(reference: np.ndarray, unrounded: np.ndarray | None, float_bar: float) -> np.ndarray:
+    """The distances [n] that the bars let the largest logit of each row of [n, R] move from another one.
+
+    With integer activations they are `ROUNDING_FACTOR` times what their rounding moves that row, and no less
+    than what it moves most rows: the artifact may meet in a row what eager meets in another one.
+    """
+    bars: np.ndarray = 2 * float_bar * np.abs(reference).max(axis=1)
+    if unrounded is not None:
+        moved = unrounded - reference
+        first = reference.argmax(axis=1, keepdims=True)
+        moves = np.abs(moved - np.take_along_axis(moved, first, axis=1)).max(axis=1)
+        bars = bars + ROUNDING_FACTOR * np.maximum(moves, np.quantile(moves, MOST_STEPS))
+    return bars
+
+
+def _most_different(reference: np.ndarray, unrounded: np.ndarray | None, float_bar: float) -> int:
+    """How many rows may have another largest logit than `reference`: as many as chance explains.
+
+    Each logit is the one without rounding plus a sum of many roundings, which is close to normal. Its
+    deviation is that of the logits of the row in eager, or of its largest ones: in trained models, rounding
+    moves these further. That of float sums is a part of their bar. A row differs if rounding changes the
+    index in eager or in the artifact.
+    """
+    origin = reference if unrounded is None else unrounded
+    deviation = float_bar / FLOAT_DEVIATIONS * np.abs(reference).max(axis=1)
+    if unrounded is not None:
+        moved = unrounded - reference
+        nearest = np.argsort(origin, axis=1)[:, -NEAREST:]
+        all_or_nearest = (moved, np.take_along_axis(moved, nearest, axis=1))
+        deviation = np.hypot(deviation, np.max([part.std(axis=1) for part in all_or_nearest], axis=0))
+    first = origin.argmax(axis=1, keepdims=True)
+    below = origin - np.take_along_axis(origin, first, axis=1)  # [n, R], at most 0
+    scaled = below / np.maximum(sqrt(2) * deviation[:, None], 1e-30)  # two logits move
+    larger = torch.special.ndtr(torch.from_numpy(scaled.astype(np.float64))).numpy()
+    np.put_along_axis(larger, first, 0.0, axis=1)
+    changed_in_eager = int((first[:, 0] != reference.argmax(axis=1)).sum())
+    return min(changed_in_eager + most_by_chance(np.minimum(larger.sum(axis=1), 1)), len(reference))
+
+
+def compare_values(
+    reference: ForcedRun, found: ForcedRun, unrounded: ForcedRun | None, float_bar: float
+) -> Check:
+    """The values that codes are rounded from: the largest difference, and the root mean square of all.
+
+    Each call of a graph behind a value may add an error of `float_bar`. The largest ones add up; in the root
+    mean square, they add as independent errors do. With integer activations, `ROUNDING_FACTOR` times the
+    differences are added that their rounding causes in eager.
+    """
+    differences, calls = _sizes(found.values - reference.values), reference.value_calls
+    bars = np.array([calls, calls**0.5]) * float_bar * _sizes(reference.values)
+    if unrounded is not None:
+        bars += ROUNDING_FACTOR * _sizes(unrounded.values - reference.values)
+    equal = (found.codes[:, 1:] == reference.codes[:, 1:]).mean()
+    detail = (
+        f"{equal:.2%} equal; values differ by up to {differences[0]:.1e}, bar {bars[0]:.1e}, "
+        f"root mean square {differences[1]:.1e}, bar {bars[1]:.1e}"
+    )
+    return Check(OTHER_CODES, bool((differences <= bars).all()), detail)
+
+
+def _sizes(difference: np.ndarray) -> np.ndarray:
+    """Largest absolute value and root mean square."""
+    return np.array([np.abs(difference).max(), np.sqrt(np.square(difference).mean())])
+
+
+def _equal_codes(found: np.ndarray, expected: np.ndarray) -> dict[str, float]:
+    """Shares of equal codes: of the first column, which has logits, and of the others."""
+    equal = found == expected
+    shares = {"codes_equal": float(equal[:, 0].mean())}
+    return shares | ({"other_codes_equal": float(equal[:, 1:].mean())} if equal.shape[1] > 1 else {})
