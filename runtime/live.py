@@ -19,7 +19,7 @@ class LiveStream(Protocol):
 
     @property
     def is_due(self) -> bool:
-        """Whether the next step has something to do for it."""
+        """Whether the stream has input for the next step."""
 
 
 class LiveBatch(Protocol):
@@ -30,7 +30,7 @@ class LiveBatch(Protocol):
         """Whether another stream can begin."""
 
     def begin(self, delay_ms: int | None = None) -> LiveStream:
-        """A stream that has heard nothing yet. Raises UsageError where `SpeechToText.begin` does."""
+        """A new stream. Raises UsageError where `SpeechToText.begin` does."""
 
     def step(self) -> dict[LiveStream, list[TranscriptDelta]]:
         """A step of every stream that is due: the text that it completes, by stream."""

@@ -7,7 +7,7 @@ import numpy as np
 from runtime.batching import Status
 
 FRAMES = 50  # 4 s: longer than a pause or a held sound of speech
-LONGEST_PERIOD = 13  # frames: a second, a long word
+MAX_PERIOD = 13  # frames: a second, a long word
 SILENCE = 10 ** (-50 / 20)  # root mean square of a frame without speech
 
 
@@ -18,16 +18,14 @@ class RunawayGuard:
     """
 
     def __init__(self) -> None:
-        self._last: deque[np.ndarray] = deque(maxlen=LONGEST_PERIOD)
-        self._repeated = np.zeros(
-            LONGEST_PERIOD, np.int64
-        )  # frames in a row that equal the one `index` + 1 ago
+        self._last: deque[np.ndarray] = deque(maxlen=MAX_PERIOD)
+        self._repeated = np.zeros(MAX_PERIOD, np.int64)  # frames in a row that equal the one `index` + 1 ago
         self._silent = 0  # frames in a row
 
     def see_codes(self, codes: np.ndarray) -> Status | None:
         """Takes the codes int64 [K] of the next frame. Returns REPETITION where the last ones are a cycle."""
         equal = [np.array_equal(codes, earlier) for earlier in reversed(self._last)]
-        equal += [False] * (LONGEST_PERIOD - len(equal))
+        equal += [False] * (MAX_PERIOD - len(equal))
         self._repeated = np.where(equal, self._repeated + 1, 0)
         self._last.append(codes.copy())
         return Status.REPETITION if self._repeated.max() >= FRAMES else None

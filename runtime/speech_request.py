@@ -10,6 +10,7 @@ from typing import TypedDict
 from bundle.errors import UsageError
 from runtime.sampling_options import check_sampling, is_number
 
+DEFAULT_SLOTS = 4  # texts that are spoken at a time
 DEFAULT_BUDGET = 3.0
 SPARE_FRAMES = 40  # 3.2 s: for pauses, and for texts of a few characters
 
@@ -42,7 +43,7 @@ class SpeechOptions(PartOptions, total=False):
 
 @dataclass(frozen=True)
 class SpeechRequest:
-    """A text to speak at once, as it is.
+    """A text to speak in one part, as it is.
 
     `voice` is a name or the path of a voice file; None is the bundle's default. `language` is an ISO 639
     code, an English name, the model's own name of a language, or `auto` (None, `auto`: the model decides).

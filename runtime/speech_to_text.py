@@ -49,7 +49,7 @@ class SpeechToText(ABC):
         chunk_tokens: int | None = None,
         blank_penalty: bool = False,
     ) -> Transcription:
-        """A transcription that has heard nothing yet.
+        """A new transcription.
 
         The encoder takes `chunk_tokens` * 80 ms per call. The default is 1 with `live`, else as much as a
         call takes. `blank_penalty` makes text likelier after a long run of tokens without text. Raises
@@ -82,7 +82,7 @@ class SpeechToText(ABC):
         """Transcribes blocks of samples float32 [n] of any length, at `sample_rate`.
 
         A delta is returned as soon as its text is complete. See `begin` for the other arguments. Raises
-        UsageError at once where `begin` does, and later on a block that is not such an array.
+        UsageError immediately where `begin` does, and later on a block that is not such an array.
         """
         return _deltas(self.begin(delay_ms, live, chunk_tokens, blank_penalty), blocks)
 

@@ -14,14 +14,13 @@ import numpy as np
 from bundle.errors import UsageError
 from runtime.batching import BatchedDecoder, CodeSlots, Status, Ticket
 from runtime.sampling_options import is_number
-from runtime.speech_request import PartOptions, SpeechOptions, SpeechRequest
+from runtime.speech_request import DEFAULT_SLOTS, PartOptions, SpeechOptions, SpeechRequest
 from runtime.text.language import check_language
 from runtime.text.preparation import prepare
 
-DEFAULT_SLOTS = 4
-DEFAULT_PAUSE_S, LONGEST_PAUSE_S = 0.2, 10.0
+DEFAULT_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0
 LINE_BREAKS = "\n", "\r"
-MOST_CHARACTERS = 300  # of a part of a text: about 16 s of speech
+MAX_PART_CHARACTERS = 300  # of a part of a text: about 16 s of speech
 log = logging.getLogger(__name__)
 
 
@@ -45,15 +44,15 @@ class Speech:
         if not isinstance(text, Iterable) or isinstance(text, bytes):
             raise UsageError(f"text {text!r}: expected a str or pieces of text", field="text")
         code = None if language is None else task.check_language(language)
-        if not is_number(pause) or not 0 <= pause <= LONGEST_PAUSE_S:
-            raise UsageError(f"pause {pause!r}: expected 0 to {LONGEST_PAUSE_S:g} seconds", field="pause")
+        if not is_number(pause) or not 0 <= pause <= MAX_PAUSE_S:
+            raise UsageError(f"pause {pause!r}: expected 0 to {MAX_PAUSE_S:g} seconds", field="pause")
         self._request = SpeechRequest("", language=language, **options)
         if self._request.sampling:
             task.check_sampling(self._request.sampling)
         if max_frames is not None:
             replace(self._request, max_frames=max_frames)  # is checked
-        room = task.room(self._request.voice, self._request.instruct)
-        fits: Callable[[str], bool] = lambda part: len(part) <= MOST_CHARACTERS and room(part)
+        fits_prompt = task.fits_prompt(self._request.voice, self._request.instruct)
+        fits: Callable[[str], bool] = lambda part: len(part) <= MAX_PART_CHARACTERS and fits_prompt(part)
         if isinstance(text, str) and text.startswith(LINE_BREAKS):
             log.info("text: the line breaks at its beginning are not spoken; they are left out")
         self._parts = prepare(text, code or task.language(self._request.voice), fits, verbatim)
@@ -67,8 +66,8 @@ class Speech:
         if not self._left:
             return None
         part = next(self._parts, None)
-        most = min(self._left, self._request.max_frames)
-        return None if part is None else replace(self._request, text=part, max_frames=int(most))
+        limit = min(self._left, self._request.max_frames)
+        return None if part is None else replace(self._request, text=part, max_frames=int(limit))
 
     def take(self, samples: np.ndarray) -> np.ndarray:
         """Counts samples float32 [n] of a part and returns them."""
@@ -199,8 +198,8 @@ class TextToSpeech(ABC):
     def _no_clones(self) -> UsageError:
         return UsageError("voice: this model makes no voices from recordings; use one of `voxport voices`")
 
-    def room(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
-        """Whether a text and its speech fit the cache beside a voice and an instruction, as a function.
+    def fits_prompt(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
+        """A function that returns whether a text and its speech fit the cache, with voice and instruction.
 
         Raises UsageError on an unknown voice, or where the two leave no room.
         """

@@ -137,7 +137,7 @@ class UtteranceSlots(ABC, Generic[AnyUtterance]):
 
 
 class FrameDecoder(Protocol):
-    """The utterance of a family. `has_room` tells whether the cache holds another frame."""
+    """The utterance of a family. `has_room` is whether the cache holds another frame."""
 
     @property
     def has_room(self) -> bool: ...

@@ -34,7 +34,7 @@ LONGEST = (
     "test_golden_realtime.py",
     "test_coreml.py",
     "test_qwen_bundles.py",
-    "test_qwen_six_bundle.py",
+    "test_qwen_split_bundle.py",
     "test_resume.py",
     "test_verify.py",
     "test_fuzz.py",

@@ -9,7 +9,9 @@ import numpy as np
 from bundle.errors import UsageError, VoxportError
 from bundle.files import check_writable, write_whole
 
-FULL_SCALE = 32767
+SAMPLE_BYTES = 2  # of 16-bit PCM
+PCM16_SCALE = 32768  # integers per 1.0, when samples are read
+MAX_PCM16 = 32767  # the integer of 1.0, when samples are written
 SOUNDS = {".wav", ".flac", ".mp3", ".ogg", ".m4a", ".opus", ".aac", ".pcm"}  # ends of names of recordings
 
 
@@ -63,6 +65,11 @@ def pcm16(samples: np.ndarray) -> bytes:
     return _integers(_clipped(samples)).tobytes()
 
 
+def from_pcm16(content: bytes) -> np.ndarray:
+    """Signed 16-bit little-endian integers as samples float32 [n] in [-1, 1)."""
+    return np.frombuffer(content, "<i2").astype(np.float32) / PCM16_SCALE
+
+
 def write_audio(path: Path, samples: np.ndarray, rate: int) -> None:
     """Writes mono `samples` float32 [n] of `rate` Hz in the format of the extension of `path`.
 
@@ -91,7 +98,7 @@ def _clipped(samples: np.ndarray) -> np.ndarray:
 
 def _integers(clipped: np.ndarray) -> np.ndarray:
     # float64, because a float32 product would be rounded before the rounding to integers
-    return np.rint(clipped.astype(np.float64) * FULL_SCALE).astype("<i2")
+    return np.rint(clipped.astype(np.float64) * MAX_PCM16).astype("<i2")
 
 
 def _encoded(samples: np.ndarray, rate: int, audio_format: Format, path: Path) -> bytes:

@@ -14,11 +14,11 @@ from bundle.errors import UsageError
 QUIET_DBFS = -26.0  # below it, a warning
 AUTO_BELOW_DBFS, AUTO_TARGET_DBFS = -6.0, -1.0  # the peak of a recording that gets gain, and its new peak
 SILENCE_DBFS = -60.0  # below it nobody speaks: no gain
-MOST_GAIN_DB, MOST_AUTO_DB = 60.0, 40.0  # more than that would make hiss as loud as speech
-LIVE_MOST_DB = 30.0
+MAX_GAIN_DB, MAX_AUTO_GAIN_DB = 60.0, 40.0  # more than that would make hiss as loud as speech
+LIVE_MAX_GAIN_DB = 30.0
 LIVE_STEP_S = 0.02  # the gain of live sound changes in such steps
 RISE_DB_PER_S = 3.0  # slower than words, so that their loudness keeps its shape
-RELEASE_DB_PER_S = 1.0  # how fast a loud moment is forgotten
+RELEASE_DB_PER_S = 1.0  # decay of the measured peak
 WARN_AFTER_S = 10.0  # of live sound
 log = logging.getLogger(__name__)
 
@@ -39,9 +39,9 @@ def check_gain(gain: float | str) -> float | str:
         value = float(gain)
     except ValueError:
         value = inf
-    if not -MOST_GAIN_DB <= value <= MOST_GAIN_DB:
+    if not -MAX_GAIN_DB <= value <= MAX_GAIN_DB:
         raise UsageError(
-            f"gain {gain}: expected auto, off, or -{MOST_GAIN_DB:g} to {MOST_GAIN_DB:g} dB", field="gain"
+            f"gain {gain}: expected auto, off, or -{MAX_GAIN_DB:g} to {MAX_GAIN_DB:g} dB", field="gain"
         )
     return value
 
@@ -50,7 +50,7 @@ def recording_gain_db(gain: float | str, peak_dbfs: float) -> float:
     """Decibels to add to a recording with this peak. Warns where it stays quiet."""
     if gain == "auto":
         is_low = SILENCE_DBFS <= peak_dbfs < AUTO_BELOW_DBFS
-        added = min(MOST_AUTO_DB, AUTO_TARGET_DBFS - peak_dbfs) if is_low else 0.0
+        added = min(MAX_AUTO_GAIN_DB, AUTO_TARGET_DBFS - peak_dbfs) if is_low else 0.0
     else:
         added = 0.0 if gain == "off" else float(gain)
     if peak_dbfs + added < QUIET_DBFS:
@@ -80,7 +80,7 @@ def amplified(blocks: Iterable[np.ndarray], gain_db: float) -> Iterator[np.ndarr
 def automatic(blocks: Iterable[np.ndarray], rate: int) -> Iterator[np.ndarray]:
     """Live blocks float32 [n] with a slow automatic gain and a limiter; never above the peak of a recording.
 
-    The gain rises slowly towards the target and falls at once. How the sound is divided into blocks changes
+    The gain rises slowly towards the target and falls immediately. The division into blocks changes
     no sample. At most 20 ms wait for the rest of their step.
     """
     step = round(LIVE_STEP_S * rate)
@@ -96,14 +96,14 @@ def automatic(blocks: Iterable[np.ndarray], rate: int) -> Iterator[np.ndarray]:
 
 class _GainControl:
     def __init__(self) -> None:
-        self._gain, self._level = 1.0, 0.0  # level: the peak, slowly forgotten
+        self._gain, self._level = 1.0, 0.0  # level: the peak, with a slow decay
 
     def apply(self, samples: np.ndarray) -> np.ndarray:
         peak = float(np.abs(samples).max())
         self._level = max(peak, self._level * factor(-RELEASE_DB_PER_S * LIVE_STEP_S))
         before = self._gain
         if decibels(self._level) >= SILENCE_DBFS:
-            target_gain = min(factor(LIVE_MOST_DB), factor(AUTO_TARGET_DBFS) / self._level)
+            target_gain = min(factor(LIVE_MAX_GAIN_DB), factor(AUTO_TARGET_DBFS) / self._level)
             self._gain = max(1.0, min(target_gain, before * factor(RISE_DB_PER_S * LIVE_STEP_S)))
         ramp = np.linspace(min(before, self._gain), self._gain, len(samples), dtype=np.float32)
         return np.clip(samples * ramp, -1, 1)

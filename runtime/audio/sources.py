@@ -18,6 +18,7 @@ import soxr
 
 from bundle.bounds import MAX_RATE, MIN_RATE
 from bundle.errors import UsageError, VoxportError, first_line
+from runtime.audio.files import SAMPLE_BYTES, from_pcm16
 from runtime.audio.gain import decibels
 
 BLOCK_S = 1.0  # seconds of a file in memory at a time, and of audio lost where a file is damaged
@@ -27,12 +28,11 @@ READ_BYTES = 2**20
 MAX_INPUT_MB = 2048  # of a recording from a pipe: 3 hours of 16-bit stereo sound at 48 kHz
 UNKNOWN_BYTES = 0x7FFF0000  # smallest length in the header of a WAV that was written to a pipe
 UNKNOWN_FRAMES = 2**62  # smallest number of frames that libsndfile reports for an unknown length
-FULL_SCALE = 0.99  # absolute value from which a sample counts as clipped; 8-bit audio ends at 0.992
-MAX_CLIPPED = 0.001  # fraction of clipped samples without a warning
+MIN_CLIPPED = 0.99  # absolute value from which a sample counts as clipped; 8-bit audio ends at 0.992
+MAX_CLIPPED_FRACTION = 0.001  # fraction of clipped samples without a warning
 LIVE_BLOCK_S = 0.02  # seconds of a block; a token of 80 ms would wait for the rest of a longer one
-HISTORY_S = 60.0  # drops are remembered for at least as long; a word follows its sound by seconds
+HISTORY_S = 60.0  # drops are recorded for at least as long; a word follows its sound by seconds
 POLL_S = 0.2  # seconds after which a waiting thread checks whether the other one has ended
-SAMPLE_BYTES = 2
 QUALITY = "HQ"  # the setting of soxr in the published front end
 FILE_HEADERS = (b"RIFF", b"fLaC", b"OggS", b"ID3", b"FORM")  # of audio files, which are not raw samples
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Recording:
 
     @property
     def length_s(self) -> float | None:
-        """Seconds of sound by the header; None where the header does not know."""
+        """Seconds of sound by the header; None where the header has no length."""
         return self._file.frames / self._file.samplerate if self._file.frames < UNKNOWN_FRAMES else None
 
     def peak_dbfs(self) -> float:
@@ -124,7 +124,7 @@ class Recording:
                     f"{self._name}: the sample at {at:.3f} s is not a finite number; repair the recording"
                 )
             frames += len(block)
-            clipped += int((np.abs(block) >= FULL_SCALE).sum())
+            clipped += int((np.abs(block) >= MIN_CLIPPED).sum())
             peak = max(peak, float(np.abs(block).max()))
             self.seconds = frames / file.samplerate
             yield resampler.feed(block.mean(axis=1))
@@ -136,7 +136,7 @@ class Recording:
         file.close()
         if peak > 1:
             log.warning("%s: samples up to %.3g, expected at most 1; scale the recording", self._name, peak)
-        elif fraction > MAX_CLIPPED:
+        elif fraction > MAX_CLIPPED_FRACTION:
             message = "%s: clipped: %.1f %% of the samples are at full scale; words may be missing"
             log.warning(message, self._name, 100 * fraction)
 
@@ -242,7 +242,7 @@ class LiveSource:
     def lost_before(self, returned_s: float) -> float:
         """Seconds that were dropped before the sound at `returned_s` of the returned blocks.
 
-        Remembered for a minute.
+        Recorded for a minute.
         """
         history = self._drop_history
         return next((lost for start, lost in reversed(history) if start <= returned_s), history[0][1])
@@ -262,8 +262,8 @@ class LiveSource:
                         "transcribe it as a recording, or convert it with ffmpeg -f s16le"
                     )
                 returned_s += self._seconds(block)
-                frames = np.frombuffer(block, "<i2").reshape(-1, self._frame_bytes // SAMPLE_BYTES)
-                yield resampler.feed(frames.astype(np.float32).mean(axis=1) / 32768)
+                channels = from_pcm16(block).reshape(-1, self._frame_bytes // SAMPLE_BYTES)
+                yield resampler.feed(channels.mean(axis=1))
             if len(rest := resampler.finish()):
                 yield rest
         finally:

@@ -12,6 +12,7 @@ from bundle.command import integer
 from bundle.errors import UsageError
 from runtime.commands import add_engine_arguments, engine_options
 from runtime.serve.address import LOOPBACK, Listener, bind, parse_wyoming, tls_context
+from runtime.speech_request import DEFAULT_SLOTS
 
 if TYPE_CHECKING:
     from runtime.serve.http.keys import Keys
@@ -80,10 +81,10 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slots",
         type=integer(1, 64),
-        default=4,
+        default=DEFAULT_SLOTS,
         metavar="N",
         help="texts that a bundle speaks at a time, at most as many as its engine batches: 8 with ONNX, 1 "
-        "with other engines (default: 4)",
+        f"with other engines (default: {DEFAULT_SLOTS})",
     )
 
 
@@ -159,8 +160,8 @@ def serve_bundles(arguments: argparse.Namespace, ready: Ready) -> int:
     scheme = "https" if ready.listener.tls else "http"
     log.info("serving %s at %s://%s:%d", ", ".join(models.names), scheme, arguments.host, arguments.port)
     app = build_app(models, metrics, limits, ready.keys, arguments.allow_origin)
-    companion = ready.wyoming(models, limits, metrics) if ready.wyoming else None
-    serve(app, models, limits, ready.listener, companion)
+    background = ready.wyoming(models, limits, metrics) if ready.wyoming else None
+    serve(app, models, limits, ready.listener, background)
     return 0
 
 

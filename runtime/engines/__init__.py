@@ -56,7 +56,7 @@ ENGINES: dict[str, EngineEntry] = {
 }
 
 
-MAX_THREADS = 1024  # an engine makes each of them at once
+MAX_THREADS = 1024  # an engine creates all of them when it opens
 
 
 def open_engine(bundle: Bundle, options: EngineOptions = DEFAULT) -> Engine:

@@ -95,7 +95,7 @@ def _types_match(expected: list[TensorType], found: list[TensorType], exactly: b
     return all(
         dtype == found_dtype
         and len(sizes) == len(found_sizes)
-        and all(size <= most for size, most in zip(sizes, found_sizes, strict=True))
+        and all(size <= limit for size, limit in zip(sizes, found_sizes, strict=True))
         for (sizes, dtype), (found_sizes, found_dtype) in zip(expected, found, strict=True)
     )
 

@@ -19,8 +19,8 @@ from runtime.engines.base import (
     put_rows,
 )
 
-Names = Iterable[str] | None  # of states; None is all
-Place = tuple[int, int]  # an address, and the bytes from row to row there
+StateNames = Iterable[str] | None  # of states; None is all
+RowAddress = tuple[int, int]  # an address, and the bytes from row to row there
 
 
 class Device(Protocol):
@@ -31,7 +31,7 @@ class Device(Protocol):
     def allocate(self, size: int) -> int: ...
     def free(self, address: int) -> None: ...
     def clear(self, address: int, size: int) -> None: ...
-    def copy(self, target: Place, source: Place, width: int, height: int = 1) -> None: ...
+    def copy(self, target: RowAddress, source: RowAddress, width: int, height: int = 1) -> None: ...
     def wait(self) -> None: ...
     def bandwidth(self) -> float: ...
 
@@ -102,7 +102,7 @@ class States(ABC):
         """The first `count` slots, in the same memory."""
 
     @abstractmethod
-    def copy_slot(self, source: int, target: int, positions: int, names: Iterable[str] | None = None) -> None:
+    def copy_slot(self, source: int, target: int, positions: int, names: StateNames = None) -> None:
         """Copies the states of one slot to another, or those of `names`: of each cache the rows of the first
         `positions` positions, and every other state.
         """
@@ -202,7 +202,7 @@ class HostStates(States):
         arrays = {name: array[slots] for name, array in self._arrays.items()}
         return HostStates(self.specs, self.dtype.name, count, arrays)
 
-    def copy_slot(self, source: int, target: int, positions: int, names: Iterable[str] | None = None) -> None:
+    def copy_slot(self, source: int, target: int, positions: int, names: StateNames = None) -> None:
         for name in self.specs if names is None else names:
             array, rows = self._arrays[name], first_rows(self.specs[name], positions)
             array[target : target + 1][rows] = array[source : source + 1][rows]
@@ -280,11 +280,9 @@ class DeviceStates(States):
         found = {}
         for name, state in self.caches.items():
             shape = list(self.shape(name))
-            shape[_axis(state)] = min(count, state.rows)
+            rows = shape[_axis(state)] = min(count, state.rows)
             found[name] = np.empty(shape, self.dtype)
-            self._copy_rows(
-                name, (found[name].ctypes.data, shape[_axis(state)]), self._place(name), shape[_axis(state)]
-            )
+            self._copy_rows(name, (found[name].ctypes.data, rows), self._row_address(name), rows)
         return found
 
     def write_rows(self, rows: Arrays) -> None:
@@ -292,37 +290,35 @@ class DeviceStates(States):
         for name, values in rows.items():
             array = np.ascontiguousarray(values, self.dtype)
             count = array.shape[_axis(self.specs[name])]
-            self._copy_rows(name, self._place(name), (array.ctypes.data, count), count)
+            self._copy_rows(name, self._row_address(name), (array.ctypes.data, count), count)
         self._device.wait()
 
     def read_first(self, name: str, positions: int) -> np.ndarray:
         state, shape = self.specs[name], list(self.shape(name))
         if rows := first_rows(state, positions):
             shape[_axis(state)] = rows[-1].stop
-        found = np.empty(shape, self.dtype)
-        self._copy_rows(
-            name, (found.ctypes.data, shape[_axis(state)]), self._place(name), shape[_axis(state)]
-        )
+        found, count = np.empty(shape, self.dtype), shape[_axis(state)]
+        self._copy_rows(name, (found.ctypes.data, count), self._row_address(name), count)
         return found
 
     def write_first(self, name: str, values: np.ndarray) -> None:
         array = np.ascontiguousarray(values, self.dtype)
         count = array.shape[_axis(self.specs[name])]
-        self._copy_rows(name, self._place(name), (array.ctypes.data, count), count)
+        self._copy_rows(name, self._row_address(name), (array.ctypes.data, count), count)
         self._device.wait()
 
     def move_rows(self, name: str, source: int, target: int, count: int) -> None:
-        self._copy_rows(name, self._place(name, target), self._place(name, source), count)
+        self._copy_rows(name, self._row_address(name, target), self._row_address(name, source), count)
         self._device.wait()
 
-    def _place(self, name: str, row: int = 0) -> Place:
+    def _row_address(self, name: str, row: int = 0) -> RowAddress:
         """The address of a row of a state, and its rows: those of a cache, else the slots."""
         return self._addresses[name] + row * self._row_size(name), self.shape(name)[_axis(self.specs[name])]
 
     def _row_size(self, name: str) -> int:
         return prod(self.shape(name)[_axis(self.specs[name]) + 1 :]) * self.dtype.itemsize
 
-    def _copy_rows(self, name: str, target: Place, source: Place, count: int) -> None:
+    def _copy_rows(self, name: str, target: RowAddress, source: RowAddress, count: int) -> None:
         """Copies rows of each head. Target and source are an address and a number of rows per head."""
         size, heads = self._row_size(name), prod(self.shape(name)[: _axis(self.specs[name])])
         (to, to_rows), (start, start_rows) = target, source
@@ -334,7 +330,7 @@ class DeviceStates(States):
     def first(self, count: int) -> "DeviceStates":
         return DeviceStates(self._device, self.specs, self.dtype.name, count, (self, 0))
 
-    def copy_slot(self, source: int, target: int, positions: int, names: Iterable[str] | None = None) -> None:
+    def copy_slot(self, source: int, target: int, positions: int, names: StateNames = None) -> None:
         for name in self.specs if names is None else names:
             state = self.specs[name]
             heads = prod(state.shape[1 : _axis(state)])  # the rows of a head follow one another

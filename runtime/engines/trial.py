@@ -37,7 +37,7 @@ def try_first(bundle: Bundle) -> None:
 
 
 def try_once(bundle: Bundle) -> None:
-    """Returns at once where these files were tried before on this machine. Raises IntegrityError where the
+    """Returns immediately if these files were tried before on this machine. Raises IntegrityError where the
     engine aborts or does not end. Any other error is logged: the caller meets it as well.
     """
     try:

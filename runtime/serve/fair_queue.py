@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 
-class Keyed(Protocol):
+class HasKey(Protocol):
     @property
     def key(self) -> str: ...
 
 
-Item = TypeVar("Item", bound=Keyed)
+Item = TypeVar("Item", bound=HasKey)
 
 
 class FairQueue(Generic[Item]):

@@ -12,17 +12,17 @@ from runtime.engines.base import EngineOptions
 from runtime.opening import open_bundle
 from runtime.serve.errors import ApiError
 from runtime.serve.limits import MIB, Limits
-from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.metrics import Metrics
 from runtime.serve.speech.job import BufferPool
 from runtime.serve.speech.worker import SpeechWorker
+from runtime.serve.transcription.worker import TranscriptionWorker
 from runtime.serve.voices.store import VoiceStore
+from runtime.speech_request import DEFAULT_SLOTS
 from runtime.speech_to_text import SpeechToText
 from runtime.text_to_speech import TextToSpeech
 
-DEFAULT_SLOTS = 4
-Worker = SpeechWorker | ListenWorker
-Found = TypeVar("Found", SpeechWorker, ListenWorker)
+Worker = SpeechWorker | TranscriptionWorker
+Found = TypeVar("Found", SpeechWorker, TranscriptionWorker)
 log = logging.getLogger(__name__)
 
 
@@ -37,17 +37,17 @@ class Models:
         slots: int = DEFAULT_SLOTS,
         voices: VoiceStore | None = None,
     ):
-        """`voices` are those that clients make; None where they cannot."""
+        """`voices` stores the voices that clients make; None where they cannot."""
         self._is_draining, self.voices = False, voices
         pool = BufferPool(limits.buffers_mib * MIB)
-        self.speaking: dict[str, SpeechWorker] = {}
-        self.listening: dict[str, ListenWorker] = {}
+        self.speech_workers: dict[str, SpeechWorker] = {}
+        self.transcription_workers: dict[str, TranscriptionWorker] = {}
         for name, task in tasks.items():
             if isinstance(task, TextToSpeech):
-                self.speaking[name] = SpeechWorker(name, task, limits, metrics, pool, slots)
+                self.speech_workers[name] = SpeechWorker(name, task, limits, metrics, pool, slots)
             else:
-                self.listening[name] = ListenWorker(name, task, limits, metrics)
-        self._workers: list[Worker] = [*self.speaking.values(), *self.listening.values()]
+                self.transcription_workers[name] = TranscriptionWorker(name, task, limits, metrics)
+        self._workers: list[Worker] = [*self.speech_workers.values(), *self.transcription_workers.values()]
 
     def start(self) -> None:
         for worker in self._workers:
@@ -71,13 +71,13 @@ class Models:
         """Whether the server is shutting down."""
         return self._is_draining
 
-    def speaker(self, name: str) -> SpeechWorker:
+    def speech_worker(self, name: str) -> SpeechWorker:
         """Raises ApiError."""
-        return _find(self.speaking, name, self.names, "speaks")
+        return _find(self.speech_workers, name, self.names, "speaks")
 
-    def listener(self, name: str) -> ListenWorker:
+    def transcription_worker(self, name: str) -> TranscriptionWorker:
         """Raises ApiError."""
-        return _find(self.listening, name, self.names, "transcribes")
+        return _find(self.transcription_workers, name, self.names, "transcribes")
 
     def drain(self, seconds: float) -> None:
         """Refuses new requests, and returns when no request is left, or after `seconds`. Then stops."""
@@ -91,10 +91,10 @@ class Models:
             worker.stop()
 
 
-def _find(workers: Mapping[str, Found], name: str, names: list[str], does: str) -> Found:
+def _find(workers: Mapping[str, Found], name: str, names: list[str], verb: str) -> Found:
     if name in workers:
         return workers[name]
-    reason = f"no model {name[:100]!r}" if name not in names else f"{name} is no model that {does}"
+    reason = f"no model {name[:100]!r}" if name not in names else f"{name} is no model that {verb}"
     expected = ", ".join(workers) or "none"
     raise ApiError(404, f"{reason}; this server has: {expected}", "model_not_found", "model")
 

@@ -19,11 +19,14 @@ from runtime.serve.http.app import build_app
 from runtime.serve.http.keys import Keys, read_keys
 from runtime.serve.limits import LIMITS, Limits
 from runtime.serve.metrics import Metrics
-from runtime.serve.models import DEFAULT_SLOTS, Models, open_bundles
+from runtime.serve.models import Models, open_bundles
+from runtime.speech_request import DEFAULT_SLOTS
 
-ROOM = 64  # requests beyond ours that Ray lets through, so that this server refuses them and not Ray
+EXTRA_REQUESTS = (
+    64  # requests beyond ours that Ray lets through, so that this server refuses them and not Ray
+)
 HEALTH_PERIOD_S = 5.0
-POLL_S = 0.05  # between looks at whether the engines have run
+POLL_S = 0.05  # between checks whether the engines have run
 UPSCALE_S, DOWNSCALE_S = 10.0, 300.0
 AtLeast1 = Annotated[int, Field(ge=1)]
 
@@ -39,7 +42,7 @@ class RayOptions(BaseModel):
     """Arguments of `build`. Those of limits are the fields of `Limits`.
 
     `bundle` and `allow_origin` are lists, or texts with commas. `cpus` are the processors of a replica, and
-    the threads of its engines. `replicas` are the most replicas.
+    the threads of its engines. `replicas` is the maximum number of replicas.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -81,11 +84,11 @@ def parse_options(arguments: dict[str, Any]) -> RayOptions:
 
 def deployment_options(options: RayOptions) -> dict[str, Any]:
     """Options of Ray's deployment. Its limits are above ours: Ray refuses with plain text."""
-    most = options.limits.connections + ROOM
+    max_requests = options.limits.connections + EXTRA_REQUESTS
     return {
         "name": "voxport",
-        "max_ongoing_requests": most,
-        "max_queued_requests": most * options.replicas,  # counts those on their way to a replica, too
+        "max_ongoing_requests": max_requests,
+        "max_queued_requests": max_requests * options.replicas,  # counts those on their way to a replica, too
         "backpressure_config": {"status_code": 503, "retry_after_s": 1},
         "autoscaling_config": {
             "min_replicas": options.min_replicas,

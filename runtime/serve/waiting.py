@@ -1,4 +1,4 @@
-"""Several coroutines at once."""
+"""Runs several coroutines at the same time."""
 
 import asyncio
 from collections.abc import Coroutine

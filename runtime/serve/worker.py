@@ -1,4 +1,4 @@
-"""`Worker`: the engine thread of one bundle, and what handlers ask of it."""
+"""`Worker`: the engine thread of one bundle, and the methods that request handlers call."""
 
 import logging
 import math
@@ -12,7 +12,7 @@ from runtime.serve.fair_queue import FairQueue
 from runtime.serve.limits import Limits
 from runtime.serve.metrics import Metrics
 
-TICK_S = 0.25  # between looks at the time that requests have waited
+TICK_S = 0.25  # between checks of the time that requests have waited
 log = logging.getLogger(__name__)
 
 
@@ -28,7 +28,7 @@ Job = TypeVar("Job", bound=WorkerJob)
 
 
 class Worker(ABC, Generic[Job]):
-    """One thread calls the engine, in turns; handlers call the other methods.
+    """One thread calls the engine, one step after another; handlers call the other methods.
 
     `_changed` guards what both use, and wakes the thread.
     """
@@ -37,7 +37,7 @@ class Worker(ABC, Generic[Job]):
         self.name, self._limits, self._metrics = name, limits, metrics
         self._waiting: FairQueue[Job] = FairQueue()
         self._changed = Condition()
-        self._stops = self._is_draining = self._is_warm = self._has_failed = False
+        self._must_stop = self._is_draining = self._is_warm = self._has_failed = False
         for metric in (metrics.waiting, metrics.slots_busy):  # rows of /metrics in the order of the bundles
             metric.labels(name).set(0)
         self._thread = Thread(target=self._run, name=f"engine of {name}", daemon=True)
@@ -57,7 +57,7 @@ class Worker(ABC, Generic[Job]):
     @property
     def is_idle(self) -> bool:
         with self._changed:
-            return not (self._waiting or self._active())
+            return not (self._waiting or self._active_jobs())
 
     def drain(self) -> None:
         """Refuses new work; what waits ends with an error."""
@@ -70,7 +70,7 @@ class Worker(ABC, Generic[Job]):
     def stop(self) -> None:
         """Ends the thread; what runs ends with an error."""
         with self._changed:
-            self._stops = self._is_draining = True
+            self._must_stop = self._is_draining = True
             self._changed.notify_all()
         if self._thread.ident:
             self._thread.join(timeout=10)
@@ -87,7 +87,7 @@ class Worker(ABC, Generic[Job]):
         if not self.is_open:
             raise draining()
 
-    def _has_place(self, key: str, active: Iterable[Job]) -> bool:
+    def _may_wait(self, key: str, active: Iterable[Job]) -> bool:
         """Whether a request of the key may wait. `active` have left the queue. Called with `_changed`.
 
         Keys with requests have equal numbers of places: one key that sends many would take all of them.
@@ -101,34 +101,34 @@ class Worker(ABC, Generic[Job]):
             self._changed.notify_all()
 
     @abstractmethod
-    def _active(self) -> list[Job]:
+    def _active_jobs(self) -> list[Job]:
         """Jobs that have left the queue. Called with `_changed`."""
 
     @abstractmethod
-    def _forget(self) -> None:
-        """Forgets the active jobs, when the thread has ended. Called with `_changed`."""
+    def _clear_jobs(self) -> None:
+        """Empties the lists of active jobs, when the thread has ended. Called with `_changed`."""
 
     @abstractmethod
-    def _warm(self) -> None:
+    def _warm_up(self) -> None:
         """Calls the engine once, so that the first request does not wait for its memory and files."""
 
     @abstractmethod
-    def _turn(self) -> None:
-        """Does a piece of work, or waits for some. An exception ends the thread."""
+    def _run_once(self) -> None:
+        """Calls the engine for one step, or waits for work. An exception ends the thread."""
 
     def _run(self) -> None:
         failed = False
         try:
-            self._warm()
+            self._warm_up()
             self._is_warm = True
-            while not self._stops:
-                self._turn()
+            while not self._must_stop:
+                self._run_once()
         except Exception:  # nothing is known about the engine now: the bundle is no longer served
             log.exception("%s: the engine thread ended", self.name)
             failed = True
         with self._changed:
-            jobs = [*self._waiting.remove(lambda job: True), *self._active()]
-            self._forget()
+            jobs = [*self._waiting.remove(lambda job: True), *self._active_jobs()]
+            self._clear_jobs()
             self._is_draining, self._has_failed = True, failed
         for job in jobs:
             job.end(engine_failed(self.name) if failed else draining())

@@ -1,4 +1,4 @@
-"""Amounts of money and large numbers as words, in the languages in which num2words knows both."""
+"""Amounts of money and large numbers as words, in the languages for which num2words has both."""
 
 import re
 from collections.abc import Callable
@@ -22,7 +22,7 @@ CURRENCIES = {"$": "USD", "€": "EUR", "£": "GBP"}
 PER_WORDS = {"de": "pro", "en": "per", "es": "por", "fr": "par", "it": "al", "nl": "per", "pt": "por"}
 MAGNITUDES = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion"}  # abbreviations, in English
 MAGNITUDE = r"(?:[ \u00a0](?:thousand|milli|milj|milh|millones|bill|bilh|mrd|mio)[^\W\d]*|(?:[kmb]|bn)\b)"
-LEAST_BIG_NUMBER, NUMBER_LIMIT = 10**6, 10**18
+MIN_BIG_NUMBER, NUMBER_LIMIT = 10**6, 10**18
 
 
 def spell_amounts(text: str, language: str) -> str:
@@ -89,7 +89,7 @@ def _plural(words: str, language: str, units: int) -> str:
 
 def _big_number(found: re.Match[str], language: str) -> str:
     number = _whole(found)
-    return num2words(number, lang=language) if LEAST_BIG_NUMBER <= number < NUMBER_LIMIT else found[0]
+    return num2words(number, lang=language) if MIN_BIG_NUMBER <= number < NUMBER_LIMIT else found[0]
 
 
 def _whole(found: re.Match[str]) -> int:

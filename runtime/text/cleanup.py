@@ -13,6 +13,8 @@ from markdown_it import MarkdownIt
 from bundle.errors import UsageError
 from runtime.text.amounts import spell_amounts
 
+# Far above any context. The pattern of tekken.json overflows on a million blanks in a row.
+MAX_TEXT_CHARACTERS = 500_000
 FINAL_MARKS = ".!?…؟。।॥"
 OTHER_MARKS = ",;:،؛\u2014"  # a sentence that ends in one gets no full stop
 CLOSING = ")]}"

@@ -8,11 +8,11 @@ from itertools import chain
 import regex
 from sentencex import segment
 
-LEAST_CHARACTERS = 60  # shorter sentences are spoken with the next one, because they sound abrupt alone
-LEAST_PARAGRAPH = 20  # characters; shorter paragraphs, such as items of a list, as well
+MIN_PART_CHARACTERS = 60  # shorter sentences are spoken with the next one, because they sound abrupt alone
+MIN_PARAGRAPH_CHARACTERS = 20  # characters; shorter paragraphs, such as items of a list, as well
 PARAGRAPH = "\n\n"
-LONGEST_SENTENCE = 2000  # characters; bounds the time on text without sentence ends
-MOST_PIECES = 1000  # of a sentence that are joined; bounds the time
+MAX_SENTENCE_CHARACTERS = 2000  # characters; bounds the time on text without sentence ends
+MAX_JOINED_PIECES = 1000  # of a sentence that are joined; bounds the time
 WORD_START = re.compile(r"(?<=\s)(?=\S)")
 CLAUSE_END = re.compile("(?<=[,;:\u060c\u061b\u2013\u2014])\\s+")
 SPACE = re.compile(r"\s+")
@@ -24,8 +24,8 @@ def sentences(pieces: Iterable[str], language: str) -> Iterator[str]:
     """Sentences without space at their ends, each as soon as the next one begins or a paragraph ends.
 
     `pieces` are the text in any division, which does not change the sentences. `language` is an ISO 639 code.
-    A paragraph ends a sentence, and so does a word behind `LONGEST_SENTENCE` characters. An empty string
-    follows the last sentence of a paragraph. The sentences have every letter of the text.
+    A paragraph ends a sentence, and so does a word behind `MAX_SENTENCE_CHARACTERS` characters. An empty
+    string follows the last sentence of a paragraph. The sentences have every letter of the text.
     """
     text, arrived = "", ""
     for piece in pieces:
@@ -39,14 +39,14 @@ def sentences(pieces: Iterable[str], language: str) -> Iterator[str]:
             *whole, text = _segments(text + word, language)
             yield from whole
             is_end = word.endswith(PARAGRAPH)
-            if text and (len(text) > LONGEST_SENTENCE or is_end):
+            if text and (len(text) > MAX_SENTENCE_CHARACTERS or is_end):
                 yield text.strip()
                 text = ""
                 yield from [""] * is_end
     for word in _bounded(arrived):
         *whole, text = _segments(text + word, language)
         yield from filter(None, map(str.strip, whole))
-        if len(text) > LONGEST_SENTENCE:
+        if len(text) > MAX_SENTENCE_CHARACTERS:
             yield text.strip()
             text = ""
     if text.strip():
@@ -54,8 +54,11 @@ def sentences(pieces: Iterable[str], language: str) -> Iterator[str]:
 
 
 def _bounded(word: str) -> list[str]:
-    """A word in pieces of at most `LONGEST_SENTENCE` characters."""
-    return [word[start : start + LONGEST_SENTENCE] for start in range(0, len(word), LONGEST_SENTENCE)]
+    """A word in pieces of at most `MAX_SENTENCE_CHARACTERS` characters."""
+    return [
+        word[start : start + MAX_SENTENCE_CHARACTERS]
+        for start in range(0, len(word), MAX_SENTENCE_CHARACTERS)
+    ]
 
 
 def _with_short_end(word: str) -> str:
@@ -68,14 +71,13 @@ def _with_short_end(word: str) -> str:
 def spoken_parts(sentences: Iterable[str], fits: Fits) -> Iterator[str]:
     """Yields parts of one or several sentences. Each part comes when its last sentence is complete.
 
-    An empty sentence ends a paragraph, and with it a part of at least `LEAST_PARAGRAPH` characters. `fits`
-    returns whether a text can be spoken in one call. It is true of every text that is shorter than one that
-    fits.
-    A sentence that does not fit is split at clauses, then at spaces, then between characters.
+    An empty sentence ends a paragraph, and with it a part of at least `MIN_PARAGRAPH_CHARACTERS` characters.
+    `fits` returns whether a text can be spoken in one call. It is true of every text that is shorter than one
+    that fits. A sentence that does not fit is split at clauses, then at spaces, then between characters.
     """
     part = ""
     for sentence in sentences:
-        if not sentence and len(part) >= LEAST_PARAGRAPH:
+        if not sentence and len(part) >= MIN_PARAGRAPH_CHARACTERS:
             yield part
             part = ""
         if not sentence:
@@ -86,7 +88,7 @@ def spoken_parts(sentences: Iterable[str], fits: Fits) -> Iterator[str]:
             joined = sentence
         *whole, part = _fitting(joined, fits)
         yield from whole
-        if len(part) >= LEAST_CHARACTERS:
+        if len(part) >= MIN_PART_CHARACTERS:
             yield part
             part = ""
     if part:
@@ -118,7 +120,7 @@ def _joined(pieces: list[str], between: str, fits: Fits) -> list[str]:
     """As many neighbours together as fit."""
     found, start = [], 0
     while start < len(pieces):
-        ends = range(start + 1, min(len(pieces), start + MOST_PIECES) + 1)
+        ends = range(start + 1, min(len(pieces), start + MAX_JOINED_PIECES) + 1)
         fitting = bisect_left(ends, True, key=lambda end: not fits(between.join(pieces[start:end])))
         end = start + max(1, fitting)
         found.append(between.join(pieces[start:end]))

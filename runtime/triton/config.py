@@ -35,13 +35,13 @@ def graph_config(name: str, entries: Sequence[ComponentEntry], precision: Precis
 
     Raises UsageError where Triton cannot keep its states, or cannot serve that batch.
     """
-    most, states = max(entry.max_batch for entry in entries), entries[0].signature.states
-    has_batch_axis = most > 1
+    max_batch, states = max(entry.max_batch for entry in entries), entries[0].signature.states
+    has_batch_axis = max_batch > 1
     if states and has_batch_axis:
-        check_batch(name, serving.batch, most)
+        check_batch(name, serving.batch, max_batch)
         batch = serving.batch
     else:
-        batch = most if has_batch_axis else 0
+        batch = max_batch if has_batch_axis else 0
     if states and batch > 1:  # attention reads several rows of one sequence only
         entries = entries[-1:]
     tensors = [
@@ -60,10 +60,12 @@ def graph_config(name: str, entries: Sequence[ComponentEntry], precision: Precis
     )
 
 
-def check_batch(name: str, batch: int, most: int) -> None:
+def check_batch(name: str, batch: int, max_batch: int) -> None:
     """Raises UsageError where one call of a graph cannot serve so many sequences."""
-    if batch > most:
-        raise UsageError(f"batch {batch}: one call of {name} serves at most {most} sequences", field="batch")
+    if batch > max_batch:
+        raise UsageError(
+            f"batch {batch}: one call of {name} serves at most {max_batch} sequences", field="batch"
+        )
 
 
 def _by_name(entries: Sequence[ComponentEntry], kind: str) -> list[list[TensorSpec]]:

@@ -11,8 +11,8 @@ from functools import cache
 
 import numpy as np
 import websockets
-from support.serve.listening import BLOCK
-from support.serve.speaking import tone
+from support.serve.loud_to_text import BLOCK
+from support.serve.tone_speech import tone
 
 from load.connection import Answer, Connection
 from load.server import key_of

@@ -52,7 +52,7 @@ class Connection:
         return Answer(int(lines[0].split()[1]), headers)
 
     async def read_piece(self, answer: Answer) -> bool:
-        """Reads the next piece of the body. False at the end, when `is_whole` tells whether it was marked."""
+        """Reads the next piece of the body. False at the end, when `is_whole` is whether it was marked."""
         if "content-length" in answer.headers:
             answer.body += await self.reader.readexactly(int(answer.headers["content-length"]))
             answer.is_whole = True

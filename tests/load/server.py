@@ -8,8 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
 
 import numpy as np
-from support.serve.listening import LoudToText
-from support.serve.speaking import ToneSpeech
+from support.serve.loud_to_text import LoudToText
+from support.serve.tone_speech import ToneSpeech
 
 from runtime.serve.address import bind
 from runtime.serve.http.app import build_app

@@ -133,7 +133,7 @@ def test_the_end_not_masked(base, monkeypatch):
     """At frame 0 it would win."""
     assert spoken(base, "xvector") == base.reference["xvector_codes"].tolist()
     with monkeypatch.context() as patch:
-        patch.setattr("runtime.families.qwen3_tts.decoder.LEAST_FRAMES", 0)
+        patch.setattr("runtime.families.qwen3_tts.decoder.MIN_FRAMES", 0)
         assert spoken(base, "xvector") == []
 
 

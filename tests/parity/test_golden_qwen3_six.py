@@ -16,7 +16,7 @@ from export.verify.eager import EagerEngine
 from runtime.engines.base import Arrays, Stream
 from runtime.families.qwen3_tts.decoder import SpeechDecoder
 from runtime.families.qwen3_tts.prompt import PromptEmbedder
-from runtime.families.qwen3_tts.six import SixGraphStream, standard_stream
+from runtime.families.qwen3_tts.split_stream import SplitStream, standard_stream
 from runtime.families.qwen3_tts.trace import TRACE
 
 FRAMES = 125  # of a call of the speech decoder
@@ -30,9 +30,9 @@ def engine(name: str) -> EagerEngine:
     return EagerEngine(model.components, model.module, "BSHD")
 
 
-def stream(name: str) -> SixGraphStream:
+def stream(name: str) -> SplitStream:
     found = standard_stream(engine(name).stream(), open_golden(name).constants)
-    assert isinstance(found, SixGraphStream)
+    assert isinstance(found, SplitStream)
     return found
 
 

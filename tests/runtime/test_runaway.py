@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from runtime.batching import Status
-from runtime.runaway import FRAMES, LONGEST_PERIOD
+from runtime.runaway import FRAMES, MAX_PERIOD
 from runtime.speech_request import SpeechRequest
 from runtime.utterance import SpokenFrames
 
@@ -44,7 +44,7 @@ def cycle(period: int, count: int) -> np.ndarray:
     return np.resize(speech(period, 1), (count, BOOKS))
 
 
-@pytest.mark.parametrize("period", [1, 2, 5, LONGEST_PERIOD])
+@pytest.mark.parametrize("period", [1, 2, 5, MAX_PERIOD])
 def test_a_cycle_of_whole_frames_is_stopped(period):
     frames = np.concatenate((speech(20), cycle(period, 200)))
     assert run(frames) == (Status.REPETITION, 20 + period + FRAMES)
@@ -57,7 +57,7 @@ def test_a_cycle_with_noise_in_it_is_not():
 
 
 def test_a_longer_cycle_is_not_and_neither_is_the_first_code_alone():
-    assert run(cycle(LONGEST_PERIOD + 1, 300))[0] is None
+    assert run(cycle(MAX_PERIOD + 1, 300))[0] is None
     frames = speech(200)
     frames[:, 0] = 500
     assert run(frames)[0] is None

@@ -50,7 +50,7 @@ class ToyTask(TextToSpeech):
     def voices(self) -> dict[str, int]:
         return {}
 
-    def room(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
+    def fits_prompt(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
         return lambda text: len(text) <= self.longest
 
     def slot_decoder(self, slots: int) -> SpeechSlots:

@@ -17,7 +17,7 @@ from runtime.families.qwen3_tts.decoder import (
     max_slots,
 )
 from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder
-from runtime.families.qwen3_tts.six import standard_stream
+from runtime.families.qwen3_tts.split_stream import standard_stream
 from runtime.families.slots_bench import FIRST_OUTPUT, SlotsBench, check_counts, lines
 
 FIXED_ROWS = 12  # of a prompt besides text

@@ -9,10 +9,9 @@ from bundle.errors import UsageError
 from runtime.families.qwen3_tts.constants import Constants
 from runtime.families.qwen3_tts.prompt import Prompt, Reference
 from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
-from runtime.text.cleanup import check_text, is_blank, is_speakable
+from runtime.text.cleanup import MAX_TEXT_CHARACTERS, check_text, is_blank, is_speakable
 from runtime.text.language import AUTO
 
-MAX_TEXT = 500_000  # characters, far above any context
 IGNORES_INSTRUCTIONS = "0b6"  # the size whose CustomVoice model drops them, as in the published package
 log = logging.getLogger(__name__)
 
@@ -62,9 +61,10 @@ class PromptBuilder:
 
     def ids(self, text: str, field: str = "text") -> list[int]:
         """Ids of a text. Raises UsageError of `field`."""
-        if len(text) > MAX_TEXT:
+        if len(text) > MAX_TEXT_CHARACTERS:
             raise UsageError(
-                f"{field}: {len(text)} characters, expected at most {MAX_TEXT}; shorten it", field=field
+                f"{field}: {len(text)} characters, expected at most {MAX_TEXT_CHARACTERS}; shorten it",
+                field=field,
             )
         check_text(text, field)
         if text[:1] in ("\n", "\r"):

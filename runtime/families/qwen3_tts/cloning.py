@@ -38,8 +38,8 @@ def _check_component(stream: Stream, name: str) -> None:
         raise UsageError("voice: this model has no encoder of recordings; use a Base model", field="voice")
 
 
-def _check_length(frames: int, most: int) -> None:
-    if frames > most:
+def _check_length(frames: int, max_frames: int) -> None:
+    if frames > max_frames:
         raise UsageError(
-            f"recording: {frames} frames, the model takes at most {most}; give at most 30 s of speech"
+            f"recording: {frames} frames, the model takes at most {max_frames}; give at most 30 s of speech"
         )

@@ -13,7 +13,7 @@ from runtime.families.base import Count, Id, Values, parse_record
 from runtime.sampler import SamplerSettings
 
 OTHERS, SUB = "others_", "sub_"  # before a setting of the code predictor: in a manifest, in a request
-LEAST_TEMPERATURE = 1e-3  # above 0; float32 logits divided by a far lower one are infinite
+MIN_TEMPERATURE = 1e-3  # above 0; float32 logits divided by a far lower one are infinite
 Positive = Annotated[float, Field(gt=0, le=100)]
 TopK = Annotated[int, Field(ge=0, le=2**24)]
 TopP = Annotated[float, Field(gt=0, le=1)]
@@ -106,9 +106,9 @@ class Constants(Record):
             name, reason = names[key], reason.removeprefix("Input ")
             raise UsageError(f"{name} {changes[name]}: {reason}", field=name) from None
         for name in changes:
-            if name.endswith("temperature") and 0 < changes[name] < LEAST_TEMPERATURE:
+            if name.endswith("temperature") and 0 < changes[name] < MIN_TEMPERATURE:
                 raise UsageError(
-                    f"{name} {changes[name]}: expected 0, or at least {LEAST_TEMPERATURE}", field=name
+                    f"{name} {changes[name]}: expected 0, or at least {MIN_TEMPERATURE}", field=name
                 )
         return found.sampling
 

@@ -17,7 +17,7 @@ from runtime.families.qwen3_tts.prompt import PromptEmbedder, PromptRows
 from runtime.sampler import gumbel_noise, sample
 from runtime.utterance import read_pieces
 
-LEAST_FRAMES = 2  # before which the model may not end, in the published code
+MIN_FRAMES = 2  # before which the model may not end, in the published code
 END = -1  # code 0 of a frame with which the model ends the speech
 BATCHED = ("embed_codes", "decode_step", "code_predictor")  # components that one call runs for all slots
 
@@ -122,7 +122,7 @@ class SpeechDecoder:
         constants, settings = self.constants, self.sampling.first
         logits = np.full_like(self.logits, -np.inf)
         logits[self._allowed] = self.logits[self._allowed]
-        if len(self._first_codes) < LEAST_FRAMES or not may_end:
+        if len(self._first_codes) < MIN_FRAMES or not may_end:
             logits[constants.codec_eos_token_id] = -np.inf
         previous = [np.array(self._first_codes, np.int64)]
         code = int(sample(logits[None], settings, None if noise is None else noise.first[None], previous)[0])
@@ -198,10 +198,10 @@ class SpeechDecoder:
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
         """codes int64 [T, K] of the next frames -> samples float32 [T * samples_per_frame]."""
-        most = self.stream.signatures["codec_step"].dims.get("T", (1, 1))[1]
+        max_frames = self.stream.signatures["codec_step"].dims.get("T", (1, 1))[1]
         pieces = [np.zeros(0, np.float32)]
-        for start in range(0, len(codes), most):
-            part = codes[None, start : start + most]
+        for start in range(0, len(codes), max_frames):
+            part = codes[None, start : start + max_frames]
             inputs = {"codes": part, "position": np.array([self._decoded])}
             pieces.append(self.stream.run("codec_step", inputs)["audio"][0])
             self._decoded += part.shape[1]

@@ -3,7 +3,7 @@
 from runtime.families.base import Call, RuntimeFamily
 from runtime.families.qwen3_tts.bench import BENCH
 from runtime.families.qwen3_tts.constants import Constants, parse_constants
-from runtime.families.qwen3_tts.six import MASKS
+from runtime.families.qwen3_tts.split_stream import MASKS
 from runtime.families.qwen3_tts.task import QwenTextToSpeech
 from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
 from runtime.families.qwen3_tts.trace import TRACE
@@ -24,7 +24,7 @@ CALLS = {
 }
 EMBEDDER = Call(frozenset({"input_ids"}), frozenset({"input_embeds"}))
 ONE_POSITION = frozenset({"input_embeds", "cache_length", *MASKS})
-SIX_CALLS = {
+SPLIT_CALLS = {
     "text_projector": EMBEDDER,
     "code_embedder": EMBEDDER,
     "multi_code_embedder": EMBEDDER,
@@ -36,7 +36,7 @@ SIX_CALLS = {
 FAMILY = RuntimeFamily[Constants](
     name="qwen3_tts",
     task=TextToSpeech,
-    calls=lambda job: SIX_CALLS if job.options.get("split") == "six" else CALLS,
+    calls=lambda job: SPLIT_CALLS if job.options.get("split") == "six" else CALLS,
     parse_constants=parse_constants,
     open_tokenizer=QwenTokenizer,
     voices=lambda bundle: count_rows(bundle, parse_constants(bundle.job.constants, bundle.job.options)),

@@ -8,9 +8,9 @@ import numpy as np
 from bundle.errors import UsageError
 from runtime.audio.sources import Recording
 
-LEAST_S, MOST_S, USUAL_S = 1.0, 30.0, 3.0  # published: clones need 3 s
-LEAST_PEAK = 10 ** (-50 / 20)  # below it there is no speech to hear
-LEAST_RATE = 16_000  # without a warning
+MIN_S, MAX_S, USUAL_S = 1.0, 30.0, 3.0  # published: clones need 3 s
+MIN_PEAK = 10 ** (-50 / 20)  # below it a recording counts as silent
+MIN_RATE = 16_000  # without a warning
 FIT = 3.0  # how many times longer or shorter than usual the speech of a transcript may be
 log = logging.getLogger(__name__)
 
@@ -18,20 +18,20 @@ log = logging.getLogger(__name__)
 def read_samples(path: Path, rate: int, advice: str = "cut it") -> np.ndarray:
     """Samples float32 [n] at `rate` Hz. Raises UsageError, with `advice` above 30 s."""
     recording, blocks, count = Recording(path, rate), list[np.ndarray](), 0
-    if recording.file_rate < LEAST_RATE:
+    if recording.file_rate < MIN_RATE:
         log.warning(
             "%s: %d samples per second hold no sound above %d Hz; %d or more give a better result",
             path,
             recording.file_rate,
             recording.file_rate // 2,
-            LEAST_RATE,
+            MIN_RATE,
         )
     for block in recording.blocks():
         blocks.append(block)
         count += len(block)
-        if count > MOST_S * rate:
+        if count > MAX_S * rate:
             raise UsageError(
-                f"{path}: longer than {MOST_S:g} s, which is all that the encoder takes; {advice}",
+                f"{path}: longer than {MAX_S:g} s, which is all that the encoder takes; {advice}",
                 field="recording",
             )
     samples: np.ndarray = np.clip(np.concatenate(blocks), -1, 1).astype(np.float32)
@@ -41,12 +41,12 @@ def read_samples(path: Path, rate: int, advice: str = "cut it") -> np.ndarray:
 def read_recording(path: Path, rate: int) -> np.ndarray:
     """As `read_samples`. Raises UsageError on a recording that no voice can be made from."""
     samples = read_samples(path, rate, "cut it, 3 to 15 s are best")
-    if len(samples) < LEAST_S * rate:
+    if len(samples) < MIN_S * rate:
         raise UsageError(
-            f"{path}: {len(samples) / rate:.2f} s, expected at least {LEAST_S:g} s of speech",
+            f"{path}: {len(samples) / rate:.2f} s, expected at least {MIN_S:g} s of speech",
             field="recording",
         )
-    if np.abs(samples).max() < LEAST_PEAK:
+    if np.abs(samples).max() < MIN_PEAK:
         raise UsageError(f"{path}: silent; give a recording of speech", field="recording")
     if len(samples) < USUAL_S * rate:
         log.warning("%s: %.1f s; a voice is better from 3 s or more", path, len(samples) / rate)

@@ -29,7 +29,7 @@ from runtime.families.qwen3_tts.foreign_voices import read_foreign_voice
 from runtime.families.qwen3_tts.languages import code_of_name, language_name, usual_frames
 from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
 from runtime.families.qwen3_tts.recording import read_recording, read_samples, warn_of_misfit
-from runtime.families.qwen3_tts.six import standard_stream
+from runtime.families.qwen3_tts.split_stream import standard_stream
 from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
 from runtime.families.qwen3_tts.voices import (
     check_voice,
@@ -48,7 +48,7 @@ from runtime.text_to_speech import TextToSpeech
 from runtime.utterance import PromptPrefix, SpokenFrames, UtteranceSlots, read_prompt
 
 FIXED_ROWS = 16  # of a prompt besides text, instruction and reference; at most
-LEAST_ROWS = 16  # for a part of a text and its speech: about 1 s
+MIN_TEXT_ROWS = 16  # for a part of a text and its speech: about 1 s
 
 
 class QwenTextToSpeech(TextToSpeech):
@@ -155,7 +155,7 @@ class QwenTextToSpeech(TextToSpeech):
     def check_language(self, language: str) -> str | None:
         return code_of_name(language_name(language, self._constants))
 
-    def room(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
+    def fits_prompt(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
         reference = choose_voice(self.bundle, self._constants, voice).reference
         instruction = self._builder.instruction(instruct)
         rows = {
@@ -163,7 +163,7 @@ class QwenTextToSpeech(TextToSpeech):
             "instruct": 0 if instruction is None else len(instruction),
         }
         left = self._capacity - FIXED_ROWS - sum(rows.values())
-        if left < LEAST_ROWS:
+        if left < MIN_TEXT_ROWS:
             name = max(rows, key=rows.__getitem__)
             raise UsageError(
                 f"{name}: its {rows[name]} rows leave no room for a text in a cache of {self._capacity}; "

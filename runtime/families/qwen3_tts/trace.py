@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 
 from bundle.errors import UsageError
 from bundle.manifest import Record, first_fault
+from runtime.audio.files import PCM16_SCALE
 from runtime.engines.base import Arrays, Engine
 from runtime.families.base import TraceWorkload
 from runtime.families.qwen3_tts.builder import PromptBuilder, Voice
@@ -17,13 +18,11 @@ from runtime.families.qwen3_tts.cloning import encode_reference, speaker_embeddi
 from runtime.families.qwen3_tts.constants import Constants, Sampling
 from runtime.families.qwen3_tts.decoder import FrameNoise, SpeechDecoder
 from runtime.families.qwen3_tts.prompt import PromptEmbedder, Reference
-from runtime.families.qwen3_tts.six import standard_stream
+from runtime.families.qwen3_tts.split_stream import standard_stream
 from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
 from runtime.sampler import GREEDY, SamplerSettings
 from runtime.text.language import AUTO
 from runtime.trace import ArraySpec
-
-PCM_SCALE = 32768
 
 
 class TracedSampling(Record):
@@ -134,7 +133,7 @@ def _voice(
         return {}, Voice(request.speaker)
     if "ref_pcm" not in inputs:
         raise UsageError(f"request: mode {request.mode} needs the array ref_pcm, int16 at 24 kHz")
-    samples, stream = inputs["ref_pcm"].astype(np.float32) / PCM_SCALE, engine.stream()
+    samples, stream = inputs["ref_pcm"].astype(np.float32) / PCM16_SCALE, engine.stream()
     mel, vector = speaker_embedding(stream, constants, samples)
     results, reference = {"mel": mel, "speaker_embedding": vector}, None
     if request.ref_text is not None:

@@ -11,7 +11,7 @@ from runtime.families.qwen3_tts.cloning import SPEECH_ENCODER
 from runtime.families.qwen3_tts.constants import Constants
 from runtime.families.qwen3_tts.decoder import END, SpeechDecoder, draw_noise
 from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder
-from runtime.families.qwen3_tts.six import standard_stream
+from runtime.families.qwen3_tts.split_stream import standard_stream
 from runtime.sampler import SamplerSettings
 
 PROMPT_IDS = 16

@@ -12,7 +12,7 @@ from runtime.families.voxtral_realtime.encoder import EncoderState, Observer, St
 
 # A long stream can stay at [STREAMING_PAD] over speech. Its logit is then up to 6.6 above the next one, in
 # silence at least 8.5. Pauses between sentences have up to 165 in a row (vllm, pull request 47615).
-BLANK_RUN, PENALTY_PER_BLANK, MOST_PENALTY = 200, 0.5, 7.0
+BLANK_RUN, PENALTY_PER_BLANK, MAX_PENALTY = 200, 0.5, 7.0
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class StreamingDecoder:
         pad_id = self._constants.pad_id
         if self._penalises_blanks and self._blanks > BLANK_RUN:
             logits = logits.copy()
-            logits[0, pad_id] -= min(MOST_PENALTY, PENALTY_PER_BLANK * (self._blanks - BLANK_RUN))
+            logits[0, pad_id] -= min(MAX_PENALTY, PENALTY_PER_BLANK * (self._blanks - BLANK_RUN))
         token = int(logits[0].argmax())
         self._blanks = self._blanks + 1 if token == pad_id else 0
         index = self.position - self._prompt_length

@@ -101,11 +101,11 @@ class StreamingEncoder:
             self._observe("mel", frames)
             self._frames = np.concatenate((self._frames, frames))
 
-    def _encode(self, least: int, most: int) -> Iterator[np.ndarray]:
-        """Encodes complete tokens, at most `most` per call, while there are at least `least`."""
+    def _encode(self, min_tokens: int, max_tokens: int) -> Iterator[np.ndarray]:
+        """Encodes complete tokens, at most `max_tokens` per call, while there are at least `min_tokens`."""
         size = self._constants.frames_per_token
-        while len(self._frames) >= least * size:
-            yield self._encode_tokens(min(len(self._frames) // size, most))
+        while len(self._frames) >= min_tokens * size:
+            yield self._encode_tokens(min(len(self._frames) // size, max_tokens))
 
     def _encode_tokens(self, count: int) -> np.ndarray:
         """The next embeddings float32 [1, count, dim].

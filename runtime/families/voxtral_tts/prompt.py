@@ -14,11 +14,9 @@ from bundle.manifest import Bundle
 from runtime.families.voxtral_tts.decoder import Constants, Prompt, check_room
 from runtime.families.voxtral_tts.voices import choose_voice
 from runtime.speech_request import SpeechRequest
-from runtime.text.cleanup import check_text
+from runtime.text.cleanup import MAX_TEXT_CHARACTERS, check_text
 from runtime.text.tokenizer import load_tekken, special_id, tekken_path
 
-# Characters, far above any context. The splitting pattern overflows on a million blanks in a row.
-MAX_TEXT = 500_000
 FRAMES_PER_CHARACTER = 0.68  # of English speech, published for Voxtral-TTS
 
 
@@ -60,8 +58,10 @@ class SpeechTokenizer:
 
         Raises UsageError on a text that is too long to tokenize.
         """
-        if len(text) > MAX_TEXT:
-            raise UsageError(f"the text has {len(text)} characters, expected at most {MAX_TEXT}; split it")
+        if len(text) > MAX_TEXT_CHARACTERS:
+            raise UsageError(
+                f"the text has {len(text)} characters, expected at most {MAX_TEXT_CHARACTERS}; split it"
+            )
         return [*self._tekken.encode(text, bos=False, eos=False), self._after_text, self._begin_audio]
 
 
@@ -77,8 +77,8 @@ class PromptBuilder:
         self._bundle, self._tokenizer, self._constants = bundle, tokenizer, constants
         self._capacity = bundle.component("decode_step").signature.capacity or 0
 
-    def room(self, voice: str | None) -> Callable[[str], bool]:
-        """A function that tells whether the prompt of a text and its usual speech fit the cache.
+    def fits_prompt(self, voice: str | None) -> Callable[[str], bool]:
+        """A function that returns whether the prompt of a text and its usual speech fit the cache.
 
         Raises UsageError on an unknown voice.
         """

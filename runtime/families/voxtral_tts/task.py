@@ -66,8 +66,8 @@ class VoxtralTextToSpeech(TextToSpeech):
     def language(self, voice: str | None) -> str:
         return language_of_voice(self.bundle, voice)
 
-    def room(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
-        return self._prompts.room(voice)
+    def fits_prompt(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
+        return self._prompts.fits_prompt(voice)
 
     def slot_decoder(self, slots: int) -> "SpeechSlots":
         return SpeechSlots(self.engine.batched(slots), self._constants, self._prompts, self._prefixes)

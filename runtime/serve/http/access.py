@@ -1,4 +1,4 @@
-"""`Access`: what every request and every socket passes before a handler sees it.
+"""`AccessMiddleware`: checks every request and every socket before a handler runs.
 
 It gives each request an id, and refuses foreign hosts, foreign pages, wrong keys, and more work than the
 server takes. It is ASGI middleware, because dependencies of a framework do not guard sockets.
@@ -9,10 +9,9 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
-from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -33,8 +32,8 @@ STARTS = ("http.response.start", "websocket.http.response.start", "websocket.acc
 log = logging.getLogger(__name__)
 
 
-class Access:
-    """The middleware. `scope["voxport"]` of a request that passes has the name of its key."""
+class AccessMiddleware:
+    """Sets `scope["voxport"]` of an accepted request: the name of its key, and its id."""
 
     def __init__(
         self, app: ASGIApp, keys: Keys, limits: Limits, metrics: Metrics, origins: Iterable[str] = ()
@@ -72,7 +71,7 @@ class Access:
         except ApiError as error:
             await refuse(scope, receive, send_with_id, error)
             status = error.status
-        except Exception as raised:  # an answer that has begun is cut
+        except Exception as raised:  # a response that has begun is cut off
             log.exception("%s failed", request_id)
             if not has_started:
                 await refuse(scope, receive, send_with_id, from_exception(raised))
@@ -127,7 +126,7 @@ class Access:
         )
 
     @contextmanager
-    def _counted(self, scope: Scope, key: str) -> Any:
+    def _counted(self, scope: Scope, key: str) -> Iterator[None]:
         """Counts a request while it runs. Raises ApiError above a limit."""
         if scope["path"] in PROBES:
             yield

@@ -14,17 +14,17 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runtime.serve.errors import ApiError, from_exception
-from runtime.serve.http.access import Access
+from runtime.serve.http.access import AccessMiddleware
 from runtime.serve.http.keys import Keys
 from runtime.serve.http.openapi import describe
 from runtime.serve.http.page_routes import page_router
 from runtime.serve.http.responses import CLIENT_LEFT
 from runtime.serve.limits import Limits
-from runtime.serve.listen.api import transcription_router
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
 from runtime.serve.realtime.routes import realtime_router
 from runtime.serve.speech.api import speech_router
+from runtime.serve.transcription.api import transcription_router
 from runtime.serve.voices.api import voice_router
 
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
@@ -53,22 +53,24 @@ def build_app(
 
     async def answer(request: HTTPConnection, raised: Exception) -> Response:
         if request.scope["type"] == "websocket":
-            raise raised  # `Access` refuses the socket
+            raise raised  # `AccessMiddleware` refuses the socket
         error = _as_api_error(raised)
-        if error.status == 500 and error is raised:  # `Access` logs the others, which are raised again
+        if (
+            error.status == 500 and error is raised
+        ):  # `AccessMiddleware` logs the others, which are raised again
             log.error("a request failed", exc_info=raised)
         more = dict(raised.headers or {}) if isinstance(raised, HTTPException) else {}
         if "Allow" in more:
             more["Allow"] = _methods(app, request.scope)
         return JSONResponse(error.body, error.status, {**more, **error.headers})
 
-    async def leave(request: HTTPConnection, raised: Exception) -> Response:
+    async def ignore(request: HTTPConnection, raised: Exception) -> Response:
         return Response(status_code=CLIENT_LEFT)  # nobody receives it
 
     for kind in (ApiError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, answer)
-    app.add_exception_handler(ClientDisconnect, leave)  # before the body was there
-    return Access(app, keys, limits, metrics, origins)
+    app.add_exception_handler(ClientDisconnect, ignore)  # before the whole body arrived
+    return AccessMiddleware(app, keys, limits, metrics, origins)
 
 
 def _methods(app: FastAPI, scope: Scope) -> str:

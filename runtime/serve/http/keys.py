@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bundle.errors import UsageError
 
-LEAST_CHARACTERS, MOST_BYTES = 16, 2**20
+MIN_CHARACTERS, MAX_BYTES = 16, 2**20
 ANONYMOUS = ""
 
 
@@ -32,7 +32,7 @@ def read_keys(path: Path) -> Keys:
     """Raises UsageError that names the line."""
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
         _check_size(path, content)
         text = content.decode()
     except (OSError, UnicodeDecodeError) as error:
@@ -49,10 +49,10 @@ def read_keys(path: Path) -> Keys:
                 "printable ASCII",
                 field="keys",
             )
-        if not name or len(key) < LEAST_CHARACTERS or name in hashes:
+        if not name or len(key) < MIN_CHARACTERS or name in hashes:
             raise UsageError(
                 f"keys: {path}, line {number}: expected name:key, a new name and a key of at least "
-                f"{LEAST_CHARACTERS} characters",
+                f"{MIN_CHARACTERS} characters",
                 field="keys",
             )
         hashes[name] = sha256(key.encode()).digest()
@@ -62,10 +62,10 @@ def read_keys(path: Path) -> Keys:
 
 
 def _check_size(path: Path, content: bytes) -> None:
-    """Raises UsageError on more than `MOST_BYTES`."""
-    if len(content) > MOST_BYTES:
-        line = content.count(b"\n", 0, MOST_BYTES) + 1
+    """Raises UsageError on more than `MAX_BYTES`."""
+    if len(content) > MAX_BYTES:
+        line = content.count(b"\n", 0, MAX_BYTES) + 1
         raise UsageError(
-            f"keys: {path}, line {line}: the file is longer than {MOST_BYTES} bytes; remove keys",
+            f"keys: {path}, line {line}: the file is longer than {MAX_BYTES} bytes; remove keys",
             field="keys",
         )

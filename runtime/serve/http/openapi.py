@@ -65,12 +65,12 @@ def _complete_operations(document: dict[str, Any]) -> None:
 
 def _complete_values(paths: dict[str, Any], models: Models, limits: Limits) -> None:
     speech = _properties(paths, "/v1/audio/speech", "application/json")
-    speech["model"]["enum"] = list(models.speaking)
+    speech["model"]["enum"] = list(models.speech_workers)
     speech["input"] |= {"minLength": 1, "maxLength": limits.text_characters}
     speech["response_format"]["enum"] = list(ENCODERS)
     speech["speed"]["enum"] = [1]
     _properties(paths, "/v1/audio/transcriptions", "multipart/form-data")["model"]["enum"] = list(
-        models.listening
+        models.transcription_workers
     )
     (name,) = paths["/v1/models/{name}"]["get"]["parameters"]
     name["schema"]["enum"] = models.names

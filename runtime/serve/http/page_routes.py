@@ -54,13 +54,15 @@ def page_router(models: Models, limits: Limits) -> APIRouter:
     async def describe() -> dict[str, Any]:
         """What the page offers. Needs a key, because it names the models."""
         speaking = [
-            {"id": worker.name, "sample_rate": worker.task.sample_rate} for worker in models.speaking.values()
+            {"id": worker.name, "sample_rate": worker.task.sample_rate}
+            for worker in models.speech_workers.values()
         ]
         transcribing = [
-            {"id": worker.name, "is_live": worker.live_slots > 0} for worker in models.listening.values()
+            {"id": worker.name, "is_live": worker.live_slots > 0}
+            for worker in models.transcription_workers.values()
         ]
-        most = {"text_characters": limits.text_characters}
-        return {"object": "page", "speaking": speaking, "transcribing": transcribing, "limits": most}
+        page_limits = {"text_characters": limits.text_characters}
+        return {"object": "page", "speaking": speaking, "transcribing": transcribing, "limits": page_limits}
 
     return router
 

@@ -25,7 +25,7 @@ class SendTimer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._closing = self.loop.call_later(self.limits.send_s, self._look, False)
+        self._closing = self.loop.call_later(self.limits.send_s, self._check_timer, False)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -45,13 +45,13 @@ class SendTimer(asyncio.Protocol):
         if self._sending is not None:
             self._sending.cancel()
 
-    def _look(self, was_closing: bool) -> None:
-        """Aborts a transport that is closing since the last look: what was sent is not received."""
+    def _check_timer(self, was_closing: bool) -> None:
+        """Aborts a transport that was closing at the last check, because its client does not receive."""
         if was_closing:
             self.transport.abort()
         elif self.transport.get_protocol() is self:  # and no socket has taken over
             is_closing = self.transport.is_closing()
-            self._closing = self.loop.call_later(self.limits.send_s, self._look, is_closing)
+            self._closing = self.loop.call_later(self.limits.send_s, self._check_timer, is_closing)
 
 
 class TimedHttp(SendTimer, H11Protocol):

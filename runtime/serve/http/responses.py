@@ -27,14 +27,14 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -
 
     The body of the request has been read.
     """
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
+    task, disconnected = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, disconnected), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise ClientLeft
         return task.result()
     finally:
-        for each in (task, gone):
+        for each in (task, disconnected):
             each.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await each
@@ -48,8 +48,8 @@ async def _disconnected(receive: Receive) -> None:
 class StreamedResponse(Response):
     """Sends pieces of bytes as they are made.
 
-    An error before the first piece is answered as such. After it, `last_words` turns the error into a last
-    piece; without that the connection is closed before its end is marked.
+    An error before the first piece is answered as such. After it, `final_bytes` turns the error into a last
+    piece. Without `final_bytes` the connection is closed before the end of the body is marked.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class StreamedResponse(Response):
         media_type: str,
         cancel: Callable[[], None],
         send_s: float,
-        last_words: Callable[[ApiError], bytes] | None = None,
+        final_bytes: Callable[[ApiError], bytes] | None = None,
     ):
         """`cancel` is called in the end, in every case. A client has `send_s` to receive a piece."""
         super().__init__(media_type=media_type, headers={"cache-control": "no-store"})
         del self.headers["content-length"]
-        self._pieces, self._cancel, self._send_s, self._last_words = pieces, cancel, send_s, last_words
+        self._pieces, self._cancel, self._send_s, self._final_bytes = pieces, cancel, send_s, final_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -98,10 +98,10 @@ class StreamedResponse(Response):
             if not has_begun:
                 await refuse(scope, receive, send, error)
                 return
-            if self._last_words is None:
+            if self._final_bytes is None:
                 return  # the server closes the connection without the last chunk
             await send_in_time(
-                {"type": "http.response.body", "body": self._last_words(error), "more_body": True}
+                {"type": "http.response.body", "body": self._final_bytes(error), "more_body": True}
             )
         await send_in_time({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -17,27 +17,27 @@ from runtime.serve.limits import MIB, Limits
 from runtime.serve.models import Models
 
 NO_HANDSHAKE = "ASGI callable returned without completing handshake."
-LAST_WORDS_S = 1.0  # for sockets to send their last error, when the time for running work is over
+FINAL_SEND_S = 1.0  # for sockets to send their last error, when the time for running work is over
 log = logging.getLogger(__name__)
 
 
 class Server(uvicorn.Server):
-    """The first signal refuses new requests and waits for those that run; a second one ends at once."""
+    """The first signal refuses new requests and waits for running ones. A second one ends it immediately."""
 
     def __init__(
         self,
         config: uvicorn.Config,
         models: Models,
         drain_s: float,
-        companion: AbstractAsyncContextManager[object] | None = None,
+        background: AbstractAsyncContextManager[object] | None = None,
     ):
-        """`companion` is open while the server runs, on the same event loop."""
+        """`background`, such as a Wyoming server, is open while the server runs, on its event loop."""
         super().__init__(config)
-        self._models, self._drain_s, self._companion = models, drain_s, companion or nullcontext()
+        self._models, self._drain_s, self._background = models, drain_s, background or nullcontext()
         self._draining: asyncio.Future[None] | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        async with self._companion:
+        async with self._background:
             await super().serve(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -50,7 +50,7 @@ class Server(uvicorn.Server):
     async def _drain(self) -> None:
         end = time.monotonic() + self._drain_s
         await asyncio.to_thread(self._models.drain, self._drain_s)
-        end = max(end, time.monotonic() + LAST_WORDS_S)
+        end = max(end, time.monotonic() + FINAL_SEND_S)
         while self.server_state.tasks and time.monotonic() < end:  # what is transcribed and spoken is sent
             await asyncio.sleep(0.05)
         self.should_exit = True
@@ -61,21 +61,21 @@ def serve(
     models: Models,
     limits: Limits,
     listener: Listener,
-    companion: AbstractAsyncContextManager[object] | None = None,
+    background: AbstractAsyncContextManager[object] | None = None,
 ) -> None:
-    """Returns when the server has ended. `companion` is open while it runs, such as another server."""
+    """Returns when the server has ended. `background` is open while it runs; see `Server`."""
     config = configuration(app, limits, listener.tls)
-    Server(config, models, limits.drain_s, companion).run(listener.sockets)
+    Server(config, models, limits.drain_s, background).run(listener.sockets)
 
 
-def _is_no_refusal(record: logging.LogRecord) -> bool:
-    """uvicorn logs an error for each socket that is refused with a response. `Access` has logged it."""
+def _is_not_refusal(record: logging.LogRecord) -> bool:
+    """uvicorn logs an error for each socket refused with a response, which `AccessMiddleware` has logged."""
     return record.msg != NO_HANDSHAKE
 
 
 def configuration(app: ASGIApp, limits: Limits, tls: ssl.SSLContext | None = None) -> uvicorn.Config:
     """uvicorn logs errors only: its other lines have the query of a socket's URL, which may hold a secret."""
-    logging.getLogger("uvicorn.error").addFilter(_is_no_refusal)
+    logging.getLogger("uvicorn.error").addFilter(_is_not_refusal)
     return uvicorn.Config(
         app,
         ssl_context_factory=(lambda *_: tls) if tls else None,

@@ -101,8 +101,8 @@ def _not_stored(error: OSError, field: str) -> ApiError:
 
 
 @contextmanager
-def hidden(path: Path, field: str) -> Iterator[None]:
-    """Messages about the upload do not show where it is stored."""
+def path_hidden(path: Path, field: str) -> Iterator[None]:
+    """Turns a UsageError into an ApiError whose message has `field` instead of the path of the upload."""
     try:
         yield
     except UsageError as error:

@@ -15,7 +15,7 @@ from runtime.serve.limits import MIB, Limits
 from runtime.serve.waiting import first_of
 
 NORMAL, INTERNAL, SHUTTING_DOWN, TRY_LATER = 1000, 1011, 1012, 1013
-POLL_S = 0.5  # between looks at whether the server is shutting down
+POLL_S = 0.5  # between checks whether the server is shutting down
 FRAME_BYTES = 1024  # that a frame takes besides its content
 Message = dict[str, Any]
 
@@ -29,7 +29,7 @@ class SessionEnded(Exception):
 
 
 class SocketError(Exception):
-    """The session ends: the client is told `error`, and the socket is closed with `code`."""
+    """The session ends: `error` is sent to the client, and the socket is closed with `code`."""
 
     def __init__(self, error: ApiError, code: int):
         super().__init__(error.message)
@@ -37,7 +37,7 @@ class SocketError(Exception):
 
 
 class SessionState(Protocol):
-    """What a connection asks its session."""
+    """The state of a session that its connection reads."""
 
     @property
     def is_busy(self) -> bool:
@@ -93,8 +93,8 @@ class Connection:
 
     async def _read_ahead(self) -> None:
         """Raises SocketClosed. Does not return."""
-        most = self._limits.message_mib * MIB
-        while sum(FRAME_BYTES + len(frame.get("text") or "") for frame in self._read) < most:
+        max_bytes = self._limits.message_mib * MIB
+        while sum(FRAME_BYTES + len(frame.get("text") or "") for frame in self._read) < max_bytes:
             receiving = self._next_receiving()
             await asyncio.wait((receiving,))  # a receiving task that is cancelled would lose its message
             self._receiving = None

@@ -3,10 +3,10 @@
 from typing import Any
 
 from runtime.serve.errors import ApiError
-from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.realtime.connection import Connection, Message
 from runtime.serve.realtime.session import Session
 from runtime.serve.realtime.utterances import Utterance, decode_pcm
+from runtime.serve.transcription.worker import TranscriptionWorker
 from runtime.transcription import TranscriptDelta
 
 ENCODING, RATES = "pcm_s16le", (8000, 48000)
@@ -17,7 +17,7 @@ CODES = {400: 3001, 404: 3004, 429: 3029, 503: 3053}  # of errors; the API docum
 class MistralSession(Session):
     """One recording per socket. `input_audio.end` ends it; the session ends once its text is sent."""
 
-    def __init__(self, connection: Connection, worker: ListenWorker, **rest: Any):
+    def __init__(self, connection: Connection, worker: TranscriptionWorker, **rest: Any):
         super().__init__(connection, **rest)
         self._worker = worker
         self._rate, self._delay_ms = 16000, worker.task.delays_ms[0]

@@ -5,14 +5,14 @@ from typing import Any
 
 from runtime.audio.captions import timed_fields
 from runtime.serve.errors import ApiError
-from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.realtime.connection import Message
 from runtime.serve.realtime.session import Session
 from runtime.serve.realtime.utterances import Utterance, Utterances, decode_pcm
+from runtime.serve.transcription.worker import TranscriptionWorker
 from runtime.transcription import TranscriptDelta
 
 RATES = (24000, 16000)
-LEAST_S = 0.1  # of audio that can be committed
+MIN_COMMIT_S = 0.1  # of audio that can be committed
 TEXT = "conversation.item.input_audio_transcription"
 INPUT = "session.audio.input"
 DELAYS = ("minimal", "low", "medium", "high", "xhigh")
@@ -108,18 +108,18 @@ class OpenAiSession(Session):
 
     def choose(self, model: str) -> Utterances:
         """Raises ApiError."""
-        utterances, self._model = self.use(self.models.listener(model)), model
+        utterances, self._model = self.use(self.models.transcription_worker(model)), model
         return utterances
 
     def _ready(self) -> Utterances:
         """A session that names no model has the only one there is."""
         return self.utterances or self.choose(self._worker_of(None).name)
 
-    def _worker_of(self, model: object) -> ListenWorker:
+    def _worker_of(self, model: object) -> TranscriptionWorker:
         """Raises ApiError where `model` is no name of one, or None and there are several."""
         if model is not None:
-            return self.models.listener(str(model))
-        live = [worker for worker in self.models.listening.values() if worker.live_slots]
+            return self.models.transcription_worker(str(model))
+        live = [worker for worker in self.models.transcription_workers.values() if worker.live_slots]
         if len(live) != 1:
             names, where = ", ".join(worker.name for worker in live), f"{INPUT}.transcription.model"
             raise ApiError(400, f"{where}: expected one of {names or 'none'}", "model_not_found", where)
@@ -128,16 +128,18 @@ class OpenAiSession(Session):
     async def _append(self, samples: Any) -> None:
         utterances = self._ready()
         if utterances.current is None:
-            delays = self.models.listener(self._model or "").task.delays_ms
+            delays = self.models.transcription_worker(self._model or "").task.delays_ms
             await utterances.begin(self.rate, delay_of(self._delay, delays))
         await utterances.append(samples)
 
     async def _commit(self) -> None:
         utterances = self._ready()
         current = utterances.current
-        if current is None or current.seconds < LEAST_S:
+        if current is None or current.seconds < MIN_COMMIT_S:
             found = 1000 * current.seconds if current else 0
-            message = f"the buffer has {found:.0f} ms of audio, expected at least {1000 * LEAST_S:.0f} ms"
+            message = (
+                f"the buffer has {found:.0f} ms of audio, expected at least {1000 * MIN_COMMIT_S:.0f} ms"
+            )
             raise ApiError(400, message, "input_audio_buffer_commit_empty")
         item, previous = self._item(current), self._previous
         self._previous = item
@@ -177,7 +179,7 @@ class OpenAiSession(Session):
         await self.connection.send({"type": kind, "event_id": self.event_id(), **fields})
 
 
-def _check_language(worker: ListenWorker, language: str, is_given: bool) -> None:
+def _check_language(worker: TranscriptionWorker, language: str, is_given: bool) -> None:
     """`is_given`: by this update, not by an earlier one. Raises ApiError."""
     where = f"{INPUT}.transcription.language"
     try:

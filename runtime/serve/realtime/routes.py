@@ -8,13 +8,13 @@ from fastapi import APIRouter, WebSocket
 
 from runtime.serve.errors import ApiError, draining
 from runtime.serve.limits import Limits
-from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.models import Models
 from runtime.serve.realtime.connection import Connection, Message
 from runtime.serve.realtime.mistral_dialect import MistralSession
 from runtime.serve.realtime.openai_dialect import OpenAiSession
-from runtime.serve.realtime.session import Dialogue, Session, run_session
+from runtime.serve.realtime.session import ProtocolHandler, Session, run_session
 from runtime.serve.realtime.vllm_dialect import NO_MODEL, VllmSession
+from runtime.serve.transcription.worker import TranscriptionWorker
 
 SUBPROTOCOL = "realtime"  # of browsers, which send their key as another one
 
@@ -31,9 +31,9 @@ def realtime_router(models: Models, limits: Limits) -> APIRouter:
         openai = OpenAiSession(**common)
         if model:
             openai.choose(model)
-        await _greet(connection, openai)
+        await _send_session_created(connection, openai)
         is_decided = query.get("intent") == "transcription"
-        await run_session(openai if is_decided else UndecidedSession(openai, **common))
+        await run_session(openai if is_decided else DialectDetection(openai, **common))
 
     @router.websocket("/v1/audio/transcriptions/realtime")
     async def mistral(socket: WebSocket) -> None:
@@ -46,9 +46,9 @@ def realtime_router(models: Models, limits: Limits) -> APIRouter:
     return router
 
 
-def _live_worker(models: Models, name: str) -> ListenWorker:
+def _live_worker(models: Models, name: str) -> TranscriptionWorker:
     """Raises ApiError."""
-    worker = models.listener(name)
+    worker = models.transcription_worker(name)
     worker.check_live_slots()
     return worker
 
@@ -65,18 +65,18 @@ async def _accepted(socket: WebSocket, models: Models, limits: Limits) -> tuple[
     return connection, common | {"number": uuid.uuid4().hex[:12]}
 
 
-async def _greet(connection: Connection, session: OpenAiSession) -> None:
-    """One message that clients of OpenAI and of vLLM understand."""
+async def _send_session_created(connection: Connection, session: OpenAiSession) -> None:
+    """One message with the fields that clients of OpenAI and of vLLM read."""
     common = {"event_id": session.event_id(), "session": session.description()}
     vllm = {"id": f"sess-{session.number}", "created": int(time.time())}
     await connection.send({"type": "session.created", **common, **vllm})
 
 
-class UndecidedSession(Dialogue):
-    """Waits for the message that tells the dialect, and passes everything on to it."""
+class DialectDetection(ProtocolHandler):
+    """Detects the dialect from a message, then passes all messages to its session."""
 
     def __init__(self, openai: OpenAiSession, **common: Any):
-        """`openai` has greeted the client."""
+        """`openai` has sent `session.created`."""
         super().__init__(**common)
         self._common, self._openai = common, openai
         self._chosen: Session | None = None

@@ -1,4 +1,4 @@
-"""`Session`: what the three dialects share."""
+"""`Session`: the common part of the three dialects."""
 
 import itertools
 import logging
@@ -7,7 +7,6 @@ from contextlib import suppress
 
 from runtime.serve.errors import ApiError
 from runtime.serve.limits import Limits
-from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.models import Models
 from runtime.serve.realtime.connection import (
     INTERNAL,
@@ -19,13 +18,14 @@ from runtime.serve.realtime.connection import (
     SocketError,
 )
 from runtime.serve.realtime.utterances import Utterance, Utterances
+from runtime.serve.transcription.worker import TranscriptionWorker
 from runtime.transcription import TranscriptDelta
 
 log = logging.getLogger(__name__)
 
 
-class Dialogue(ABC):
-    """The messages of one socket. An error of a message leaves it open."""
+class ProtocolHandler(ABC):
+    """Handles the messages of one socket. An error of a message leaves the socket open."""
 
     def __init__(self, connection: Connection, models: Models, limits: Limits, key: str, number: str):
         """`number` is unique for each socket."""
@@ -54,7 +54,7 @@ class Dialogue(ABC):
 
     @abstractmethod
     async def handle(self, message: Message) -> None:
-        """Raises ApiError on a message that cannot be followed."""
+        """Raises ApiError on a message that is wrong."""
 
     @abstractmethod
     async def send_error(self, error: ApiError, message: Message) -> None:
@@ -65,7 +65,7 @@ class Dialogue(ABC):
         """Ends everything that is transcribed."""
 
 
-class Session(Dialogue):
+class Session(ProtocolHandler):
     """One dialect on one socket."""
 
     def __init__(self, connection: Connection, models: Models, limits: Limits, key: str, number: str):
@@ -85,7 +85,7 @@ class Session(Dialogue):
     def is_finishing(self) -> bool:
         return self._utterances is not None and self._utterances.are_pending and not self._utterances.current
 
-    def use(self, worker: ListenWorker) -> Utterances:
+    def use(self, worker: TranscriptionWorker) -> Utterances:
         """Transcribes with a model from now on.
 
         Raises ApiError where it is no model for live audio, or audio of another model is still transcribed.
@@ -126,7 +126,7 @@ class Session(Dialogue):
             self._utterances.close()
 
 
-async def run_session(session: Dialogue) -> None:
+async def run_session(session: ProtocolHandler) -> None:
     """Runs a session and closes its socket, whatever happens."""
     connection, code, reason = session.connection, NORMAL, ""
     try:

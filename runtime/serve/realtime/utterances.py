@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 
 from bundle.errors import UsageError
+from runtime.audio.files import SAMPLE_BYTES, from_pcm16
 from runtime.audio.sources import Resampler
 from runtime.serve.errors import ApiError, from_exception
 from runtime.serve.limits import Limits
-from runtime.serve.listen.job import ListenJob
-from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.realtime.connection import TRY_LATER, Connection, SocketClosed, SocketError
+from runtime.serve.transcription.job import TranscriptionJob
+from runtime.serve.transcription.worker import TranscriptionWorker
 from runtime.transcription import TranscriptDelta
-
-FULL_SCALE = 32768
 
 
 @dataclass
@@ -27,7 +26,7 @@ class Utterance:
     """Audio up to a commit. `text` grows while it is transcribed."""
 
     number: int
-    job: ListenJob
+    job: TranscriptionJob
     resampler: Resampler
     rate: int
     text: str = ""
@@ -52,10 +51,10 @@ def decode_pcm(text: object) -> np.ndarray:
         content = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise ApiError(400, "audio: is not base64", "invalid_audio", "audio") from None
-    if not content or len(content) % 2:
+    if not content or len(content) % SAMPLE_BYTES:
         found = f"{len(content)} bytes"
         raise ApiError(400, f"audio: {found}, expected whole 16-bit samples", "invalid_audio", "audio")
-    return np.frombuffer(content, "<i2").astype(np.float32) / FULL_SCALE
+    return from_pcm16(content)
 
 
 class Utterances:
@@ -68,7 +67,7 @@ class Utterances:
     def __init__(
         self,
         connection: Connection,
-        worker: ListenWorker,
+        worker: TranscriptionWorker,
         key: str,
         limits: Limits,
         numbers: Iterator[int],
@@ -94,7 +93,7 @@ class Utterances:
         SocketClosed.
         """
         if len(self._all) > 1:
-            await self._limited(self._turn())
+            await self._with_timeout(self._wait_for_previous())
         try:
             job = self.worker.submit_live(self._key, delay_ms, self)
         except UsageError as error:
@@ -116,15 +115,15 @@ class Utterances:
         utterance.samples += len(samples)
         utterance.job.feed(utterance.resampler.feed(samples))
         if utterance.job.is_full:
-            await self._limited(utterance.job.room())
+            await self._with_timeout(utterance.job.wait_for_room())
 
-    async def _turn(self) -> None:
+    async def _wait_for_previous(self) -> None:
         """Returns when another utterance may begin."""
         while len(self._all) > 1 and self._all[0].reading:
             await asyncio.wait((self._all[0].reading,))
 
-    async def _limited(self, waiting: Coroutine[Any, Any, None]) -> None:
-        """Waits for the transcription, but not for ever. Raises SocketError or SocketClosed."""
+    async def _with_timeout(self, waiting: Coroutine[Any, Any, None]) -> None:
+        """Awaits `waiting` for at most `ahead_s`. Raises SocketError or SocketClosed."""
         try:
             async with asyncio.timeout(self._limits.ahead_s):
                 await self._connection.while_connected(waiting)
@@ -141,16 +140,16 @@ class Utterances:
         return utterance
 
     def clear(self) -> None:
-        """Drops the current utterance and its text."""
+        """Cancels the current utterance."""
         utterance, self.current = self.current, None
         if utterance:
-            self._drop(utterance)
+            self._cancel(utterance)
 
     def close(self) -> None:
         for utterance in list(self._all):
-            self._drop(utterance)
+            self._cancel(utterance)
 
-    def _drop(self, utterance: Utterance) -> None:
+    def _cancel(self, utterance: Utterance) -> None:
         utterance.job.cancel()
         if utterance.reading:
             utterance.reading.cancel()
@@ -169,9 +168,9 @@ class Utterances:
             with suppress(SocketClosed):
                 await self._on_error(utterance, error)
         except SocketClosed:
-            pass  # the session sees it too, when it receives
+            pass  # `Connection.receive` raises it in the session, too
         finally:
-            utterance.job.cancel()  # of what nobody reads
+            utterance.job.cancel()
             if utterance in self._all:
                 self._all.remove(utterance)
             if self.current is utterance:

@@ -36,7 +36,7 @@ class VllmSession(Session):
             raise ApiError(400, "model: expected a string", "invalid_event")
         if self.utterances and self.utterances.current:
             raise ApiError(400, "the model cannot change while audio is transcribed", "invalid_event")
-        self.use(self.models.listener(model))
+        self.use(self.models.transcription_worker(model))
 
     def _ready(self) -> Utterances:
         if self.utterances is None:

@@ -117,7 +117,7 @@ def speech_router(models: Models, limits: Limits) -> APIRouter:
     @router.post("/v1/audio/speech", openapi_extra={"requestBody": schema}, response_class=Response)
     async def speech(request: Request) -> Response:
         body = parse_body(await bounded(request, limits.body_kib * 1024, "body", limits.header_s).body())
-        worker = models.speaker(body.model)
+        worker = models.speech_worker(body.model)
         check_body(body, limits, worker.task)
         voice = await asyncio.to_thread(choose_voice, body.voice_name, worker, models.voices)
         # an encoder may fail, so it is made before there is a job

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from bundle.errors import UsageError
-from runtime.audio.files import write_audio
+from runtime.audio.files import SAMPLE_BYTES, write_audio
 from runtime.batching import Status, StepEvent, Ticket
 from runtime.serve.errors import from_exception, overloaded
 from runtime.serve.limits import MIB, Limits
@@ -25,10 +25,9 @@ from runtime.serve.worker import TICK_S, Worker
 from runtime.speech_request import SpeechOptions, SpeechRequest
 from runtime.text_to_speech import Speech, TextToSpeech
 
-FIRST_RATE = 12.5  # frames per second until some are measured
-SAMPLE_BYTES = 2
-WARM_TEXT, WARM_DESCRIPTION = "Hello.", "A calm voice."
-WARM_SOUND_S, WARM_HZ = 3, 220  # of the tone from which a voice is made, where the model has none
+INITIAL_RATE = 12.5  # frames per second until some are measured
+WARM_UP_TEXT, WARM_UP_DESCRIPTION = "Hello.", "A calm voice."
+WARM_UP_AUDIO_S, WARM_UP_HZ = 3, 220  # of the tone from which a voice is made, where the model has none
 log = logging.getLogger(__name__)
 
 
@@ -47,12 +46,12 @@ class SpeechWorker(Worker[SpeechJob]):
         self.task = task
         self.slots = min(slots, task.max_slots)
         self._pool, self._decoder = pool, task.batched(self.slots)
-        self._between: list[SpeechJob] = []  # parts: they need a slot, and room in their buffers
-        self._incomplete: list[SpeechJob] = []  # the text of their next part is still to come
+        self._waiting_for_slot: list[SpeechJob] = []  # their next part needs a slot and room in the buffers
+        self._waiting_for_text: list[SpeechJob] = []  # the text of their next part is still to come
         self._running: dict[Ticket, SpeechJob] = {}
-        self._turns: dict[str, int] = {}  # of keys: the number of the last part that was started
-        self._parts = count(1)
-        self._rate = FIRST_RATE
+        self._last_part_of_key: dict[str, int] = {}  # key -> number of the last part that was started
+        self._part_numbers = count(1)
+        self._rate = INITIAL_RATE
         log.info("%s: at most %d texts at a time", name, self.slots)
         metrics.slots.labels(name).set(self.slots)
 
@@ -69,15 +68,15 @@ class SpeechWorker(Worker[SpeechJob]):
         speech = Speech(self.task, text, **options)
         part = speech.next_part()
         assert part is not None  # a text without a part raises
-        known = text if isinstance(text, str) else part.text
-        frames = min(self.task.usual_frames(known), options.get("max_frames") or math.inf)
+        text_so_far = text if isinstance(text, str) else part.text
+        frames = min(self.task.usual_frames(text_so_far), options.get("max_frames") or math.inf)
         return PreparedSpeech(speech, self._decoder.prepare(part), frames, threads)
 
     def check_room(self, key: str) -> None:
         """Raises ApiError where a request of the key has no place in the queue."""
         with self._changed:
             self._check_open()
-            if not self._has_place(key, self._active()):
+            if not self._may_wait(key, self._active_jobs()):
                 message = f"{len(self._waiting)} requests wait for {self.name}; try again later"
                 raise overloaded(message, self._queued_s())
 
@@ -91,22 +90,22 @@ class SpeechWorker(Worker[SpeechJob]):
         return job
 
     def _queued_s(self) -> float:
-        """About how long the frames take that are to come. Called with `_changed`."""
-        frames: float = sum(job.frames_left for job in (*self._waiting, *self._active()))
+        """Estimated seconds to compute the remaining frames of all jobs. Called with `_changed`."""
+        frames: float = sum(job.frames_left for job in (*self._waiting, *self._active_jobs()))
         return frames / self._rate
 
     # The engine thread
 
-    def _active(self) -> list[SpeechJob]:
-        return [*self._incomplete, *self._between, *self._running.values()]
+    def _active_jobs(self) -> list[SpeechJob]:
+        return [*self._waiting_for_text, *self._waiting_for_slot, *self._running.values()]
 
-    def _forget(self) -> None:
-        self._incomplete, self._between, self._running = [], [], {}
+    def _clear_jobs(self) -> None:
+        self._waiting_for_text, self._waiting_for_slot, self._running = [], [], {}
 
-    def _warm(self) -> None:
+    def _warm_up(self) -> None:
         with TemporaryDirectory(prefix="voxport-") as folder:
             try:
-                ticket = self._submit_warming(Path(folder))
+                ticket = self._submit_warm_up(Path(folder))
             except UsageError as error:
                 log.warning("%s: its first request takes longer, because it refuses %s", self.name, error)
                 return
@@ -115,29 +114,31 @@ class SpeechWorker(Worker[SpeechJob]):
         if ticket.error:
             raise ticket.error
 
-    def _submit_warming(self, folder: Path) -> Ticket:
+    def _submit_warm_up(self, folder: Path) -> Ticket:
         """A model that refuses a bare text gets a description, or a voice made in `folder`.
 
         Raises UsageError.
         """
-        request = SpeechRequest(WARM_TEXT, max_frames=1)
+        request = SpeechRequest(WARM_UP_TEXT, max_frames=1)
         with suppress(UsageError):
             return self._decoder.submit(request)
         if self.task.follows_instructions:
-            return self._decoder.submit(replace(request, instruct=WARM_DESCRIPTION))
+            return self._decoder.submit(replace(request, instruct=WARM_UP_DESCRIPTION))
         self.task.check_clones()
         sound, voice, rate = folder / "sound.wav", folder / "voice.safetensors", self.task.sample_rate
-        write_audio(sound, 0.5 * np.sin(2 * np.pi * WARM_HZ / rate * np.arange(WARM_SOUND_S * rate)), rate)
+        write_audio(
+            sound, 0.5 * np.sin(2 * np.pi * WARM_UP_HZ / rate * np.arange(WARM_UP_AUDIO_S * rate)), rate
+        )
         voice.write_bytes(self.task.make_voice(sound))
         return self._decoder.submit(replace(request, voice=str(voice)))
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         with self._changed:
-            self._drop()
+            self._end_cancelled_and_expired()
             self._admit()
             self._publish()
             if not self._running:
-                self._changed.wait(TICK_S if self._waiting or self._between else None)
+                self._changed.wait(TICK_S if self._waiting or self._waiting_for_slot else None)
                 return
         started = time.perf_counter()
         events = self._decoder.step()
@@ -147,9 +148,9 @@ class SpeechWorker(Worker[SpeechJob]):
         self._metrics.frames.labels(self.name).inc(frames)
         self._rate += 0.05 * (frames / max(elapsed, 1e-6) - self._rate)
         for event in events:
-            self._hand_out(event)
+            self._deliver(event)
 
-    def _drop(self) -> None:
+    def _end_cancelled_and_expired(self) -> None:
         """Ends jobs that are cancelled, and those that waited too long."""
         now = time.monotonic()
         for job in self._waiting.remove(lambda job: job.is_cancelled):
@@ -158,7 +159,7 @@ class SpeechWorker(Worker[SpeechJob]):
         for job in self._waiting.remove(lambda job: now - job.submitted_at > self._limits.queue_s):
             self._metrics.cancelled.labels("queue_timeout").inc()
             job.end(overloaded(f"no slot in {self._limits.queue_s:g} s; try again later", self._queued_s()))
-        for jobs in (self._incomplete, self._between):
+        for jobs in (self._waiting_for_text, self._waiting_for_slot):
             for job in [job for job in jobs if job.is_cancelled]:
                 self._metrics.cancelled.labels("client").inc()
                 jobs.remove(job)
@@ -167,13 +168,13 @@ class SpeechWorker(Worker[SpeechJob]):
     def _admit(self) -> None:
         """Fills free slots."""
         while len(self._running) < self.slots and (job := self._next_job()):
-            if job in self._between:
-                self._between.remove(job)
+            if job in self._waiting_for_slot:
+                self._waiting_for_slot.remove(job)
             else:
                 self._waiting.take(job.key)
                 job.started_at = time.monotonic()
                 self._metrics.queue_seconds.labels(self.name).observe(job.started_at - job.submitted_at)
-            self._turns[job.key] = next(self._parts)
+            self._last_part_of_key[job.key] = next(self._part_numbers)
             self._running[job.ticket] = job
             self._decoder.enqueue(job.ticket)
             if job.threads:
@@ -183,12 +184,12 @@ class SpeechWorker(Worker[SpeechJob]):
     def _next_job(self) -> SpeechJob | None:
         """Keys take turns, part by part. Of one key, a text that has begun precedes a new one."""
         jobs: dict[str, SpeechJob] = {}
-        for job in filter(self._has_room, self._between):
+        for job in filter(self._has_room, self._waiting_for_slot):
             jobs.setdefault(job.key, job)
         if self._pool_has_room():
             for job in self._waiting.first_of_keys:
                 jobs.setdefault(job.key, job)
-        return min(jobs.values(), key=lambda job: self._turns.get(job.key, 0), default=None)
+        return min(jobs.values(), key=lambda job: self._last_part_of_key.get(job.key, 0), default=None)
 
     def _has_room(self, job: SpeechJob) -> bool:
         size = self._limits.job_buffer_mib * MIB
@@ -208,7 +209,7 @@ class SpeechWorker(Worker[SpeechJob]):
         self._metrics.slots_busy.labels(self.name).set(len(self._running))
         self._metrics.buffer_bytes.set(self._pool.used)
 
-    def _hand_out(self, event: StepEvent) -> None:
+    def _deliver(self, event: StepEvent) -> None:
         ticket, samples = event
         job = self._running[ticket]
         if samples is not None:
@@ -232,11 +233,11 @@ class SpeechWorker(Worker[SpeechJob]):
             return
         silence = job.speech.end_part(ticket.status)
         with self._changed:
-            self._incomplete.append(job)
+            self._waiting_for_text.append(job)
         if job.upcoming:
-            job.upcoming.add_done_callback(lambda part: self._go_on(job, silence, part.result))
+            job.upcoming.add_done_callback(lambda part: self._queue_next_part(job, silence, part.result))
         else:
-            self._go_on(job, silence, partial(self._next_part, job))
+            self._queue_next_part(job, silence, partial(self._next_part, job))
 
     def _next_part(self, job: SpeechJob) -> Ticket | None:
         """Prepares the next part of a text; None at the end. Waits where it is still to come."""
@@ -247,7 +248,9 @@ class SpeechWorker(Worker[SpeechJob]):
             job.usual_frames += self.task.usual_frames(part.text)
         return self._decoder.prepare(part)
 
-    def _go_on(self, job: SpeechJob, silence: np.ndarray, next_part: Callable[[], Ticket | None]) -> None:
+    def _queue_next_part(
+        self, job: SpeechJob, silence: np.ndarray, next_part: Callable[[], Ticket | None]
+    ) -> None:
         """Makes the next part wait for a slot, or ends the job."""
         ticket = error = None
         try:
@@ -255,13 +258,13 @@ class SpeechWorker(Worker[SpeechJob]):
         except Exception as raised:  # belongs to this request, whatever it is
             error = from_exception(raised)
         with self._changed:
-            if job not in self._incomplete:  # it was cancelled
+            if job not in self._waiting_for_text:  # it was cancelled
                 return
-            self._incomplete.remove(job)
+            self._waiting_for_text.remove(job)
             if ticket is None:
                 job.end(error)
                 return
             job.ticket = ticket
             job.put(silence)
-            self._between.append(job)
+            self._waiting_for_slot.append(job)
             self._changed.notify_all()

@@ -12,7 +12,7 @@ from starlette.datastructures import FormData
 from bundle.errors import UsageError
 from runtime.serve.errors import ApiError, from_exception, overloaded
 from runtime.serve.http.responses import CLIENT_LEFT, ClientLeft, bounded, while_connected
-from runtime.serve.http.uploads import StoredUpload, hidden, in_upload_thread, read_form, text_fields
+from runtime.serve.http.uploads import StoredUpload, in_upload_thread, path_hidden, read_form, text_fields
 from runtime.serve.limits import MIB, Limits
 from runtime.serve.models import Models
 from runtime.serve.speech.worker import SpeechWorker
@@ -21,8 +21,8 @@ from runtime.serve.voices.store import StoredVoice, VoiceStore
 FILE = "audio_sample"
 FIELDS = (FILE, "name", "model", "transcript", "type", "consent")
 REQUIRED = (FILE, "name")
-MOST_CHARACTERS = 100  # of a name
-MOST_WAITING = 4  # uploads, while a voice is made
+MAX_NAME_CHARACTERS = 100  # of a name
+MAX_WAITING = 4  # uploads, while a voice is made
 
 
 @dataclass(frozen=True)
@@ -38,22 +38,22 @@ class VoiceMaker:
     """Makes one voice at a time, because the encoder of a recording uses the engine of all texts."""
 
     def __init__(self, store: VoiceStore):
-        self._store, self._turn, self._waiting = store, asyncio.Lock(), 0
+        self._store, self._lock, self._waiting = store, asyncio.Lock(), 0
 
-    async def make(self, asked: VoiceRequest, recording: Path) -> StoredVoice:
+    async def make(self, request: VoiceRequest, recording: Path) -> StoredVoice:
         """Raises ApiError."""
-        if self._waiting >= MOST_WAITING:
+        if self._waiting >= MAX_WAITING:
             raise overloaded(f"{self._waiting} recordings wait for their voices; try again later", 10)
         self._waiting += 1
         try:
-            async with self._turn:
-                return await self._finished(
-                    asyncio.create_task(in_upload_thread(self._make, asked, recording))
+            async with self._lock:
+                return await self._finish(
+                    asyncio.create_task(in_upload_thread(self._make, request, recording))
                 )
         finally:
             self._waiting -= 1
 
-    async def _finished(self, making: "asyncio.Task[StoredVoice]") -> StoredVoice:
+    async def _finish(self, making: "asyncio.Task[StoredVoice]") -> StoredVoice:
         """A thread cannot be stopped. If the client leaves, the voice is deleted when it is made."""
         try:
             return await asyncio.shield(making)
@@ -63,16 +63,16 @@ class VoiceMaker:
                 await asyncio.to_thread(self._store.delete, making.result().id)
             raise
 
-    def _make(self, asked: VoiceRequest, recording: Path) -> StoredVoice:
-        asked.worker.check_open()
-        with hidden(recording, FILE):
+    def _make(self, request: VoiceRequest, recording: Path) -> StoredVoice:
+        request.worker.check_open()
+        with path_hidden(recording, FILE):
             try:
-                content = asked.worker.task.make_voice(recording, asked.transcript)
+                content = request.worker.task.make_voice(recording, request.transcript)
             except UsageError as error:
                 if error.field == "transcript":
                     raise from_exception(error) from None
                 raise
-        return self._store.add(asked.worker.name, asked.name, content)
+        return self._store.add(request.worker.name, request.name, content)
 
 
 def voice_router(models: Models, limits: Limits) -> APIRouter:
@@ -81,7 +81,7 @@ def voice_router(models: Models, limits: Limits) -> APIRouter:
 
     @router.get("/v1/audio/voices")
     async def list_voices(model: str | None = None) -> dict[str, Any]:
-        workers = models.speaking.values() if model is None else [models.speaker(model)]
+        workers = models.speech_workers.values() if model is None else [models.speech_worker(model)]
         voices = []
         for each in workers:
             names = await asyncio.to_thread(each.task.voices)
@@ -92,30 +92,30 @@ def voice_router(models: Models, limits: Limits) -> APIRouter:
     @router.post("/v1/audio/voices", openapi_extra={"requestBody": _schema()})
     async def make_voice(request: Request) -> Response:
         if maker is None or store is None:
-            raise _closed()
+            raise _not_stored()
         store.check_room()
         form, upload = await read_form(
             bounded(request, limits.upload_mib * MIB, "upload", limits.header_s), FILE
         )
-        asked = _parse(form, models, limits)
+        voice_request = _parse(form, models, limits)
         async with StoredUpload(upload, FILE) as path:
             try:
-                voice = await while_connected(request.receive, maker.make(asked, path))
+                voice = await while_connected(request.receive, maker.make(voice_request, path))
             except ClientLeft:
-                return Response(status_code=CLIENT_LEFT)  # nobody receives it
+                return Response(status_code=CLIENT_LEFT)  # is not sent
         return JSONResponse(_created(voice))
 
     @router.delete("/v1/audio/voices/{voice}")
     async def delete_voice(voice: str) -> dict[str, Any]:
         if store is None:
-            raise _closed()
+            raise _not_stored()
         await asyncio.to_thread(store.delete, voice)
         return {"id": voice, "object": "audio.voice.deleted", "deleted": True}
 
     return router
 
 
-def _closed() -> ApiError:
+def _not_stored() -> ApiError:
     return ApiError(
         403, "this server stores no voices; its option voices names a folder for them", "voices_not_stored"
     )
@@ -125,8 +125,8 @@ def _parse(form: FormData, models: Models, limits: Limits) -> VoiceRequest:
     """Raises ApiError that names the field."""
     values = text_fields(form, FIELDS)
     name, transcript = values.get("name", "").strip(), values.get("transcript")
-    if not 1 <= len(name) <= MOST_CHARACTERS or not name.isprintable():
-        reason = f"name: expected 1 to {MOST_CHARACTERS} printable characters"
+    if not 1 <= len(name) <= MAX_NAME_CHARACTERS or not name.isprintable():
+        reason = f"name: expected 1 to {MAX_NAME_CHARACTERS} printable characters"
         raise ApiError(400, reason, "invalid_value", "name")
     if values.get("type", FILE) != FILE:
         raise ApiError(400, f"type: expected {FILE}, a voice from a recording", "invalid_value", "type")
@@ -138,7 +138,7 @@ def _parse(form: FormData, models: Models, limits: Limits) -> VoiceRequest:
 
 def _worker(model: str | None, models: Models) -> SpeechWorker:
     """The bundle of a request; without a name the first that can clone. Raises ApiError."""
-    workers = [models.speaker(model)] if model is not None else list(models.speaking.values())
+    workers = [models.speech_worker(model)] if model is not None else list(models.speech_workers.values())
     for worker in workers:
         try:
             worker.task.check_clones()

@@ -39,9 +39,9 @@ class StoredVoice:
 class VoiceStore:
     """Thread-safe. Files are written whole or not at all, so a server that starts again finds the same."""
 
-    def __init__(self, folder: Path, most: int):
-        """Holds at most `most` voices. Raises UsageError where the folder cannot be made or read."""
-        self._folder, self._most, self._lock = folder, most, Lock()
+    def __init__(self, folder: Path, max_voices: int):
+        """Holds at most `max_voices` voices. Raises UsageError where the folder cannot be made or read."""
+        self._folder, self._max_voices, self._lock = folder, max_voices, Lock()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = [_read(path) for path in sorted(folder.iterdir()) if FILE.fullmatch(path.name)]
@@ -62,9 +62,9 @@ class VoiceStore:
 
     def check_room(self) -> None:
         """Raises ApiError where the store is full."""
-        if len(self._voices) >= self._most:
+        if len(self._voices) >= self._max_voices:
             raise ApiError(
-                400, f"the server has {self._most} voices already; delete one", "voice_limit_reached"
+                400, f"the server has {self._max_voices} voices already; delete one", "voice_limit_reached"
             )
 
     def add(self, model: str, name: str, content: bytes) -> StoredVoice:
@@ -94,7 +94,7 @@ class VoiceStore:
 
 
 def _with_metadata(content: bytes, voice: StoredVoice) -> bytes:
-    """The content of a voice file, with what the server knows of the voice in its metadata."""
+    """The content of a voice file, with the fields of `voice` in its metadata."""
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     own = {NAME: voice.name, BUNDLE: voice.model, CREATED: str(voice.created_at)}
     return save(load(content), metadata=header.get("__metadata__", {}) | own)

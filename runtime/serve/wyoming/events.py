@@ -63,15 +63,15 @@ def _object(content: bytes, what: str) -> dict[str, Any]:
     return found
 
 
-def _length(header: dict[str, Any], name: str, most: int) -> int:
+def _length(header: dict[str, Any], name: str, max_bytes: int) -> int:
     """The number of bytes of a part of an event; 0 where it has none."""
     value = header.get(name)
     if value is None:
         return 0
     if type(value) is not int or value < 0:
-        raise ApiError(400, f"{name}: expected an integer from 0 to {most}", INVALID)
-    if value > most:
-        raise ApiError(400, f"{name}: {value} bytes, expected at most {most}", "event_too_large")
+        raise ApiError(400, f"{name}: expected an integer from 0 to {max_bytes}", INVALID)
+    if value > max_bytes:
+        raise ApiError(400, f"{name}: {value} bytes, expected at most {max_bytes}", "event_too_large")
     return value
 
 

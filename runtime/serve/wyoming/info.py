@@ -1,4 +1,4 @@
-"""What `describe` is answered with, and the choice of a voice."""
+"""The answer to `describe`, and the choice of a voice."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -8,9 +8,9 @@ from wyoming.tts import SynthesizeVoice
 
 from bundle.errors import UsageError
 from runtime.serve.errors import ApiError
-from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.models import Models
 from runtime.serve.speech.worker import SpeechWorker
+from runtime.serve.transcription.worker import TranscriptionWorker
 from runtime.text_to_speech import TextToSpeech
 
 DEFAULT_VOICE = "default"  # of a bundle without voices: clients show no program without one
@@ -21,8 +21,8 @@ VOXPORT = Attribution("voxport", "")
 def describe(models: Models) -> Info:
     """Reads the voices from disk. Clients take the first program of each kind."""
     return Info(
-        tts=[_tts(worker) for worker in models.speaking.values()],
-        asr=[_asr(worker) for worker in models.listening.values()],
+        tts=[_tts(worker) for worker in models.speech_workers.values()],
+        asr=[_asr(worker) for worker in models.transcription_workers.values()],
     )
 
 
@@ -37,7 +37,7 @@ def _tts(worker: SpeechWorker) -> TtsProgram:
     )
 
 
-def _asr(worker: ListenWorker) -> AsrProgram:
+def _asr(worker: TranscriptionWorker) -> AsrProgram:
     description = f"Speech to text of {worker.name}"
     model = AsrModel(worker.name, VOXPORT, True, description, None, list(worker.task.languages))
     return AsrProgram(
@@ -63,24 +63,27 @@ def _language(task: TextToSpeech, voice: str) -> str:
 
 
 def choose_voice(
-    workers: Iterable[SpeechWorker], wanted: SynthesizeVoice | None
+    workers: Iterable[SpeechWorker], requested: SynthesizeVoice | None
 ) -> tuple[SpeechWorker, str | None]:
     """The first of `workers` with the voice, or with one of the language, and the name of the voice.
 
-    Without a wish it is the default voice of the first worker. Reads the voices from disk. Raises ApiError.
+    Without a requested name or language it is the default voice of the first worker. Reads the voices from
+    disk. Raises ApiError.
     """
     workers = list(workers)
     if not workers:
         raise ApiError(404, "this server has no model that speaks", "model_not_found")
-    if wanted is None or not (wanted.name or wanted.language):
+    if requested is None or not (requested.name or requested.language):
         return workers[0], None
-    if wanted.speaker:
+    if requested.speaker:
         raise ApiError(400, "voice.speaker: the voices have no speakers; leave it out", "voice_not_found")
     voices = [(worker, voice) for worker in workers for voice in _voices(worker.task)]
     for worker, voice in voices:
-        if voice == wanted.name or (not wanted.name and _speaks(worker.task, voice, wanted.language)):
+        if voice == requested.name or (
+            not requested.name and _speaks(worker.task, voice, requested.language)
+        ):
             return worker, None if voice not in worker.task.voices() else voice
-    if wanted.name:
+    if requested.name:
         names = ", ".join(sorted({voice for _, voice in voices}))
         raise ApiError(400, f"voice.name: expected one of {names}", "voice_not_found")
     languages = ", ".join(sorted({_language(worker.task, voice) for worker, voice in voices}))

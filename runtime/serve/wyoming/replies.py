@@ -18,15 +18,15 @@ class Reply(ABC):
 
     @abstractmethod
     def cancel(self) -> None:
-        """Nobody waits for the reply. May be called before, while and after it runs."""
+        """Ends the reply, which is not sent any more. May be called before, while and after it runs."""
 
 
 class Replies:
     """Runs replies one after another, in the order of their requests."""
 
-    def __init__(self, most: int, metrics: Metrics):
-        """`most`: requests that may wait for their reply, with the one that runs."""
-        self._most, self._metrics = most, metrics
+    def __init__(self, max_pending: int, metrics: Metrics):
+        """`max_pending`: requests that may wait for their reply, with the one that runs."""
+        self._max_pending, self._metrics = max_pending, metrics
         self._pending: list[Reply] = []
         self._queue: asyncio.Queue[Reply] = asyncio.Queue()
 
@@ -36,9 +36,11 @@ class Replies:
 
     def add(self, reply: Reply) -> None:
         """Raises ApiError where too many wait."""
-        if len(self._pending) >= self._most:
+        if len(self._pending) >= self._max_pending:
             reply.cancel()
-            raise ApiError(429, f"the connection has {self._most} requests already", "rate_limit_exceeded")
+            raise ApiError(
+                429, f"the connection has {self._max_pending} requests already", "rate_limit_exceeded"
+            )
         self._pending.append(reply)
         self._queue.put_nowait(reply)
 

@@ -11,18 +11,18 @@ from wyoming.ping import Ping, Pong
 
 from runtime.serve.errors import ApiError, draining
 from runtime.serve.limits import Limits
-from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
 from runtime.serve.speech.worker import SpeechWorker
+from runtime.serve.transcription.worker import TranscriptionWorker
 from runtime.serve.waiting import first_of
 from runtime.serve.wyoming.events import Connection, error_event, parse
 from runtime.serve.wyoming.info import describe
-from runtime.serve.wyoming.listening import AudioEvents
 from runtime.serve.wyoming.replies import Replies
 from runtime.serve.wyoming.speech import SpeechEvents
+from runtime.serve.wyoming.transcription import AudioEvents
 
-POLL_S = 0.5  # between looks at the time, and at whether the server is shutting down
+POLL_S = 0.5  # between checks of the time, and whether the server is shutting down
 
 
 class Session:
@@ -46,8 +46,8 @@ class Session:
         self._replies = Replies(limits.jobs_per_key, metrics)
         self._speech = SpeechEvents(connection, self._replies, limits, threads)
         self._audio = AudioEvents(connection, self._replies, limits)
-        self._speaker: str | None = None  # the selected programs
-        self._listener: str | None = None
+        self._speech_model: str | None = None  # the selected programs
+        self._transcription_model: str | None = None
         self._started, self._is_first = time.monotonic(), True
 
     async def run(self) -> None:
@@ -68,7 +68,7 @@ class Session:
         try:
             self._check_time(since)  # of a client that sends without a pause, too
             while not (await asyncio.wait((receiving,), timeout=POLL_S))[0]:
-                if not self._is_due:
+                if not self._client_must_send:
                     since = time.monotonic()
                 self._check_time(since)
             return receiving.result()
@@ -76,8 +76,8 @@ class Session:
             receiving.cancel()
 
     @property
-    def _is_due(self) -> bool:
-        """Whether the next event is one of the client."""
+    def _client_must_send(self) -> bool:
+        """Whether the next event has to come from the client."""
         return self._replies.are_done or self._speech.is_open or self._audio.is_open
 
     def _check_time(self, since: float) -> None:
@@ -101,27 +101,27 @@ class Session:
             case "select-program":
                 self._select(parse(SelectProgram, event).name)
             case "synthesize" | "synthesize-start" | "synthesize-chunk" | "synthesize-stop":
-                await self._speech.handle(event, self._speakers)
+                await self._speech.handle(event, self._speech_workers)
             case "transcribe" | "audio-start" | "audio-chunk" | "audio-stop":
-                await self._audio.handle(event, self._listening)
+                await self._audio.handle(event, self._transcription_worker)
             case other:
                 error = ApiError(400, f"type {other[:50]!r}: is no event of this server", "unknown_event")
                 await self._connection.send(error_event(error))
 
     def _select(self, name: str) -> None:
-        if name in self._models.speaking:
-            self._speaker = name
+        if name in self._models.speech_workers:
+            self._speech_model = name
         else:
-            self._listener = self._models.listener(name).name
+            self._transcription_model = self._models.transcription_worker(name).name
 
-    def _speakers(self) -> list[SpeechWorker]:
-        """The models that speak, or only the selected one."""
-        found = self._models.speaking
-        return [found[self._speaker]] if self._speaker else list(found.values())
+    def _speech_workers(self) -> list[SpeechWorker]:
+        """Those of all speech models, or only that of the selected one."""
+        found = self._models.speech_workers
+        return [found[self._speech_model]] if self._speech_model else list(found.values())
 
-    def _listening(self, name: str | None) -> ListenWorker:
-        """The model of that name, else the selected one, else the first. Raises ApiError."""
-        found = self._models.listening
+    def _transcription_worker(self, name: str | None) -> TranscriptionWorker:
+        """That of the model `name`, else of the selected one, else the first. Raises ApiError."""
+        found = self._models.transcription_workers
         if not found:
             raise ApiError(404, "this server has no model that transcribes", "model_not_found")
-        return self._models.listener(name or self._listener or next(iter(found)))
+        return self._models.transcription_worker(name or self._transcription_model or next(iter(found)))

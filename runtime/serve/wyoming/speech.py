@@ -16,6 +16,7 @@ from wyoming.tts import (
     SynthesizeTextFormat,
 )
 
+from runtime.audio.files import SAMPLE_BYTES
 from runtime.serve.errors import ApiError
 from runtime.serve.limits import Limits
 from runtime.serve.speech.worker import SpeechWorker
@@ -25,7 +26,7 @@ from runtime.serve.wyoming.replies import Replies, Reply
 from runtime.speech_request import SpeechOptions
 
 KEY = ":wyoming"  # in the queues of the workers; no key of a file has a colon in its name
-WIDTH, CHANNELS = 2, 1
+CHANNELS = 1
 CHUNK_FRAMES = 1  # of 80 ms: the first samples come after one frame
 
 
@@ -51,9 +52,9 @@ class SpeechReply(Reply):
         try:
             while (block := await job.read()) is not None:
                 if not has_begun:
-                    await self._connection.send(AudioStart(rate, WIDTH, CHANNELS))
+                    await self._connection.send(AudioStart(rate, SAMPLE_BYTES, CHANNELS))
                     has_begun = True
-                await self._connection.send(AudioChunk(rate, WIDTH, CHANNELS, block))
+                await self._connection.send(AudioChunk(rate, SAMPLE_BYTES, CHANNELS, block))
         finally:
             job.cancel()
         await self._connection.send(AudioStop())
@@ -138,10 +139,10 @@ class SpeechEvents:
         return self._streamed
 
     def _check_length(self, characters: int) -> None:
-        most = self._limits.text_characters
-        if characters > most:
+        limit = self._limits.text_characters
+        if characters > limit:
             raise ApiError(
-                400, f"text: has more than {most} characters; split it", "string_above_max_length", "text"
+                400, f"text: has more than {limit} characters; split it", "string_above_max_length", "text"
             )
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bundle.errors import UsageError
 from runtime.audio.gain import (
-    LIVE_MOST_DB,
+    LIVE_MAX_GAIN_DB,
     amplified,
     automatic,
     check_gain,
@@ -94,7 +94,9 @@ def test_quiet_live_sound_becomes_loud_slowly():
 
 
 def test_the_gain_of_live_sound_is_limited_and_silence_gets_none():
-    assert decibels(float(np.abs(live(tone(20, -50))).max())) == pytest.approx(-50 + LIVE_MOST_DB, abs=0.1)
+    assert decibels(float(np.abs(live(tone(20, -50))).max())) == pytest.approx(
+        -50 + LIVE_MAX_GAIN_DB, abs=0.1
+    )
     hiss = tone(20, -70)
     np.testing.assert_array_equal(live(hiss), hiss)
     np.testing.assert_array_equal(live(np.zeros(RATE, np.float32)), np.zeros(RATE))

@@ -8,7 +8,7 @@ from contextlib import suppress
 import httpx2
 import pytest
 from support.serve.http_server import running, wait_until
-from support.serve.speaking import ToneSpeech
+from support.serve.tone_speech import ToneSpeech
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -88,7 +88,7 @@ def test_a_key_that_sends_many_requests_leaves_places_in_the_queue_to_others(key
     task = ToneSpeech()
     task.gate.clear()
     with running({"tone": task}, Limits(waiting=4), keys, slots=1) as server:
-        url, worker = f"{server.url}/v1/audio/speech", server.models.speaking["tone"]
+        url, worker = f"{server.url}/v1/audio/speech", server.models.speech_workers["tone"]
 
         def send(key: str, waiting: int) -> threading.Thread:
             """A request that waits behind others."""

@@ -12,13 +12,13 @@ from contextlib import contextmanager, suppress
 
 import pytest
 from support.serve.http_server import Running, running, wait_until
-from support.serve.listening import RATE as LISTEN_RATE
-from support.serve.listening import LoudToText
-from support.serve.speaking import ToneSlots, ToneSpeech
+from support.serve.loud_to_text import RATE as LISTEN_RATE
+from support.serve.loud_to_text import LoudToText
+from support.serve.tone_speech import ToneSlots, ToneSpeech
 
 from runtime.batching import Fill, RowLimit
 from runtime.serve.limits import Limits
-from runtime.serve.speech.worker import WARM_TEXT, SpeechWorker
+from runtime.serve.speech.worker import WARM_UP_TEXT, SpeechWorker
 
 PIECES = 3  # of a prompt
 
@@ -47,7 +47,7 @@ class SteppedSlots(ToneSlots):
 
     def prepare(self, request) -> Fill:
         fill = super().prepare(request)
-        if request.text == WARM_TEXT:
+        if request.text == WARM_UP_TEXT:
             return fill
 
         def pieces(slot: int, limit: RowLimit) -> Iterator[None]:
@@ -91,7 +91,7 @@ def test_a_slot_is_free_within_one_pass(state, form):
     """The pass in which the client leaves ends; the next one does not have the request."""
     task = SteppedSpeech()
     with running({"tone": task}, slots=2) as server:
-        worker = server.models.speaking["tone"]
+        worker = server.models.speech_workers["tone"]
         with asking(server, **FORMS[form]) as connection:
             if state == "speaking":
                 task.allow(PIECES + 2)
@@ -114,7 +114,7 @@ def test_a_slot_is_free_within_one_pass(state, form):
 def test_a_place_in_the_queue_is_free_within_one_pass(form):
     task = SteppedSpeech()
     with running({"tone": task}, slots=1) as server:
-        worker = server.models.speaking["tone"]
+        worker = server.models.speech_workers["tone"]
         with asking(server):
             wait_until(lambda: task.waits)
             with asking(server, **FORMS[form]):
@@ -133,7 +133,7 @@ def test_a_live_stream_is_free_after_the_step_in_progress():
 
     task, gate = LoudToText(), threading.Event()
     with running({"loud": task}) as server:
-        worker = server.models.listening["loud"]
+        worker = server.models.transcription_workers["loud"]
         worker.live_slots = 1
         task.before_feed = lambda: gate.wait(20)
         url = f"ws://127.0.0.1:{server.port}/v1/realtime?intent=transcription"
@@ -144,10 +144,10 @@ def test_a_live_stream_is_free_after_the_step_in_progress():
             (job,) = worker._live
         wait_until(lambda: job.is_cancelled)
         gate.set()
-        wait_until(lambda: worker.is_idle and not worker._streams._places)
+        wait_until(lambda: worker.is_idle and not worker._streams._slots)
         with websockets.connect(url) as client:
             client.send(json.dumps(sound))
-            wait_until(lambda: worker._streams._places)
+            wait_until(lambda: worker._streams._slots)
             assert len(worker._streams._batches) == 1  # it has the place of the first
 
 
@@ -200,7 +200,7 @@ def test_clients_that_leave_leave_nothing():
     """A pass takes 5 ms, so no text is spoken to its end. The first 60 start the threads of the server."""
     limits = Limits(jobs_per_key=100, waiting=100)
     with running({"tone": ToneSpeech(pass_s=0.005)}, limits, slots=2) as server:
-        worker = server.models.speaking["tone"]
+        worker = server.models.speech_workers["tone"]
         leave(server, 60)
         before = settled(worker)
         leave(server, 300)
@@ -213,7 +213,7 @@ def test_clients_that_leave_leave_nothing():
 def test_1000_cancelled_jobs_leave_nothing():
     """Each is cancelled at another time: in the queue, at its first frames, and while its text is read."""
     with running({"tone": ToneSpeech()}, Limits(waiting=100), slots=2) as server:
-        worker = server.models.speaking["tone"]
+        worker = server.models.speech_workers["tone"]
 
         async def one(index: int) -> None:
             job = worker.submit(worker.prepare("a" * 20, {"chunk_frames": 1}), f"key {index % 3}")
@@ -237,7 +237,7 @@ def test_a_connection_whose_client_does_not_receive_is_closed():
     with running({"tone": ToneSpeech()}, limits) as server, asking(server, input="a" * 4000):
         wait_until(lambda: server.connections)
         wait_until(lambda: not server.connections)
-        wait_until(lambda: server.models.speaking["tone"].is_idle)
+        wait_until(lambda: server.models.speech_workers["tone"].is_idle)
         assert left(server) == 1
 
 

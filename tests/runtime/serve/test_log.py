@@ -7,7 +7,7 @@ from hashlib import sha256
 import httpx2
 import pytest
 from support.serve.http_server import running, wait_until
-from support.serve.speaking import ToneSpeech
+from support.serve.tone_speech import ToneSpeech
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 

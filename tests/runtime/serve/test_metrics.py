@@ -14,8 +14,8 @@ import pytest
 import websockets
 from support.paths import ROOT
 from support.serve.http_server import running, wait_until
-from support.serve.listening import BLOCK, LoudToText
-from support.serve.speaking import FRAME, ToneSlots, ToneSpeech, no_fault
+from support.serve.loud_to_text import BLOCK, LoudToText
+from support.serve.tone_speech import FRAME, ToneSlots, ToneSpeech, no_fault
 
 from runtime.batching import Fill, RowLimit
 from runtime.serve.limits import Limits
@@ -120,7 +120,7 @@ def test_requests_are_counted_by_route_and_status():
 def test_frames_are_those_that_were_made_and_passes_are_timed():
     with running({"tone": SlowPrompts()}) as server:
         post(server.url)
-        wait_until(lambda: server.models.speaking["tone"].is_idle)
+        wait_until(lambda: server.models.speech_workers["tone"].is_idle)
         assert server.value("frames_total", bundle="tone") == len(TEXT)
         assert server.value("pass_seconds_count", bundle="tone") == len(TEXT) + 3
         assert server.value("first_sound_seconds_count", bundle="tone") == 1
@@ -136,7 +136,7 @@ def test_slots_and_the_queue_are_counted():
         wait_until(lambda: task.running)
         for thread in threads[1:]:
             thread.start()
-        wait_until(lambda: len(server.models.speaking["tone"]._waiting) == 2)
+        wait_until(lambda: len(server.models.speech_workers["tone"]._waiting) == 2)
         assert server.value("slots", bundle="tone") == server.value("slots_busy", bundle="tone") == 1
         task.fault = lambda text, frame: task.gate.clear()  # one pass
         task.gate.set()

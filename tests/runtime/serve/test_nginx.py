@@ -18,8 +18,8 @@ import pytest
 import websockets
 from support.paths import ROOT
 from support.serve.http_server import Running, running, wait_until
-from support.serve.listening import BLOCK, LoudToText
-from support.serve.speaking import FRAME, ToneSpeech, tone
+from support.serve.loud_to_text import BLOCK, LoudToText
+from support.serve.tone_speech import FRAME, ToneSpeech, tone
 
 from runtime.audio.files import pcm16
 from runtime.serve.voices.store import VoiceStore

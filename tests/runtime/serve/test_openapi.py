@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.serve.http_server import Running, running
-from support.serve.listening import LoudToText
-from support.serve.speaking import ToneSpeech
+from support.serve.loud_to_text import LoudToText
+from support.serve.tone_speech import ToneSpeech
 
 from runtime.serve.http.openapi import ERROR
 

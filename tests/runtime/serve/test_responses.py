@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from fastapi import APIRouter
 from support.serve.http_server import running, wait_until
-from support.serve.speaking import ToneSpeech
+from support.serve.tone_speech import ToneSpeech
 
 from runtime.serve.http.responses import StreamedResponse
 
@@ -21,7 +21,7 @@ PIECES = 100
 @pytest.mark.parametrize("ticks", range(9))
 def test_a_response_ends_when_the_client_leaves_at_any_point_of_a_send(ticks):
     """`ticks`: turns of the event loop between the send of a piece and the news that the client left."""
-    gone, sent, cancelled_at = asyncio.Event(), 0, []
+    disconnected, sent, cancelled_at = asyncio.Event(), 0, []
 
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(PIECES):
@@ -29,7 +29,7 @@ def test_a_response_ends_when_the_client_leaves_at_any_point_of_a_send(ticks):
             yield b"x"
 
     async def receive() -> dict[str, Any]:
-        await gone.wait()
+        await disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def send(message: object) -> None:
@@ -42,7 +42,7 @@ def test_a_response_ends_when_the_client_leaves_at_any_point_of_a_send(ticks):
         if turns:
             asyncio.get_running_loop().call_soon(leave_after, turns - 1)
         else:
-            gone.set()
+            disconnected.set()
 
     response = StreamedResponse(pieces(), "audio/pcm", lambda: cancelled_at.append(sent), send_s=10)
     asyncio.run(response({"type": "http"}, receive, send))

@@ -12,7 +12,7 @@ import soundfile
 from safetensors import safe_open
 from support.runtime.speech_tasks import qwen_engines, qwen_task
 from support.serve.http_server import Running, running, wait_until
-from support.serve.speaking import ToneSpeech
+from support.serve.tone_speech import ToneSpeech
 
 from bundle.errors import UsageError, VoxportError
 from runtime.serve.errors import ApiError
@@ -193,7 +193,7 @@ def held(cloning, tmp_path):
 
 def test_the_loop_answers_and_texts_are_spoken_while_a_voice_is_made(held, monkeypatch):
     server, task = held
-    monkeypatch.setattr(api, "MOST_WAITING", 1)
+    monkeypatch.setattr(api, "MAX_WAITING", 1)
     answers = []
     thread = threading.Thread(target=lambda: answers.append(post(server).status_code))
     thread.start()

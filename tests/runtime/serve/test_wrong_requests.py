@@ -13,8 +13,8 @@ import websockets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.serve.http_server import Running, running
-from support.serve.listening import BLOCK, RATE, LoudToText
-from support.serve.speaking import ToneSpeech
+from support.serve.loud_to_text import BLOCK, RATE, LoudToText
+from support.serve.tone_speech import ToneSpeech
 
 DEEP = "[" * 10_000 + "]" * 10_000
 

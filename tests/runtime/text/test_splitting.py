@@ -12,7 +12,7 @@ from bundle.errors import UsageError
 from runtime.text.blocks import plain_lines
 from runtime.text.preparation import prepare
 from runtime.text.reading import read_text, speakable
-from runtime.text.splitting import LEAST_CHARACTERS, sentences, spoken_parts
+from runtime.text.splitting import MIN_PART_CHARACTERS, sentences, spoken_parts
 
 LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "nl", "pt")
 
@@ -92,7 +92,7 @@ def test_sentences_end_where_the_language_ends_them(language):
 def test_short_sentences_are_spoken_together():
     text = "Yes. No. " + "A sentence that is long enough to be spoken on its own by anyone. " + "Well. So."
     found = list(spoken_parts(sentences([text], "en"), lambda part: len(part) <= 300))
-    assert [len(part) >= LEAST_CHARACTERS for part in found] == [True, False]
+    assert [len(part) >= MIN_PART_CHARACTERS for part in found] == [True, False]
     assert found[1] == "Well. So."
 
 

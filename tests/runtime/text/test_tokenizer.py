@@ -14,7 +14,8 @@ from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from support.runtime.tekken_fixture import MARKERS, MERGES, SPECIALS, VOICES, tekken, write_tekken
 
 from bundle.errors import IntegrityError, UsageError, VoxportError
-from runtime.families.voxtral_tts.prompt import MAX_TEXT, SpeechTokenizer
+from runtime.families.voxtral_tts.prompt import SpeechTokenizer
+from runtime.text.cleanup import MAX_TEXT_CHARACTERS
 
 TEXTS = (
     "hello",
@@ -114,9 +115,9 @@ def test_a_voice_without_rows_is_an_error(tokenizer):
 
 
 def test_a_text_too_long_to_be_split_is_a_usage_error(tokenizer):
-    assert count(tokenizer, " " * MAX_TEXT)
-    with pytest.raises(UsageError, match=str(MAX_TEXT + 1)):
-        count(tokenizer, " " * (MAX_TEXT + 1))
+    assert count(tokenizer, " " * MAX_TEXT_CHARACTERS)
+    with pytest.raises(UsageError, match=str(MAX_TEXT_CHARACTERS + 1)):
+        count(tokenizer, " " * (MAX_TEXT_CHARACTERS + 1))
 
 
 def test_loading_logs_nothing(path, caplog):

@@ -47,7 +47,7 @@ POSITION, DELAY = spec("position", "int64", 1), spec("delay", "int64", 1)
 def encoder(tokens: int | str) -> Signature:
     inputs = (spec("mel", "float32", 1, tokens, FRAMES, MELS), POSITION)
     outputs = (spec("embeddings", "float32", 1, tokens, DIM),)
-    sized = CacheSpec("BSHD", 100, 1, 4)  # tells how far a stream may reach; has no rows that matter
+    sized = CacheSpec("BSHD", 100, 1, 4)  # bounds the length of a stream; its rows are not used
     states = (HEARD, StateSpec("seen", "float32", (1, 103, 1, 1), sized))
     return Signature(inputs, outputs, states, {"T": (1, 4)} if tokens == "T" else {})
 

@@ -1,4 +1,4 @@
-"""The page in a browser: what tests do with it, and the recording that its microphone hears."""
+"""The page in a browser: what tests do with it, and the recording that its microphone plays."""
 
 from typing import Any
 from urllib.parse import urlsplit

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
-from support.serve.listening import LoudToText
-from support.serve.speaking import ToneSpeech
+from support.serve.loud_to_text import LoudToText
+from support.serve.tone_speech import ToneSpeech
 
 from runtime.serve.http.app import build_app
 from runtime.serve.http.keys import Keys

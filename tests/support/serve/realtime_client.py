@@ -7,7 +7,7 @@ import json
 import numpy as np
 import websockets
 from support.serve.http_server import Running
-from support.serve.listening import BLOCK, RATE
+from support.serve.loud_to_text import BLOCK, RATE
 
 BLOCKS = [0.5, 0.0, 0.5, 0.0, 0.5, 0.0, 0.0, 0.0]  # three words
 

@@ -1,4 +1,4 @@
-"""Speech of the page: heard while it is made, stopped, saved, replaced, and broken off."""
+"""Speech of the page: played while it is made, stopped, saved, replaced, and broken off."""
 
 import io
 import json
@@ -12,7 +12,7 @@ import soundfile
 from support.serve.browser import WATCH
 from support.serve.page import opened, speak, wait_for_text
 from support.serve.page_server import running_server
-from support.serve.speaking import FRAME, LEVEL, RATE
+from support.serve.tone_speech import FRAME, LEVEL, RATE
 
 pytestmark = pytest.mark.slow
 TEXT = "A tone of thirty-two characters."
@@ -64,7 +64,7 @@ def test_stop_ends_the_request_and_the_sound(page, server):
     while server.metric("cancelled_total", reason="client") == before:
         assert time.monotonic() < stopped + 1
         time.sleep(0.01)
-    assert server.models.speaking["tone"].is_idle
+    assert server.models.speech_workers["tone"].is_idle
     page.wait_for_timeout(300)
     assert page.evaluate("watched.levels.at(-1)[1]") == 0
     assert len(page.evaluate("watched.pieces")) < 150
@@ -87,7 +87,7 @@ def test_a_second_text_replaces_the_first(page, server):
     speak(page, "Short text.")
     wait_for_text(page, "#speech-status", "First sound")
     assert wait_for_text(page, "#speech-time", "of 0.9 s")
-    assert server.models.speaking["tone"].is_idle
+    assert server.models.speech_workers["tone"].is_idle
 
 
 def test_slow_speech_pauses_and_says_so(watched):

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from support.serve.listening import LOUD
+from support.serve.loud_to_text import LOUD
 from support.serve.page import FOREIGN, SOUNDS, opened, speak, wait_for_text
 
 pytestmark = pytest.mark.slow
@@ -86,7 +86,7 @@ def test_a_recording_ends_the_microphone(page, server, recording):
     page.set_input_files("#file", recording)
     wait_for_text(page, "#transcription-status", "Transcribed")
     assert page.inner_text("#transcript") == "one two three"
-    assert server.models.listening["count"].is_idle
+    assert server.models.transcription_workers["count"].is_idle
 
 
 def test_the_page_says_why_there_is_no_microphone(browser, server):

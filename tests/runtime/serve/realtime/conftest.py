@@ -2,7 +2,7 @@
 
 import pytest
 from support.serve.http_server import running
-from support.serve.listening import LoudToText
+from support.serve.loud_to_text import LoudToText
 
 
 @pytest.fixture(scope="module")

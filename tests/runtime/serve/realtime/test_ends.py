@@ -6,11 +6,11 @@ import threading
 import pytest
 import websockets
 from support.serve.http_server import running, wait_until
-from support.serve.listening import LoudToText
+from support.serve.loud_to_text import LoudToText
 from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, Socket, pcm, talk, text_of
 
 from runtime.serve.limits import Limits
-from runtime.serve.listen.worker import ListenWorker
+from runtime.serve.transcription.worker import TranscriptionWorker
 
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 TEXT = "one two three"
@@ -35,7 +35,7 @@ def slow(gate):
 
 
 def worker_of(server):
-    return server.models.listening["loud"]
+    return server.models.transcription_workers["loud"]
 
 
 async def end_audio(socket: Socket) -> None:
@@ -53,11 +53,11 @@ async def commit(socket: Socket) -> None:
     await socket.send("input_audio_buffer.commit")
 
 
-async def commit_two(socket: Socket, worker: ListenWorker) -> None:
+async def commit_two(socket: Socket, worker: TranscriptionWorker) -> None:
     """Returns when the second utterance waits for the first."""
     await commit(socket)
     await commit(socket)
-    while not worker._later:
+    while not worker._queued_utterances:
         await asyncio.sleep(0.01)
 
 
@@ -210,7 +210,7 @@ def test_a_third_utterance_waits_for_the_first(gate):
         assert messages[-1]["error"]["code"] == "audio_too_far_ahead"
 
 
-async def commit_three(socket: Socket, worker: ListenWorker) -> None:
+async def commit_three(socket: Socket, worker: TranscriptionWorker) -> None:
     """Returns when the third utterance waits for the first."""
     await commit_two(socket, worker)
     await commit(socket)
@@ -227,7 +227,7 @@ def test_a_client_that_leaves_while_its_third_utterance_waits_is_noticed_at_once
             socket.socket.transport.abort()
 
     talk(slow, conversation, OPENAI, close_timeout=0.2)
-    wait_until(lambda: all(job.is_cancelled for job in worker_of(slow)._active()), 1)
+    wait_until(lambda: all(job.is_cancelled for job in worker_of(slow)._active_jobs()), 1)
 
 
 def test_a_client_that_leaves_while_it_is_too_far_ahead_is_noticed_at_once(slow, gate):

@@ -230,13 +230,13 @@ def test_names_of_delays_are_delays_of_the_bundle(server, name, milliseconds):
         updated = await socket.receive()
         assert updated["session"]["audio"]["input"]["transcription"]["delay"] == name
         await socket.send("input_audio_buffer.append", audio=SOUND)
-        worker = server.models.listening["loud"]
+        worker = server.models.transcription_workers["loud"]
         while not worker._live:
             await asyncio.sleep(0.01)
         return worker._live[0].delay_ms
 
     assert talk(server, conversation, OPENAI) == milliseconds
-    wait_until(lambda: server.models.listening["loud"].is_idle)
+    wait_until(lambda: server.models.transcription_workers["loud"].is_idle)
 
 
 def test_delays_between_the_least_and_the_largest():

@@ -7,7 +7,7 @@ import threading
 import pytest
 import websockets
 from support.serve.http_server import Running, running, wait_until
-from support.serve.listening import LoudToText
+from support.serve.loud_to_text import LoudToText
 from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of
 
 from runtime.serve.http.keys import Keys
@@ -126,21 +126,21 @@ def test_a_client_that_leaves_frees_its_stream(server):
     async def conversation(socket: Socket):
         await socket.receive()
         await socket.send("input_audio_buffer.append", audio=SOUND)
-        while not server.models.listening["loud"]._live:
+        while not server.models.transcription_workers["loud"]._live:
             await asyncio.sleep(0.01)
 
     talk(server, conversation, OPENAI)
-    wait_until(lambda: server.models.listening["loud"].is_idle, 0.5)
+    wait_until(lambda: server.models.transcription_workers["loud"].is_idle, 0.5)
 
 
 def test_more_live_streams_than_the_machine_can_follow_are_refused():
     with running({"loud": LoudToText()}) as server:
-        server.models.listening["loud"].live_slots = 1
+        server.models.transcription_workers["loud"].live_slots = 1
 
         async def conversation(socket: Socket):
             await socket.receive()
             await socket.send("input_audio_buffer.append", audio=SOUND)
-            while not server.models.listening["loud"]._live:
+            while not server.models.transcription_workers["loud"]._live:
                 await asyncio.sleep(0.01)
 
             async def other(second: Socket):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from support.serve.http_server import running, wait_until
-from support.serve.listening import LoudToText
+from support.serve.loud_to_text import LoudToText
 from support.serve.realtime_client import OPENAI, VLLM, Socket, pcm, talk, text_of
 
 from runtime.live import OneLiveStream
@@ -88,7 +88,7 @@ def test_a_model_without_the_language_of_the_session_is_refused_and_the_error_sa
     assert found == [
         ("loud", "en"),
         ("language", where + earlier),
-        ("language", where + "expected one of fr; the model hears which one it is"),
+        ("language", where + "expected one of fr; the model detects which one it is"),
         ("loud", "en"),
         ("french", None),
         ("french", "fr"),
@@ -106,7 +106,7 @@ def test_the_model_cannot_change_before_the_text_of_an_utterance_is_sent():
     """With another model, the text would come from a worker that the session has left."""
     slow = LoudToText()
     with running({"slow": slow, "other": LoudToText()}) as server:
-        worker = server.models.listening["slow"]
+        worker = server.models.transcription_workers["slow"]
 
         async def conversation(socket: Socket):
             await socket.receive()
@@ -141,7 +141,7 @@ def test_a_place_that_cannot_be_freed_ends_no_other_session(monkeypatch):
         end(batch, stream)
 
     with running({"loud": LoudToText()}) as server:
-        worker = server.models.listening["loud"]
+        worker = server.models.transcription_workers["loud"]
         end = OneLiveStream.end
         monkeypatch.setattr(OneLiveStream, "end", fail_once)
 

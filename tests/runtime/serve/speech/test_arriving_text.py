@@ -9,8 +9,17 @@ from queue import SimpleQueue
 
 import pytest
 from support.serve.http_server import wait_until
-from support.serve.speaking import FRAME, ToneSpeech
-from support.serve.wyoming_bench import END_OF_TEXT, TEXT, Bench, ask, bench, sound, spoken, until_true
+from support.serve.tone_speech import FRAME, ToneSpeech
+from support.serve.wyoming_fixture import (
+    END_OF_TEXT,
+    TEXT,
+    WyomingFixture,
+    ask,
+    sound,
+    spoken,
+    until_true,
+    wyoming_fixture,
+)
 from wyoming.event import Event
 from wyoming.tts import SynthesizeChunk, SynthesizeStart, SynthesizeStop
 
@@ -37,7 +46,7 @@ async def arriving(task: ToneSpeech) -> AsyncIterator[tuple[Models, SpeechJob, A
     )
     models.start()
     wait_until(lambda: models.is_ready)
-    worker = models.speaking["a"]
+    worker = models.speech_workers["a"]
     pieces.put(BEGUN)
     prepared = await asyncio.to_thread(worker.prepare, iter(pieces.get, None), {}, threads)
     job = worker.submit(prepared, "anna")
@@ -63,24 +72,24 @@ async def asked(worker: SpeechWorker, text: str) -> SpeechJob:
 
 
 def test_a_streamed_text_needs_no_second_place_in_a_full_queue():
-    async def scenario(at: Bench) -> list[Event]:
-        async with at.client() as client:
+    async def scenario(fixture: WyomingFixture) -> list[Event]:
+        async with fixture.client() as client:
             begun = await ask(client, SynthesizeStart(), SynthesizeChunk(BEGUN), until=("audio-chunk",))
-            await until_true(lambda: not at.speaker._running)
-            at.go.clear()
-            at.speaker.submit(at.speaker.prepare("It runs.", {}), KEY)
-            await until_true(lambda: len(at.speaker._running) == 1)
-            at.speaker.submit(at.speaker.prepare("It waits.", {}), KEY)
+            await until_true(lambda: not fixture.speech_worker._running)
+            fixture.engines_may_run.clear()
+            fixture.speech_worker.submit(fixture.speech_worker.prepare("It runs.", {}), KEY)
+            await until_true(lambda: len(fixture.speech_worker._running) == 1)
+            fixture.speech_worker.submit(fixture.speech_worker.prepare("It waits.", {}), KEY)
             with pytest.raises(ApiError, match="wait"):
-                at.speaker.check_room(KEY)
+                fixture.speech_worker.check_room(KEY)
             for request in (SynthesizeChunk(REST), SynthesizeStop()):
                 await client.write_event(request.event())
             await asyncio.sleep(0.3)
-            at.go.set()
+            fixture.engines_may_run.set()
             return [*begun, *await ask(client, until=END_OF_TEXT)]
 
-    with bench(waiting=1) as at:
-        assert sound(asyncio.run(scenario(at))) == spoken(TEXT)
+    with wyoming_fixture(waiting=1) as fixture:
+        assert sound(asyncio.run(scenario(fixture))) == spoken(TEXT)
 
 
 def test_the_next_part_precedes_the_texts_that_wait():
@@ -89,7 +98,7 @@ def test_the_next_part_precedes_the_texts_that_wait():
 
     async def scenario() -> None:
         async with arriving(task) as (models, job, add):
-            worker = models.speaking["a"]
+            worker = models.speech_workers["a"]
             order.clear()
             task.gate.clear()
             runs = await asked(worker, "It runs.")
@@ -97,7 +106,7 @@ def test_the_next_part_precedes_the_texts_that_wait():
             waits = await asked(worker, "It waits.")
             add(REST)
             add(None)
-            await asyncio.to_thread(wait_until, lambda: job in worker._between)
+            await asyncio.to_thread(wait_until, lambda: job in worker._waiting_for_slot)
             task.gate.set()
             for each in (job, runs, waits):
                 await samples(each)
@@ -109,7 +118,7 @@ def test_the_next_part_precedes_the_texts_that_wait():
 def test_a_slot_is_free_while_the_text_arrives():
     async def scenario() -> None:
         async with arriving(ToneSpeech()) as (models, job, add):
-            other = await asked(models.speaking["a"], "The other.")
+            other = await asked(models.speech_workers["a"], "The other.")
             assert await samples(other) == FRAME * len("The other.")
             add(None)
             assert await samples(job) > FRAME * len(PARTS[0]) and job.status == "end"
@@ -120,7 +129,7 @@ def test_a_slot_is_free_while_the_text_arrives():
 def test_a_text_that_is_cancelled_while_it_arrives_leaves_nothing():
     async def scenario() -> None:
         async with arriving(ToneSpeech()) as (models, job, add):
-            worker = models.speaking["a"]
+            worker = models.speech_workers["a"]
             job.cancel()
             await asyncio.to_thread(wait_until, lambda: worker.is_idle, 1)
             add(REST)
@@ -137,7 +146,7 @@ def test_a_wrong_piece_ends_the_job_with_its_error():
             add("\0")
             with pytest.raises(ApiError) as found:
                 await samples(job)
-            assert found.value.status == 400 and models.speaking["a"].is_idle
+            assert found.value.status == 400 and models.speech_workers["a"].is_idle
 
     asyncio.run(scenario())
 

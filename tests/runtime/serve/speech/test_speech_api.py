@@ -11,7 +11,7 @@ import openai
 import pytest
 import soundfile
 from support.serve.http_server import Running, running, wait_until
-from support.serve.speaking import FRAME, RATE, ToneSpeech, tone
+from support.serve.tone_speech import FRAME, RATE, ToneSpeech, tone
 
 from runtime.audio.files import pcm16
 from runtime.serve.limits import Limits
@@ -216,7 +216,7 @@ def test_a_client_that_leaves_the_queue_is_not_served():
             post(server, request(input="Never spoken."), timeout=0.2)
         task.gate.set()
         blocker.join(10)
-        wait_until(lambda: server.models.speaking["tone"].is_idle)
+        wait_until(lambda: server.models.speech_workers["tone"].is_idle)
         assert server.value("frames_total", bundle="tone") == len(TEXT)
 
 
@@ -228,7 +228,7 @@ def test_a_full_queue_is_refused_at_once_with_a_time_to_retry():
         threads[0].start()
         wait_until(lambda: task.running)
         threads[1].start()
-        wait_until(lambda: len(server.models.speaking["tone"]._waiting) == 1)
+        wait_until(lambda: len(server.models.speech_workers["tone"]._waiting) == 1)
         response = post(server, request())
         assert response.status_code == 503 and response.json()["error"]["code"] == "server_is_overloaded"
         assert 1 <= int(response.headers["retry-after"]) <= 60 and "x-should-retry" not in response.headers
@@ -259,7 +259,7 @@ def test_a_client_that_reads_nothing_holds_no_slot_and_is_dropped():
             assert response.status_code == 200
             wait_until(lambda: not task.running)
             assert post(server, request()).content == pcm16(tone(TEXT))  # the slot is free
-            wait_until(lambda: server.models.speaking["tone"].is_idle, 5)
+            wait_until(lambda: server.models.speech_workers["tone"].is_idle, 5)
         assert server.value("frames_total", bundle="tone") < len(text)
 
 
@@ -275,7 +275,7 @@ def test_a_draining_server_finishes_what_runs_and_refuses_the_rest():
         first.start()
         wait_until(lambda: task.running)
         second.start()
-        wait_until(lambda: len(server.models.speaking["tone"]._waiting) == 1)
+        wait_until(lambda: len(server.models.speech_workers["tone"]._waiting) == 1)
         server.models.drain(5)
         first.join(5)
         second.join(5)

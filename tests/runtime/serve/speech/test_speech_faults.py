@@ -6,7 +6,7 @@ import threading
 
 import httpx2
 from support.serve.http_server import Running, running, wait_until
-from support.serve.speaking import FRAME, ToneSpeech, tone
+from support.serve.tone_speech import FRAME, ToneSpeech, tone
 
 from runtime.audio.files import pcm16
 
@@ -76,7 +76,7 @@ def test_a_dead_engine_thread_is_not_ready_and_refuses(monkeypatch):
     task = ToneSpeech()
     task.gate.clear()
     with running({"tone": task}) as server:
-        worker, answers = server.models.speaking["tone"], list[httpx2.Response]()
+        worker, answers = server.models.speech_workers["tone"], list[httpx2.Response]()
         asking = threading.Thread(
             target=lambda: answers.append(post(server, request(response_format="flac")))
         )
@@ -86,7 +86,7 @@ def test_a_dead_engine_thread_is_not_ready_and_refuses(monkeypatch):
         def fail() -> None:
             raise RuntimeError("planted")
 
-        monkeypatch.setattr(worker, "_turn", fail)
+        monkeypatch.setattr(worker, "_run_once", fail)
         task.gate.set()
         asking.join(10)
         worker._thread.join(10)

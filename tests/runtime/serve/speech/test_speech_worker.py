@@ -12,19 +12,19 @@ from pathlib import Path
 import httpx2
 import pytest
 from support.serve.http_server import Running, running, wait_until
-from support.serve.listening import LoudToText
-from support.serve.speaking import FRAME, ToneSpeech
+from support.serve.loud_to_text import LoudToText
+from support.serve.tone_speech import FRAME, ToneSpeech
 
 from runtime.serve.errors import ApiError
 from runtime.serve.http import uploads
 from runtime.serve.http.keys import Keys
 from runtime.serve.limits import Limits
-from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
 from runtime.serve.speech import api
 from runtime.serve.speech.api import SpeechBody
-from runtime.serve.speech.worker import WARM_TEXT
+from runtime.serve.speech.worker import WARM_UP_TEXT
+from runtime.serve.transcription.worker import TranscriptionWorker
 
 NAMES = ("anna", "bob")
 KEYS = {name: name * 8 for name in NAMES}
@@ -41,7 +41,7 @@ def post(server: Running, key: str = "anna", **fields) -> httpx2.Response:
 def one_slot(task: ToneSpeech, limits: Limits):
     keys = Keys({name: sha256(key.encode()).digest() for name, key in KEYS.items()})
     with running({"tone": task}, limits, keys, slots=1) as server:
-        yield server, server.models.speaking["tone"]
+        yield server, server.models.speech_workers["tone"]
 
 
 def test_a_bundle_is_ready_after_its_first_pass():
@@ -49,7 +49,7 @@ def test_a_bundle_is_ready_after_its_first_pass():
     task.fault = lambda text, frame: gate.wait(30) and None
     models = Models({"tone": task}, Limits(), Metrics())
     models.start()
-    wait_until(lambda: list(task.running.values()) == [WARM_TEXT])
+    wait_until(lambda: list(task.running.values()) == [WARM_UP_TEXT])
     assert not models.is_ready and not models.has_failed  # Ray replaces a replica that has failed
     gate.set()
     wait_until(lambda: models.is_ready)
@@ -100,7 +100,7 @@ def test_texts_wait_while_the_samples_of_all_requests_fill_the_buffers():
     async def speak() -> None:
         models = Models({"tone": ToneSpeech()}, limits, Metrics(), 2)
         models.start()
-        worker = models.speaking["tone"]
+        worker = models.speech_workers["tone"]
         unread, waiting = (worker.submit(worker.prepare("Hello there.", {}), key) for key in NAMES)
         await asyncio.to_thread(wait_until, lambda: unread.is_done)
         await asyncio.sleep(0.1)
@@ -135,7 +135,7 @@ def test_samples_that_need_no_encoder_are_sent_while_all_threads_are_occupied(re
         asyncio.get_running_loop().set_default_executor(Occupied(1))
         models = Models({"tone": ToneSpeech()}, Limits(), Metrics(), 1)
         models.start()
-        worker = models.speaking["tone"]
+        worker = models.speech_workers["tone"]
         body = SpeechBody(model="tone", input="Hello there.", response_format=response_format)
         await asyncio.to_thread(lambda: None)
         job = await api.submit(worker, body, None, "anna")
@@ -222,13 +222,13 @@ def test_an_upload_whose_request_is_cancelled_is_deleted(tmp_path, monkeypatch):
     ("lengths", "seconds"), [((30.0,), 30), ((30.0, 12.4), 42), ((None,), 60), ((30.0, None), 60)]
 )
 def test_the_time_to_a_retry_follows_from_the_recordings_that_wait(lengths, seconds):
-    """Before recordings are measured they take their own length. At most 60 s are told."""
+    """Before recordings are measured they take their own length. The answer has 60 s at most."""
 
     gate, task = threading.Event(), LoudToText(is_live=False)
     task.before_feed = lambda *_: gate.wait(30) and None  # the first pass does not end
 
     async def refused() -> int | None:
-        worker = ListenWorker("a", task, Limits(waiting=len(lengths)), Metrics())
+        worker = TranscriptionWorker("a", task, Limits(waiting=len(lengths)), Metrics())
         worker.start()
         for length in lengths:
             worker.submit("anna", None, length)

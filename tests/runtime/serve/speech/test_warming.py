@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.runtime.speech_tasks import qwen_engines, qwen_task
 from support.serve.http_server import wait_until
-from support.serve.speaking import ToneSlots, ToneSpeech
+from support.serve.tone_speech import ToneSlots, ToneSpeech
 
 from bundle.errors import UsageError
 from model.synthetic.checkpoint import write_checkpoint
@@ -13,7 +13,7 @@ from runtime.batching import Fill
 from runtime.serve.limits import Limits
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
-from runtime.serve.speech.worker import WARM_TEXT
+from runtime.serve.speech.worker import WARM_UP_TEXT
 from runtime.speech_request import SpeechRequest
 
 
@@ -58,7 +58,7 @@ def ready(task) -> None:
 def test_a_bundle_that_needs_something_of_its_clients_is_ready_after_its_first_pass(field):
     task = Demanding(field)
     ready(task)
-    assert task.spoken == [WARM_TEXT]
+    assert task.spoken == [WARM_UP_TEXT]
 
 
 def test_a_bundle_that_refuses_every_text_is_ready_and_the_log_says_so(caplog):

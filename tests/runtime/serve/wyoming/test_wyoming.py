@@ -4,19 +4,19 @@ import asyncio
 
 import numpy as np
 import pytest
-from support.serve.wyoming_bench import (
+from support.serve.wyoming_fixture import (
     END_OF_SPEECH,
     END_OF_TEXT,
     END_OF_TRANSCRIPT,
     TEXT,
-    Bench,
+    WyomingFixture,
     ask,
-    bench,
     chunks,
     sound,
     spoken,
     tone,
     types,
+    wyoming_fixture,
 )
 from wyoming.asr import Transcribe
 from wyoming.event import Event
@@ -34,13 +34,13 @@ from wyoming.tts import (
 
 
 def test_describe_lists_programs_voices_and_languages():
-    async def scenario(at: Bench) -> Info:
-        async with at.client() as client:
+    async def scenario(fixture: WyomingFixture) -> Info:
+        async with fixture.client() as client:
             (event,) = await ask(client, Describe(), until=("info",))
             return Info.from_event(event)
 
-    with bench() as at:
-        info = asyncio.run(scenario(at))
+    with wyoming_fixture() as fixture:
+        info = asyncio.run(scenario(fixture))
     (tts,), (asr,) = info.tts, info.asr
     assert tts.name == "speaking" and tts.installed and tts.supports_synthesize_streaming
     assert {voice.name: voice.languages for voice in tts.voices} == {"anna": ["en"], "fr_bert": ["fr"]}
@@ -49,14 +49,14 @@ def test_describe_lists_programs_voices_and_languages():
 
 
 def test_ping_and_select_program():
-    async def scenario(at: Bench) -> list[Event]:
-        async with at.client() as client:
+    async def scenario(fixture: WyomingFixture) -> list[Event]:
+        async with fixture.client() as client:
             selected = [SelectProgram("speaking"), SelectProgram("listening")]
             found = await ask(client, *selected, Ping("here"), until=("pong",))
             return [*found, *await ask(client, SelectProgram("other"), until=())]
 
-    with bench() as at:
-        pong, error = asyncio.run(scenario(at))
+    with wyoming_fixture() as fixture:
+        pong, error = asyncio.run(scenario(fixture))
     assert (pong.type, pong.data) == ("pong", {"text": "here"})
     assert error.data["code"] == "model_not_found"
 
@@ -69,12 +69,12 @@ def test_ping_and_select_program():
     [(None, None), (SynthesizeVoice("fr_bert"), "fr_bert"), (SynthesizeVoice(language="fr-FR"), "fr_bert")],
 )
 def test_synthesize_sends_the_speech_of_the_task(voice, name):
-    async def scenario(at: Bench) -> list[Event]:
-        async with at.client() as client:
+    async def scenario(fixture: WyomingFixture) -> list[Event]:
+        async with fixture.client() as client:
             return await ask(client, Synthesize(TEXT, voice), until=END_OF_SPEECH)
 
-    with bench() as at:
-        events = asyncio.run(scenario(at))
+    with wyoming_fixture() as fixture:
+        events = asyncio.run(scenario(fixture))
     assert types(events) == ["audio-start", "audio-chunk", "audio-stop"]
     assert events[0].data["rate"] == 1000 and events[0].data["width"] == 2
     assert sound(events) == spoken(TEXT, name)
@@ -82,41 +82,43 @@ def test_synthesize_sends_the_speech_of_the_task(voice, name):
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_text_that_arrives_in_pieces_is_spoken_like_the_whole_text(size):
-    async def scenario(at: Bench) -> list[Event]:
+    async def scenario(fixture: WyomingFixture) -> list[Event]:
         pieces = [SynthesizeChunk(TEXT[start : start + size]) for start in range(0, len(TEXT), size)]
         sent = [SynthesizeStart(SynthesizeVoice("fr_bert")), *pieces, Synthesize(TEXT), SynthesizeStop()]
-        async with at.client() as client:
+        async with fixture.client() as client:
             return await ask(client, *sent, until=END_OF_TEXT)
 
-    with bench() as at:
-        events = asyncio.run(scenario(at))
+    with wyoming_fixture() as fixture:
+        events = asyncio.run(scenario(fixture))
     assert types(events) == ["audio-start", "audio-chunk", "audio-stop", "synthesize-stopped"]
     assert sound(events) == spoken(TEXT, "fr_bert")
 
 
 def test_a_sentence_is_spoken_before_the_text_ends():
-    async def scenario(at: Bench) -> None:
-        async with at.client() as client:
+    async def scenario(fixture: WyomingFixture) -> None:
+        async with fixture.client() as client:
             (begun,) = await ask(
                 client, SynthesizeStart(), SynthesizeChunk(TEXT[:120]), until=("audio-start",)
             )
             assert begun.type == "audio-start"
             await ask(client, SynthesizeChunk(TEXT[120:]), SynthesizeStop(), until=END_OF_TEXT)
 
-    with bench() as at:
-        asyncio.run(scenario(at))
+    with wyoming_fixture() as fixture:
+        asyncio.run(scenario(fixture))
 
 
 def test_requests_of_one_connection_are_answered_in_order():
     texts = ("First.", "Second.", "Third.")
 
-    async def scenario(at: Bench) -> list[list[Event]]:
-        async with at.client() as client:
+    async def scenario(fixture: WyomingFixture) -> list[list[Event]]:
+        async with fixture.client() as client:
             first = await ask(client, *map(Synthesize, texts), until=END_OF_SPEECH)
             return [first, *[await ask(client, until=END_OF_SPEECH) for _ in texts[1:]]]
 
-    with bench() as at:
-        assert [sound(events) for events in asyncio.run(scenario(at))] == [spoken(text) for text in texts]
+    with wyoming_fixture() as fixture:
+        assert [sound(events) for events in asyncio.run(scenario(fixture))] == [
+            spoken(text) for text in texts
+        ]
 
 
 # Transcripts
@@ -125,36 +127,36 @@ def test_requests_of_one_connection_are_answered_in_order():
 @pytest.mark.parametrize("is_live", [True, False])
 @pytest.mark.parametrize("channels", [1, 2])
 def test_audio_gives_its_transcript_in_pieces_and_whole(is_live, channels):
-    async def scenario(at: Bench) -> list[Event]:
+    async def scenario(fixture: WyomingFixture) -> list[Event]:
         audio = np.frombuffer(tone("..x..xx."), "<i2").repeat(channels).tobytes()
-        async with at.client() as client:
+        async with fixture.client() as client:
             events = [Transcribe("listening", language="en"), *chunks(audio, channels=channels)]
             return await ask(client, *events, until=END_OF_TRANSCRIPT)
 
-    with bench(is_live) as at:
-        events = asyncio.run(scenario(at))
+    with wyoming_fixture(is_live) as fixture:
+        events = asyncio.run(scenario(fixture))
     assert types(events) == ["transcript-start", "transcript-chunk", "transcript", "transcript-stop"]
     assert events[-2].data == {"text": "one two three"}
     assert "".join(e.data["text"] for e in events if e.type == "transcript-chunk") == "one two three"
 
 
 def test_audio_of_another_rate_is_resampled():
-    async def scenario(at: Bench) -> list[Event]:
+    async def scenario(fixture: WyomingFixture) -> list[Event]:
         loud = np.frombuffer(tone("..x.."), "<i2").repeat(3).tobytes()
-        async with at.client() as client:
+        async with fixture.client() as client:
             return await ask(client, *chunks(loud, rate=48000), until=END_OF_TRANSCRIPT)
 
-    with bench() as at:
-        assert asyncio.run(scenario(at))[-2].data["text"].startswith("one")
+    with wyoming_fixture() as fixture:
+        assert asyncio.run(scenario(fixture))[-2].data["text"].startswith("one")
 
 
 def test_silence_and_no_audio_give_an_empty_transcript():
-    async def scenario(at: Bench) -> list[str]:
-        async with at.client() as client:
+    async def scenario(fixture: WyomingFixture) -> list[str]:
+        async with fixture.client() as client:
             found = [
                 await ask(client, *chunks(audio), until=END_OF_TRANSCRIPT) for audio in (tone("...."), b"")
             ]
             return [events[-2].data["text"] for events in found]
 
-    with bench() as at:
-        assert asyncio.run(scenario(at)) == ["", ""]
+    with wyoming_fixture() as fixture:
+        assert asyncio.run(scenario(fixture)) == ["", ""]

@@ -6,18 +6,18 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.serve.listening import LoudToText
-from support.serve.wyoming_bench import (
+from support.serve.loud_to_text import LoudToText
+from support.serve.wyoming_fixture import (
     END_OF_SPEECH,
     END_OF_TRANSCRIPT,
     TEXT,
-    Bench,
+    WyomingFixture,
     answers,
     ask,
-    bench,
     sound,
     spoken,
     until_true,
+    wyoming_fixture,
 )
 from wyoming.asr import Transcribe
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
@@ -101,11 +101,11 @@ BAD = {
 def test_bad_input_gets_an_error_and_the_server_goes_on():
     """Each on a connection of its own, which ends after the error."""
 
-    async def scenario(at: Bench) -> dict[str, tuple[list[str], str | None]]:
+    async def scenario(fixture: WyomingFixture) -> dict[str, tuple[list[str], str | None]]:
         found = {}
-        async with at.client() as client:
+        async with fixture.client() as client:
             for name, (content, _) in BAD.items():
-                reader, writer = await asyncio.open_connection("127.0.0.1", at.port)
+                reader, writer = await asyncio.open_connection("127.0.0.1", fixture.port)
                 writer.write(content)
                 events = await answers(lambda reader=reader: async_read_event(reader), ())
                 assert await reader.read() == b""
@@ -113,12 +113,12 @@ def test_bad_input_gets_an_error_and_the_server_goes_on():
                 found[name] = events[-1].data.get("code") if events else None
             whole = await ask(client, Synthesize(TEXT), until=END_OF_SPEECH)
             assert sound(whole) == spoken(TEXT)
-        await until_true(lambda: at.speaker.is_idle and at.listener.is_idle)
-        assert at.models.is_ready
+        await until_true(lambda: fixture.speech_worker.is_idle and fixture.transcription_worker.is_idle)
+        assert fixture.models.is_ready
         return found
 
-    with bench() as at:
-        assert asyncio.run(scenario(at)) == {name: code for name, (_, code) in BAD.items()}
+    with wyoming_fixture() as fixture:
+        assert asyncio.run(scenario(fixture)) == {name: code for name, (_, code) in BAD.items()}
 
 
 LENGTHS = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=3)
@@ -150,15 +150,15 @@ def test_any_header_is_an_event_an_error_or_the_end(fields, rest):
 
 
 def test_the_error_of_a_language_names_those_of_the_model():
-    async def scenario(at: Bench) -> tuple[list[Event], list[Event]]:
-        async with at.client() as client:
+    async def scenario(fixture: WyomingFixture) -> tuple[list[Event], list[Event]]:
+        async with fixture.client() as client:
             empty = await ask(client, Transcribe(language=""), Ping(), until=("pong",))
             return empty, await ask(client, Transcribe("listening", language="xx"), Ping(), until=("pong",))
 
-    with bench() as at:
-        empty, (error,) = asyncio.run(scenario(at))
+    with wyoming_fixture() as fixture:
+        empty, (error,) = asyncio.run(scenario(fixture))
         with pytest.raises(ApiError) as expected:
-            at.listener.check_language("xx")
+            fixture.transcription_worker.check_language("xx")
     assert [event.type for event in empty] == ["pong"]
     assert error.data == {"text": expected.value.message, "code": "invalid_value"}
 
@@ -169,14 +169,14 @@ class French(LoudToText):
 
 @pytest.mark.parametrize("begin", [AudioStart(16000, 2, 1), AudioChunk(16000, 2, 1, b"\0\0" * 1280)])
 def test_the_language_is_checked_for_the_model_that_is_selected_later(begin):
-    async def scenario(at: Bench) -> tuple[list[Event], list[Event]]:
-        async with at.client() as client:
+    async def scenario(fixture: WyomingFixture) -> tuple[list[Event], list[Event]]:
+        async with fixture.client() as client:
             chosen = [Transcribe(language="en"), SelectProgram("french"), SelectProgram("listening"), begin]
             right = await ask(client, *chosen, AudioStop(), until=END_OF_TRANSCRIPT)
             events = [Transcribe(language="en"), SelectProgram("french"), begin, Ping()]
             return right, await ask(client, *events, until=("pong",))
 
-    made = Bench(Limits(), True, french=French())
+    made = WyomingFixture(Limits(), True, french=French())
     try:
         right, (error,) = asyncio.run(scenario(made))
     finally:
@@ -186,13 +186,13 @@ def test_the_language_is_checked_for_the_model_that_is_selected_later(begin):
 
 
 def test_a_language_is_that_of_one_audio_only():
-    async def scenario(at: Bench) -> list[Event]:
-        async with at.client() as client:
+    async def scenario(fixture: WyomingFixture) -> list[Event]:
+        async with fixture.client() as client:
             audio = AudioStart(16000, 2, 1), AudioStop()
             await ask(client, Transcribe(language="en"), *audio, until=END_OF_TRANSCRIPT)
             return await ask(client, SelectProgram("french"), *audio, until=END_OF_TRANSCRIPT)
 
-    made = Bench(Limits(), True, french=French())
+    made = WyomingFixture(Limits(), True, french=French())
     try:
         assert asyncio.run(scenario(made))[-1].type == "transcript-stop"
     finally:
@@ -200,12 +200,12 @@ def test_a_language_is_that_of_one_audio_only():
 
 
 def test_an_unknown_event_gets_an_error_and_the_connection_goes_on():
-    async def scenario(at: Bench) -> list[Event]:
-        async with at.client() as client:
+    async def scenario(fixture: WyomingFixture) -> list[Event]:
+        async with fixture.client() as client:
             await client.write_event(Event("run-pipeline", {"a": 1}, b"payload"))
             return [*await answers(client.read_event, ()), *await ask(client, Ping(), until=("pong",))]
 
-    with bench() as at:
-        error, pong = asyncio.run(scenario(at))
+    with wyoming_fixture() as fixture:
+        error, pong = asyncio.run(scenario(fixture))
     assert error.data["code"] == "unknown_event" and "run-pipeline" in error.data["text"]
     assert pong.type == "pong"

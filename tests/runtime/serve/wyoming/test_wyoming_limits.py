@@ -3,20 +3,20 @@
 import asyncio
 
 import pytest
-from support.serve.wyoming_bench import (
+from support.serve.wyoming_fixture import (
     END_OF_SPEECH,
     END_OF_TRANSCRIPT,
     TEXT,
     WAIT_S,
-    Bench,
+    WyomingFixture,
     ask,
-    bench,
     chunks,
     sound,
     spoken,
     tone,
     types,
     until_true,
+    wyoming_fixture,
 )
 from wyoming.audio import AudioChunk, AudioStart
 from wyoming.client import AsyncClient
@@ -34,166 +34,175 @@ from runtime.serve.wyoming.server import WyomingServer
 
 
 def test_a_client_that_leaves_cancels_its_speech():
-    async def scenario(at: Bench) -> None:
-        async with at.client():
-            async with AsyncClient.from_uri(f"tcp://127.0.0.1:{at.port}") as leaving:
-                at.go.clear()
+    async def scenario(fixture: WyomingFixture) -> None:
+        async with fixture.client():
+            async with AsyncClient.from_uri(f"tcp://127.0.0.1:{fixture.port}") as leaving:
+                fixture.engines_may_run.clear()
                 await leaving.write_event(Synthesize("Some text.").event())
-                await until_true(lambda: not at.speaker.is_idle)
-            await until_true(lambda: all(job.is_cancelled for job in at.speaker._running.values()))
-            at.go.set()
-            assert await until_true(lambda: at.speaker.is_idle) < 1
+                await until_true(lambda: not fixture.speech_worker.is_idle)
+            await until_true(lambda: all(job.is_cancelled for job in fixture.speech_worker._running.values()))
+            fixture.engines_may_run.set()
+            assert await until_true(lambda: fixture.speech_worker.is_idle) < 1
 
-    with bench() as at:
-        asyncio.run(scenario(at))
-        assert at.speaker._pool.used == 0
+    with wyoming_fixture() as fixture:
+        asyncio.run(scenario(fixture))
+        assert fixture.speech_worker._pool.used == 0
 
 
 def test_a_client_that_leaves_in_the_middle_of_a_text_or_audio_leaves_nothing():
-    async def scenario(at: Bench) -> None:
-        async with at.client():
+    async def scenario(fixture: WyomingFixture) -> None:
+        async with fixture.client():
             for request in (SynthesizeStart(), AudioStart(16000, 2, 1)):
-                async with AsyncClient.from_uri(f"tcp://127.0.0.1:{at.port}") as leaving:
+                async with AsyncClient.from_uri(f"tcp://127.0.0.1:{fixture.port}") as leaving:
                     await leaving.write_event(request.event())
                     await leaving.write_event(SynthesizeChunk(TEXT[:20]).event())
                     await ask(leaving, Ping(), until=("pong",))
-            await until_true(lambda: at.speaker.is_idle and at.listener.is_idle)
+            await until_true(lambda: fixture.speech_worker.is_idle and fixture.transcription_worker.is_idle)
 
-    with bench() as at:
-        asyncio.run(scenario(at))  # would wait for the thread of the text
+    with wyoming_fixture() as fixture:
+        asyncio.run(scenario(fixture))  # would wait for the thread of the text
 
 
 def test_a_client_that_leaves_while_its_audio_is_too_far_ahead_is_noticed_at_once():
     """The engine is held, so that only the handler of the connection can cancel the job."""
 
-    async def scenario(at: Bench) -> None:
-        async with at.client():
-            at.go.clear()
-            async with AsyncClient.from_uri(f"tcp://127.0.0.1:{at.port}") as leaving:
+    async def scenario(fixture: WyomingFixture) -> None:
+        async with fixture.client():
+            fixture.engines_may_run.clear()
+            async with AsyncClient.from_uri(f"tcp://127.0.0.1:{fixture.port}") as leaving:
                 for event in chunks(bytes(16000 * 2 * 15))[:-1]:
                     await leaving.write_event(event.event())
-                await until_true(lambda: at.listener._live and at.listener._live[0].is_full)
-            assert await until_true(lambda: all(job.is_cancelled for job in at.listener._live)) < 1
+                await until_true(
+                    lambda: (
+                        fixture.transcription_worker._live and fixture.transcription_worker._live[0].is_full
+                    )
+                )
+            assert (
+                await until_true(lambda: all(job.is_cancelled for job in fixture.transcription_worker._live))
+                < 1
+            )
 
-    with bench() as at:
-        asyncio.run(scenario(at))
+    with wyoming_fixture() as fixture:
+        asyncio.run(scenario(fixture))
 
 
 def test_audio_that_arrives_while_earlier_audio_waits_is_not_lost():
-    async def scenario(at: Bench) -> list[Event]:
-        async with at.client() as client:
-            at.go.clear()
+    async def scenario(fixture: WyomingFixture) -> list[Event]:
+        async with fixture.client() as client:
+            fixture.engines_may_run.clear()
             audio = chunks(tone("." * 40 + "x..xx."))
             reading = asyncio.ensure_future(ask(client, *audio, until=END_OF_TRANSCRIPT))
-            await until_true(lambda: at.listener._live and at.listener._live[0].is_full)
+            await until_true(
+                lambda: fixture.transcription_worker._live and fixture.transcription_worker._live[0].is_full
+            )
             await asyncio.sleep(0.1)
-            at.go.set()
+            fixture.engines_may_run.set()
             return await reading
 
-    with bench(ahead_s=2) as at:
-        assert asyncio.run(scenario(at))[-2].data == {"text": "one two three"}
+    with wyoming_fixture(ahead_s=2) as fixture:
+        assert asyncio.run(scenario(fixture))[-2].data == {"text": "one two three"}
 
 
 def test_a_silent_client_is_closed():
-    async def scenario(at: Bench) -> None:
-        async with at.client() as client:
+    async def scenario(fixture: WyomingFixture) -> None:
+        async with fixture.client() as client:
             (error,) = await ask(client, until=())
             assert error.data["code"] == "session_idle"
             assert await client.read_event() is None
 
-    with bench(header_s=0.2) as at:
-        asyncio.run(scenario(at))
+    with wyoming_fixture(header_s=0.2) as fixture:
+        asyncio.run(scenario(fixture))
 
 
 def test_a_long_connection_ends_under_steady_sound():
-    async def scenario(at: Bench) -> None:
-        async with at.client() as client:
+    async def scenario(fixture: WyomingFixture) -> None:
+        async with fixture.client() as client:
             reading = asyncio.ensure_future(ask(client, until=()))
             while not reading.done():
                 await client.write_event(AudioChunk(16000, 2, 1, b"\0\0" * 320).event())
                 await asyncio.sleep(0.02)
             assert (await reading)[-1].data["code"] == "session_expired"
 
-    with bench(session_s=0.3) as at:
-        asyncio.run(asyncio.wait_for(scenario(at), 3))
+    with wyoming_fixture(session_s=0.3) as fixture:
+        asyncio.run(asyncio.wait_for(scenario(fixture), 3))
 
 
 def test_a_client_that_waits_for_speech_is_not_silent():
-    async def scenario(at: Bench) -> list[Event]:
-        async with at.client() as client:
-            at.go.clear()
+    async def scenario(fixture: WyomingFixture) -> list[Event]:
+        async with fixture.client() as client:
+            fixture.engines_may_run.clear()
             await client.write_event(Synthesize("Some text.").event())
             await asyncio.sleep(1.2)
-            at.go.set()
+            fixture.engines_may_run.set()
             return await ask(client, until=END_OF_SPEECH)
 
-    with bench(header_s=0.2, silent_socket_s=0.2) as at:
-        assert types(asyncio.run(scenario(at)))[-1] == "audio-stop"
+    with wyoming_fixture(header_s=0.2, silent_socket_s=0.2) as fixture:
+        assert types(asyncio.run(scenario(fixture)))[-1] == "audio-stop"
 
 
 def test_connections_are_counted():
-    async def scenario(at: Bench) -> None:
-        async with at.client() as client:
+    async def scenario(fixture: WyomingFixture) -> None:
+        async with fixture.client() as client:
             await ask(client, Ping(), until=("pong",))
-            async with AsyncClient.from_uri(f"tcp://127.0.0.1:{at.port}") as other:
+            async with AsyncClient.from_uri(f"tcp://127.0.0.1:{fixture.port}") as other:
                 (error,) = await ask(other, until=())
                 assert error.data["code"] == "server_is_overloaded"
             await ask(client, Ping(), until=("pong",))
 
-    with bench(sockets=1) as at:
-        asyncio.run(scenario(at))
+    with wyoming_fixture(sockets=1) as fixture:
+        asyncio.run(scenario(fixture))
 
 
 def test_requests_of_a_connection_are_counted():
-    async def scenario(at: Bench) -> Event:
-        async with at.client() as client:
-            at.go.clear()
+    async def scenario(fixture: WyomingFixture) -> Event:
+        async with fixture.client() as client:
+            fixture.engines_may_run.clear()
             found = await ask(client, *[Synthesize("Some text.")] * 4, until=())
-            at.go.set()
+            fixture.engines_may_run.set()
             return found[-1]
 
-    with bench(jobs_per_key=3) as at:
-        assert asyncio.run(scenario(at)).data["code"] == "rate_limit_exceeded"
+    with wyoming_fixture(jobs_per_key=3) as fixture:
+        assert asyncio.run(scenario(fixture)).data["code"] == "rate_limit_exceeded"
 
 
 def test_a_client_that_does_not_receive_is_closed():
-    async def scenario(at: Bench) -> None:
-        async with at.client() as client:
-            _reader, writer = await asyncio.open_connection("127.0.0.1", at.port)
+    async def scenario(fixture: WyomingFixture) -> None:
+        async with fixture.client() as client:
+            _reader, writer = await asyncio.open_connection("127.0.0.1", fixture.port)
             writer.transport.pause_reading()
             with pytest.raises(OSError):
                 while True:
                     await async_write_event(Ping("x" * 60_000).event(), writer)
             await ask(client, Ping(), until=("pong",))
 
-    with bench(send_s=0.3) as at:
-        asyncio.run(asyncio.wait_for(scenario(at), WAIT_S))
+    with wyoming_fixture(send_s=0.3) as fixture:
+        asyncio.run(asyncio.wait_for(scenario(fixture), WAIT_S))
 
 
 # The end of the server
 
 
 def test_a_server_that_drains_finishes_speech_and_refuses_more():
-    async def scenario(at: Bench) -> None:
-        async with at.client() as client:
-            at.go.clear()
+    async def scenario(fixture: WyomingFixture) -> None:
+        async with fixture.client() as client:
+            fixture.engines_may_run.clear()
             await client.write_event(Synthesize(TEXT).event())
-            await until_true(lambda: not at.speaker.is_idle)
-            draining = asyncio.ensure_future(asyncio.to_thread(at.models.drain, WAIT_S))
-            await until_true(lambda: not at.speaker.is_ready)
-            at.go.set()
+            await until_true(lambda: not fixture.speech_worker.is_idle)
+            draining = asyncio.ensure_future(asyncio.to_thread(fixture.models.drain, WAIT_S))
+            await until_true(lambda: not fixture.speech_worker.is_ready)
+            fixture.engines_may_run.set()
             assert sound(await ask(client, until=END_OF_SPEECH)) == spoken(TEXT)
             (error,) = await ask(client, until=())
             assert error.data["code"] == "server_shutting_down"
             await draining
 
-    with bench() as at:
-        asyncio.run(scenario(at))
+    with wyoming_fixture() as fixture:
+        asyncio.run(scenario(fixture))
 
 
 def test_an_open_text_ends_with_an_error_when_the_server_closes():
-    async def scenario(at: Bench) -> None:
-        server = WyomingServer(at.models, at.limits, at.metrics, "127.0.0.1", 0)
+    async def scenario(fixture: WyomingFixture) -> None:
+        server = WyomingServer(fixture.models, fixture.limits, fixture.metrics, "127.0.0.1", 0)
         async with server:
             client = AsyncClient.from_uri(f"tcp://127.0.0.1:{server.port}")
             await client.connect()
@@ -203,8 +212,8 @@ def test_an_open_text_ends_with_an_error_when_the_server_closes():
         assert error.data["code"] == "server_shutting_down"
         await client.disconnect()
 
-    with bench() as at:
-        asyncio.run(scenario(at))
+    with wyoming_fixture() as fixture:
+        asyncio.run(scenario(fixture))
 
 
 @pytest.mark.parametrize("uri", ["tcp://0.0.0.0:10200", "tcp://192.168.1.2:10200", "tcp://example.org:1"])
@@ -225,11 +234,13 @@ def test_addresses_of_this_machine():
 
 
 def test_a_port_in_use_is_a_wrong_option():
-    async def scenario(at: Bench) -> None:
-        async with at.client():
+    async def scenario(fixture: WyomingFixture) -> None:
+        async with fixture.client():
             with pytest.raises(UsageError, match="in use"):
-                async with WyomingServer(at.models, at.limits, at.metrics, "127.0.0.1", at.port):
+                async with WyomingServer(
+                    fixture.models, fixture.limits, fixture.metrics, "127.0.0.1", fixture.port
+                ):
                     pass
 
-    with bench() as at:
-        asyncio.run(scenario(at))
+    with wyoming_fixture() as fixture:
+        asyncio.run(scenario(fixture))

@@ -12,11 +12,11 @@ import numpy as np
 from bundle.errors import UsageError
 from runtime.live import LiveBatch, LiveStream
 from runtime.serve.errors import ApiError, from_exception
-from runtime.serve.listen.job import ListenJob
+from runtime.serve.transcription.job import TranscriptionJob
 from runtime.speech_to_text import SpeechToText
 
 STEP_S = 0.08  # of live audio in one step
-SHARE = 0.8  # of real time that live streams may take
+MAX_LOAD = 0.8  # of real time that live streams may take
 SIZES = (1, 2, 4, 8, 16, 32, 64)  # of batches that are measured
 MEASURED_STEPS = 12
 log = logging.getLogger(__name__)
@@ -31,12 +31,12 @@ class Capacity:
 
 
 def measure(task: SpeechToText) -> Capacity:
-    """Returns what the machine can follow, at least one stream. It takes the median times of steps."""
+    """Returns how many streams the machine transcribes in real time, at least one, from median step times."""
     best = Capacity(1, 1)
     for size in (size for size in SIZES if size <= task.max_live):
         step = _step_time(task, size)
         log.info("%.1f ms for 80 ms of live audio of %d streams", 1000 * step, size)
-        batches = math.floor(SHARE * STEP_S / step)
+        batches = math.floor(MAX_LOAD * STEP_S / step)
         if not batches:
             break
         if size * batches > best.streams:
@@ -63,10 +63,12 @@ def _step_time(task: SpeechToText, size: int) -> float:
 
 
 @dataclass
-class _Place:
+class _StreamSlot:
+    """The stream of one job, in its batch."""
+
     batch: LiveBatch
     stream: LiveStream
-    ends_at: float | None = None  # since when the audio is complete
+    complete_since: float | None = None  # since when the audio is complete
 
 
 class LiveStreams:
@@ -76,51 +78,53 @@ class LiveStreams:
         """`batch`: streams of one batch."""
         self._task, self._size = task, batch
         self._step = round(STEP_S * task.sample_rate)
-        self._places: dict[ListenJob, _Place] = {}
+        self._slots: dict[TranscriptionJob, _StreamSlot] = {}
         self._batches: list[LiveBatch] = []
         self.audio_steps = 0.0  # encoded so far
 
-    def keep(self, jobs: Collection[ListenJob]) -> list[tuple[ListenJob, ApiError]]:
-        """Frees the places of all other jobs. Returns jobs of `jobs` that cannot go on, with their errors."""
-        failed: list[tuple[ListenJob, ApiError]] = []
-        for job in [job for job in self._places if job not in jobs]:
-            if place := self._places.pop(job, None):
+    def retain_only(self, jobs: Collection[TranscriptionJob]) -> list[tuple[TranscriptionJob, ApiError]]:
+        """Ends the streams of other jobs. Returns those of `jobs` that failed by it, with their errors."""
+        failed: list[tuple[TranscriptionJob, ApiError]] = []
+        for job in [job for job in self._slots if job not in jobs]:
+            if slot := self._slots.pop(job, None):
                 try:
-                    place.batch.end(place.stream)
+                    slot.batch.end(slot.stream)
                 except Exception as error:
-                    failed += [each for each in self._give_up(place.batch, error) if each[0] in jobs]
+                    failed += [each for each in self._discard_batch(slot.batch, error) if each[0] in jobs]
         return failed
 
-    def _give_up(self, batch: LiveBatch, error: Exception) -> list[tuple[ListenJob, ApiError]]:
-        """Drops a batch whose states are unknown. Returns its jobs."""
-        log.error("the place of a live stream cannot be freed", exc_info=error)
+    def _discard_batch(self, batch: LiveBatch, error: Exception) -> list[tuple[TranscriptionJob, ApiError]]:
+        """Removes a batch whose states are undefined after `error`. Returns its jobs."""
+        log.error("the slot of a live stream cannot be freed", exc_info=error)
         self._batches.remove(batch)
-        jobs = [job for job, place in self._places.items() if place.batch is batch]
+        jobs = [job for job, slot in self._slots.items() if slot.batch is batch]
         for job in jobs:
-            del self._places[job]
+            del self._slots[job]
         return [(job, from_exception(error, "audio")) for job in jobs]
 
-    def oldest(self, job: ListenJob) -> float | None:
-        """Since when the job has audio for a step, None where it has none."""
-        place = self._places.get(job)
-        if place and place.ends_at is not None:
-            return place.ends_at
-        return job.oldest(self._step)
+    def ready_since(self, job: TranscriptionJob) -> float | None:
+        """When the job had enough audio for a step; None where it has too little."""
+        slot = self._slots.get(job)
+        if slot and slot.complete_since is not None:
+            return slot.complete_since
+        return job.ready_since(self._step)
 
-    def with_job(self, job: ListenJob, due: Collection[ListenJob]) -> list[ListenJob]:
-        """Jobs of `due` that share a batch with `job`. Gives it a place where it has none."""
-        if job not in self._places:
+    def jobs_in_batch_of(
+        self, job: TranscriptionJob, due: Collection[TranscriptionJob]
+    ) -> list[TranscriptionJob]:
+        """Jobs of `due` that share a batch with `job`. Gives it a slot where it has none."""
+        if job not in self._slots:
             self._begin(job)
-        batch = self._places[job].batch
+        batch = self._slots[job].batch
         for other in due:
-            if other not in self._places and batch.has_room:
-                with suppress(Exception):  # it is raised again in the turn of that job
+            if other not in self._slots and batch.has_room:
+                with suppress(Exception):  # it is raised again when that job is the first
                     self._begin(other)
-        return [each for each in due if each in self._places and self._places[each].batch is batch]
+        return [each for each in due if each in self._slots and self._slots[each].batch is batch]
 
-    def step(self, jobs: Collection[ListenJob]) -> list[tuple[ListenJob, ApiError | None]]:
+    def step(self, jobs: Collection[TranscriptionJob]) -> list[tuple[TranscriptionJob, ApiError | None]]:
         """A step of the jobs of one batch. Returns those that have ended, with their errors."""
-        ended: list[tuple[ListenJob, ApiError | None]] = []
+        ended: list[tuple[TranscriptionJob, ApiError | None]] = []
         fed = []
         for job in jobs:
             try:
@@ -131,36 +135,36 @@ class LiveStreams:
         if not fed:
             return ended
         try:
-            found = self._places[fed[0]].batch.step()
+            found = self._slots[fed[0]].batch.step()
         except Exception as raised:  # the states of all jobs of the step are unknown now
             return [*ended, *((job, _failure(raised)) for job in fed)]
         for job in fed:
-            place = self._places[job]
-            for delta in found.get(place.stream, ()):
+            slot = self._slots[job]
+            for delta in found.get(slot.stream, ()):
                 job.put(delta)
-            if place.ends_at is not None and not place.stream.is_due:
+            if slot.complete_since is not None and not slot.stream.is_due:
                 ended.append((job, None))
         return ended
 
-    def _begin(self, job: ListenJob) -> None:
+    def _begin(self, job: TranscriptionJob) -> None:
         """Raises what the task raises."""
         batch = next((batch for batch in self._batches if batch.has_room), None)
         if batch is None:
             batch = self._task.live_batch(self._size)
             self._batches.append(batch)
-        self._places[job] = _Place(batch, batch.begin(job.delay_ms))
+        self._slots[job] = _StreamSlot(batch, batch.begin(job.delay_ms))
 
-    def _feed(self, job: ListenJob) -> None:
+    def _feed(self, job: TranscriptionJob) -> None:
         """The next 80 ms of the job, unless its stream has audio for a step."""
-        place = self._places[job]
-        if place.stream.is_due:
+        slot = self._slots[job]
+        if slot.stream.is_due:
             return
         samples, is_last = job.take(self._step)
         self.audio_steps += len(samples) / self._step
-        place.stream.feed(samples)
+        slot.stream.feed(samples)
         if is_last:
-            place.ends_at = time.monotonic()
-            place.stream.finish()
+            slot.complete_since = time.monotonic()
+            slot.stream.finish()
 
 
 def _failure(error: Exception) -> ApiError:

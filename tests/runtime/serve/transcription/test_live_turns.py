@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from support.serve.http_server import wait_until
-from support.serve.listening import BLOCK, LoudToText, LoudWords
+from support.serve.loud_to_text import BLOCK, LoudToText, LoudWords
 
 from runtime.live import LiveBatch, OneLiveStream
 from runtime.serve.limits import Limits
-from runtime.serve.listen import live_streams
-from runtime.serve.listen.job import ListenJob
-from runtime.serve.listen.worker import RECORDING_TOKENS, ListenWorker
 from runtime.serve.metrics import Metrics
+from runtime.serve.transcription import live_streams
+from runtime.serve.transcription.job import TranscriptionJob
+from runtime.serve.transcription.worker import RECORDING_TOKENS, TranscriptionWorker
 from runtime.transcription import TranscriptDelta
 
 ANNA, BOB, RECORDING = 0.25, 0.5, 0.75  # samples of each; the names are those of live clients
@@ -46,7 +46,7 @@ class OrderedWords(LoudWords):
         return super().feed(samples)
 
 
-async def ended(job: ListenJob) -> None:
+async def ended(job: TranscriptionJob) -> None:
     job.finish()
     async with asyncio.timeout(20):
         while await job.read() is not None:
@@ -58,7 +58,7 @@ def test_live_audio_is_transcribed_before_the_next_turn_of_a_recording():
     task = OrderedToText()
 
     async def scenario() -> None:
-        worker = ListenWorker("a", task, Limits(), Metrics())
+        worker = TranscriptionWorker("a", task, Limits(), Metrics())
         worker.live_slots = 2
         worker.start()
         wait_until(lambda: worker.is_ready)
@@ -118,6 +118,6 @@ def test_live_slots_are_those_whose_steps_fit_into_four_fifths_of_real_time(monk
     task, metrics = TimedToText(seconds), Metrics()
     clock = SimpleNamespace(perf_counter=lambda: task.now_s, monotonic=time.monotonic)
     monkeypatch.setattr(live_streams, "time", clock)
-    worker = ListenWorker("a", task, Limits(), metrics)
+    worker = TranscriptionWorker("a", task, Limits(), metrics)
     assert worker.live_slots == streams
     assert metrics.registry.get_sample_value("voxport_slots", {"bundle": "a"}) == streams

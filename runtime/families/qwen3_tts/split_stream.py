@@ -15,7 +15,7 @@ from runtime.engines.base import Arrays, Stream
 from runtime.families.qwen3_tts.constants import Constants
 from runtime.sampler import SamplerSettings, sample
 
-HIDDEN_ROW = -1e4  # added to the scores of rows behind the position
+MASKED_SCORE = -1e4  # added to the attention scores of rows behind the position
 WINDOW_CONTEXT = 25  # frames before a window, as in the published package
 MASKS = ("key_padding_mask", "kv_cache_update_mask")
 TALKER_CACHES = ("key_cache", "value_cache")  # [1, channels, 1, rows]
@@ -24,11 +24,11 @@ CALLED = ("prefill", "decode_step", "embed_text", "embed_codes", "code_predictor
 
 
 def standard_stream(stream: Stream, constants: Constants) -> Stream:
-    """The stream, or for a bundle of `--split six` one that makes the same calls possible."""
-    return stream if "decode_step" in stream.signatures else SixGraphStream(stream, constants)
+    """The stream itself, or for a bundle of `--split six` a `SplitStream`, which has the same calls."""
+    return stream if "decode_step" in stream.signatures else SplitStream(stream, constants)
 
 
-class SixGraphStream(Stream):
+class SplitStream(Stream):
     """The calls in `CALLED` on a stream that has six other components. Other calls are passed on."""
 
     def __init__(self, stream: Stream, constants: Constants):
@@ -43,12 +43,12 @@ class SixGraphStream(Stream):
     def run(self, component: str, inputs: Arrays) -> Arrays:
         match component:
             case "embed_text":
-                return {"embeddings": self._embedded("text_projector", inputs["ids"][0])[None]}
+                return {"embeddings": self._embed("text_projector", inputs["ids"][0])[None]}
             case "embed_codes":
                 frames = [self._frame_embedding(codes) for codes in inputs["codes"][0]]
                 return {"embeddings": np.stack(frames)[None]}
             case "prefill" | "decode_step":
-                return self._talk(inputs["embeddings"][0], int(inputs["position"][0]))
+                return self._run_talker(inputs["embeddings"][0], int(inputs["position"][0]))
             case "code_predictor":
                 return self._predict(inputs)
             case "codec_step":
@@ -58,7 +58,7 @@ class SixGraphStream(Stream):
     def _run(self, component: str, inputs: Arrays) -> Arrays:
         return self._stream.run(component, inputs)
 
-    def _embedded(self, component: str, ids: np.ndarray) -> np.ndarray:
+    def _embed(self, component: str, ids: np.ndarray) -> np.ndarray:
         """ids [n] -> float32 [n, dim]"""
         inputs = [{"input_ids": np.array([each], np.int32)} for each in ids]
         return np.stack([self._stream.run(component, each)["input_embeds"].reshape(-1) for each in inputs])
@@ -69,13 +69,13 @@ class SixGraphStream(Stream):
         others = [code + size * book for book, code in enumerate(codes[1:]) if code >= 0]
         rows = [np.zeros((1, self._constants.dim), np.float32)]
         if codes[0] >= 0:
-            rows.append(self._embedded("code_embedder", codes[:1]))
+            rows.append(self._embed("code_embedder", codes[:1]))
         if others:
-            rows.append(self._embedded("multi_code_embedder", np.array(others)))
+            rows.append(self._embed("multi_code_embedder", np.array(others)))
         total: np.ndarray = np.concatenate(rows).sum(axis=0)
         return total
 
-    def _talk(self, rows: np.ndarray, position: int) -> Arrays:
+    def _run_talker(self, rows: np.ndarray, position: int) -> Arrays:
         """Feeds rows float32 [n, dim] from `position` on."""
         if position < 0 or position + len(rows) > self._rows:
             raise UsageError(
@@ -93,7 +93,7 @@ class SixGraphStream(Stream):
             {
                 "input_embeds": row.reshape(1, -1, 1, 1).astype(np.float32),
                 "cache_length": np.array([position], np.int32),
-                MASKS[0]: np.where(at <= position, 0, HIDDEN_ROW).astype(np.float32),
+                MASKS[0]: np.where(at <= position, 0, MASKED_SCORE).astype(np.float32),
                 MASKS[1]: (at == position).astype(np.float32),
             },
         )
@@ -105,14 +105,14 @@ class SixGraphStream(Stream):
         settings = SamplerSettings(temperature, int(top_k), top_p)
         codes = inputs["codes"][0].copy()
         self._step("multi_code_decoder", inputs["hidden"][0, 0], 0, books)
-        row, logits = self._embedded("code_embedder", codes[:1])[0], list[np.ndarray]()
+        row, logits = self._embed("code_embedder", codes[:1])[0], list[np.ndarray]()
         for book in range(1, books):
             outputs = self._step("multi_code_decoder", row, book, books)
             logits.append(outputs["all_logits"][0, book - 1])
             if codes[book] < 0:
                 codes[book] = sample(logits[-1][None], settings, inputs["noise"][:, book - 1])[0]
             if book + 1 < books:
-                row = self._embedded("multi_code_embedder", codes[book : book + 1] + size * (book - 1))[0]
+                row = self._embed("multi_code_embedder", codes[book : book + 1] + size * (book - 1))[0]
         return {"chosen": codes[None], "logits": np.stack(logits)[None]}
 
     def _decode(self, codes: np.ndarray, position: int) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from bundle.errors import UsageError
 from runtime.batching import Fill, RowLimit, SlotOutput, Status
-from runtime.serve.speech.worker import WARM_TEXT
+from runtime.serve.speech.worker import WARM_UP_TEXT
 from runtime.speech_request import SpeechRequest
 from runtime.text_to_speech import TextToSpeech
 
@@ -67,7 +67,7 @@ class ToneSlots:
     @property
     def is_warming(self) -> bool:
         """Whether only the text at the start of a server is spoken."""
-        return set(self.task.running.values()) == {WARM_TEXT}
+        return set(self.task.running.values()) == {WARM_UP_TEXT}
 
     def feed(self, count: int) -> None: ...
 

@@ -16,13 +16,13 @@ TEXT_IDS = 4  # of every prompt, because the cache has few rows
 SLOTS = 2
 
 
-class SpeakingToy(ToyVoxtral):
+class ToySpeechTask(ToyVoxtral):
     """Every part of a text is spoken until the cache is full. Another text or voice gives other samples."""
 
     def __init__(self, fault: toy_speech.Fault = lambda component, inputs: None) -> None:
         super().__init__()
         self.engine = toy_speech.ToyEngine(fault)
-        self._prompts = SimpleNamespace(build=_prompt, room=self.room)
+        self._prompts = SimpleNamespace(build=_prompt, fits_prompt=self.fits_prompt)
         self._prefixes = SimpleNamespace(load=lambda *_: None, save=lambda *_: None)
 
     @property
@@ -35,7 +35,7 @@ class SpeakingToy(ToyVoxtral):
     def language(self, voice: str | None) -> str:
         return VOICES.get(voice or "anna", "en")
 
-    def room(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
+    def fits_prompt(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
         if voice is not None and voice not in VOICES:
             raise UsageError(f"voice {voice!r}: unknown", field="voice")
         return lambda text: True

@@ -1,4 +1,4 @@
-"""`ListenWorker`: the engine thread of a speech-to-text bundle."""
+"""`TranscriptionWorker`: the engine thread of a speech-to-text bundle."""
 
 import logging
 import time
@@ -11,20 +11,20 @@ import numpy as np
 from bundle.errors import UsageError
 from runtime.serve.errors import ApiError, from_exception, overloaded
 from runtime.serve.limits import Limits
-from runtime.serve.listen.job import ListenJob
-from runtime.serve.listen.live_streams import STEP_S, Capacity, LiveStreams, measure
 from runtime.serve.metrics import Metrics
+from runtime.serve.transcription.job import TranscriptionJob
+from runtime.serve.transcription.live_streams import STEP_S, Capacity, LiveStreams, measure
 from runtime.serve.worker import TICK_S, Worker
 from runtime.speech_to_text import SpeechToText
 
-RECORDING_TOKENS = 10  # of 80 ms of a recording in one turn, for which live audio waits
-RECORDINGS = 4  # that are transcribed in turn; the others wait. One key has all but one at most
-UNKNOWN_S = 60.0  # seconds of a recording whose header does not tell its length
-LIVE_RETRY_S = 10.0  # when all live streams are taken: nobody knows when one ends
+RECORDING_TOKENS = 10  # of 80 ms of a recording in one step, for which live audio waits
+MAX_RECORDINGS = 4  # that are transcribed in turn; the others wait. One key has all but one at most
+DEFAULT_RECORDING_S = 60.0  # of a recording whose header has no length
+LIVE_RETRY_S = 10.0  # when all live streams are taken: the end of one cannot be estimated
 log = logging.getLogger(__name__)
 
 
-class ListenWorker(Worker[ListenJob]):
+class TranscriptionWorker(Worker[TranscriptionJob]):
     """Transcribes live audio first, the oldest 80 ms of all streams before the others, then recordings.
 
     Streams of one batch take a step together. Recordings wait in the queue.
@@ -35,11 +35,13 @@ class ListenWorker(Worker[ListenJob]):
         self.task = task
         self._step = round(STEP_S * task.sample_rate)
         self._recording_tokens = min(RECORDING_TOKENS, task.max_chunk_tokens)
-        self._live: list[ListenJob] = []
-        self._later: list[ListenJob] = []  # live jobs that follow one of their session
-        self._recordings: list[ListenJob] = []  # in the order of their turns
-        self._turns: dict[str, int] = {}  # of keys: the number of the last recording that was started
-        self._starts = count(1)
+        self._live: list[TranscriptionJob] = []
+        self._queued_utterances: list[
+            TranscriptionJob
+        ] = []  # each waits for the one before it in its session
+        self._recordings: list[TranscriptionJob] = []  # in the order of their turns
+        self._last_start_of_key: dict[str, int] = {}  # key -> number of the last recording that was started
+        self._start_numbers = count(1)
         capacity = measure(task) if self.is_live else Capacity(1, 0)
         self.live_slots = capacity.streams
         self._streams = LiveStreams(task, capacity.batch)
@@ -64,10 +66,10 @@ class ListenWorker(Worker[ListenJob]):
             raise ApiError(400, f"{self.name}: is for recordings only", "model_not_live", "model")
 
     def check_language(self, language: str | None, param: str = "language") -> None:
-        """The model hears which of its languages is spoken. Raises ApiError of `param` on another one."""
-        known = self.task.languages
-        if language is not None and language.replace("_", "-").partition("-")[0].lower() not in known:
-            reason = f"{param}: expected one of {', '.join(known)}; the model hears which one it is"
+        """The model detects which of its languages is spoken. Raises ApiError of `param` on another one."""
+        languages = self.task.languages
+        if language is not None and language.replace("_", "-").partition("-")[0].lower() not in languages:
+            reason = f"{param}: expected one of {', '.join(languages)}; the model detects which one it is"
             raise ApiError(400, reason, "invalid_value", param)
 
     def check_room(self, key: str, delay_ms: int | None = None) -> None:
@@ -75,31 +77,31 @@ class ListenWorker(Worker[ListenJob]):
         self._check_delay(delay_ms)
         with self._changed:
             self._check_open()
-            if not self._has_place(key, self._recordings):
+            if not self._may_wait(key, self._recordings):
                 message = f"{len(self._waiting)} recordings wait for {self.name}; try again later"
                 raise overloaded(message, self._queued_s())
 
-    def submit(self, key: str, delay_ms: int | None, length_s: float | None = None) -> ListenJob:
+    def submit(self, key: str, delay_ms: int | None, length_s: float | None = None) -> TranscriptionJob:
         """A job for one recording of `length_s`. Called on the event loop. Raises ApiError, UsageError."""
-        job = self._job(key, False, delay_ms)
-        job.length_s = UNKNOWN_S if length_s is None else length_s
+        job = self._new_job(key, False, delay_ms)
+        job.length_s = DEFAULT_RECORDING_S if length_s is None else length_s
         with self._changed:
             self.check_room(key, delay_ms)
             self._waiting.put(job)
             self._changed.notify_all()
         return job
 
-    def submit_live(self, key: str, delay_ms: int | None, session: object) -> ListenJob:
+    def submit_live(self, key: str, delay_ms: int | None, session: object) -> TranscriptionJob:
         """A job for one utterance. Called on the event loop. Raises ApiError, UsageError.
 
         It waits for the one before it in the same `session`, and then takes its live stream.
         """
-        job = self._job(key, True, delay_ms)
+        job = self._new_job(key, True, delay_ms)
         job.session = session
         with self._changed:
             self._check_open()
             if any(other.session is session for other in self._live):
-                self._later.append(job)
+                self._queued_utterances.append(job)
             elif (streams := sum(not other.is_cancelled for other in self._live)) < self.live_slots:
                 self._live.append(job)
             else:
@@ -108,12 +110,14 @@ class ListenWorker(Worker[ListenJob]):
             self._changed.notify_all()
         return job
 
-    def _job(self, key: str, is_live: bool, delay_ms: int | None) -> ListenJob:
+    def _new_job(self, key: str, is_live: bool, delay_ms: int | None) -> TranscriptionJob:
         """Raises UsageError."""
         self._check_delay(delay_ms)
         if is_live:
             self.task.check_live()
-        return ListenJob(key, is_live, delay_ms, self.task.sample_rate, self._limits.ahead_s, self._wake)
+        return TranscriptionJob(
+            key, is_live, delay_ms, self.task.sample_rate, self._limits.ahead_s, self._wake
+        )
 
     def _check_delay(self, delay_ms: int | None) -> None:
         if delay_ms is not None and delay_ms not in self.task.delays_ms:
@@ -121,62 +125,70 @@ class ListenWorker(Worker[ListenJob]):
             raise UsageError(f"delay_ms {delay_ms}: expected one of {delays}", field="delay_ms")
 
     def _queued_s(self) -> float:
-        """About how long the recordings take that wait or are transcribed. Called with `_changed`."""
-        left: float = sum(max(0.0, job.length_s - job.heard_s) for job in (*self._waiting, *self._recordings))
+        """Estimated seconds to transcribe the rest of all recordings. Called with `_changed`."""
+        jobs = (*self._waiting, *self._recordings)
+        left: float = sum(max(0.0, job.length_s - job.transcribed_s) for job in jobs)
         return left / self._speed
 
     # The engine thread
 
-    def _active(self) -> list[ListenJob]:
-        return [*self._live, *self._later, *self._recordings]
+    def _active_jobs(self) -> list[TranscriptionJob]:
+        return [*self._live, *self._queued_utterances, *self._recordings]
 
-    def _forget(self) -> None:
-        self._live, self._later, self._recordings = [], [], []
+    def _clear_jobs(self) -> None:
+        self._live, self._queued_utterances, self._recordings = [], [], []
 
-    def _warm(self) -> None:
+    def _warm_up(self) -> None:
         if self.live_slots:  # its steps were measured
             return
         transcription = self.task.begin()
         for deltas in (transcription.feed(np.zeros(self._step, np.float32)), transcription.finish()):
             list(deltas)
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         with self._changed:
-            self._drop()
+            self._end_cancelled_and_expired()
+            self._start_recordings()
+            self._publish()
             live = list(self._live)
-        for job, failure in self._streams.keep(live):  # may copy states, for which no handler waits
+        for job, failure in self._streams.retain_only(live):  # may copy states, for which no handler waits
             self._finish(job, failure)
         with self._changed:
-            due, recording = self._due(), None
+            due, recording = self._live_jobs_due(), None
             if not due and (recording := self._next_recording()) is None:
                 self._changed.wait(TICK_S if self._waiting else None)
                 return
         if recording:
-            self._advance(recording)
+            self._step_recording(recording)
         else:
             self._step_live(due)
 
-    def _drop(self) -> None:
-        """Ends jobs that are cancelled or waited too long, and starts recordings."""
+    def _end_cancelled_and_expired(self) -> None:
+        """Ends jobs that are cancelled, and recordings that waited too long for their start."""
         now = time.monotonic()
         for job in self._waiting.remove(lambda job: job.is_cancelled):
-            self._end(job, "client")
+            self._end_early(job, "client")
         for job in self._waiting.remove(lambda job: now - job.submitted_at > self._limits.queue_s):
-            self._end(
+            self._end_early(
                 job,
                 "queue_timeout",
                 overloaded(f"no turn in {self._limits.queue_s:g} s; try again later", self._queued_s()),
             )
-        for job in [job for job in self._active() if job.is_cancelled]:
+        for job in [job for job in self._active_jobs() if job.is_cancelled]:
             self._remove(job)
-            self._end(job, "client")
+            self._end_early(job, "client")
+
+    def _start_recordings(self) -> None:
+        """Takes recordings from the queue while there is a place for them."""
         while (taken := self._take_waiting()) is not None:
-            self._metrics.queue_seconds.labels(self.name).observe(now - taken.submitted_at)
+            self._metrics.queue_seconds.labels(self.name).observe(time.monotonic() - taken.submitted_at)
             self._recordings.append(taken)
+
+    def _publish(self) -> None:
         self._metrics.waiting.labels(self.name).set(len(self._waiting))
         self._metrics.slots_busy.labels(self.name).set(len(self._live))
 
-    def _take_waiting(self) -> ListenJob | None:
+    def _take_waiting(self) -> TranscriptionJob | None:
         """Takes a recording to start from the queue, of the key with the fewest started ones; else None.
 
         Of several keys, the one whose last start is the longest ago comes first. The last free place is for a
@@ -184,28 +196,28 @@ class ListenWorker(Worker[ListenJob]):
         """
         started = Counter(job.key for job in self._recordings)
         keys = [job.key for job in self._waiting.first_of_keys]
-        key = min(keys, key=lambda key: (started[key], self._turns.get(key, 0)), default=None)
-        free = RECORDINGS - len(self._recordings)
+        key = min(keys, key=lambda key: (started[key], self._last_start_of_key.get(key, 0)), default=None)
+        free = MAX_RECORDINGS - len(self._recordings)
         if key is None or free < (2 if started[key] else 1):
             return None
-        self._turns[key] = next(self._starts)
+        self._last_start_of_key[key] = next(self._start_numbers)
         return self._waiting.take(key)
 
-    def _due(self) -> list[ListenJob]:
-        """Live jobs with audio for a step. The one with the oldest audio is the first."""
-        ages = [(at, job) for job in self._live if (at := self._streams.oldest(job)) is not None]
-        if not ages:
+    def _live_jobs_due(self) -> list[TranscriptionJob]:
+        """Live jobs with audio for a step, those with the oldest audio first."""
+        ready = [(at, job) for job in self._live if (at := self._streams.ready_since(job)) is not None]
+        if not ready:
             return []
-        ages.sort(key=lambda pair: pair[0])
-        late = time.monotonic() - ages[0][0] - STEP_S
+        ready.sort(key=lambda pair: pair[0])
+        late = time.monotonic() - ready[0][0] - STEP_S
         self._metrics.late_seconds.labels(self.name).inc(max(0.0, late))
-        return [job for _, job in ages]
+        return [job for _, job in ready]
 
-    def _step_live(self, due: list[ListenJob]) -> None:
+    def _step_live(self, due: list[TranscriptionJob]) -> None:
         """A step of the job with the oldest audio, and of those that share its batch."""
         started, steps = time.perf_counter(), self._streams.audio_steps
         try:
-            jobs = self._streams.with_job(due[0], due)
+            jobs = self._streams.jobs_in_batch_of(due[0], due)
         except Exception as error:  # the stream of a job cannot begin
             log.exception("%s: a live stream cannot begin", self.name)
             self._finish(due[0], from_exception(error, "audio"))
@@ -215,16 +227,16 @@ class ListenWorker(Worker[ListenJob]):
         self._metrics.pass_seconds.labels(self.name).observe(time.perf_counter() - started)
         self._metrics.frames.labels(self.name).inc(self._streams.audio_steps - steps)
 
-    def _next_recording(self) -> ListenJob | None:
+    def _next_recording(self) -> TranscriptionJob | None:
         """The next recording with audio. Keys take turns, and so do the recordings of a key."""
         for job in self._recordings:
-            if job.oldest(1) is not None:
+            if job.ready_since(1) is not None:
                 self._recordings.sort(key=lambda other: (other.key == job.key, other is job))  # is stable
                 return job
         return None
 
-    def _advance(self, job: ListenJob) -> None:
-        """Transcribes some audio of a recording."""
+    def _step_recording(self, job: TranscriptionJob) -> None:
+        """Transcribes up to `RECORDING_TOKENS` of a recording."""
         started = time.perf_counter()
         try:
             if not job.is_running:
@@ -241,29 +253,29 @@ class ListenWorker(Worker[ListenJob]):
             self._finish(job, from_exception(error, "file"))
             return
         elapsed, frames = time.perf_counter() - started, len(samples) / self._step
-        job.heard_s += frames * STEP_S
+        job.transcribed_s += frames * STEP_S
         self._speed += 0.05 * (frames * STEP_S / max(elapsed, 1e-6) - self._speed)
         self._metrics.pass_seconds.labels(self.name).observe(elapsed)
         self._metrics.frames.labels(self.name).inc(frames)
         if is_last:
             self._finish(job)
 
-    def _finish(self, job: ListenJob, error: ApiError | None = None) -> None:
+    def _finish(self, job: TranscriptionJob, error: ApiError | None = None) -> None:
         with self._changed:
             self._remove(job)
         job.end(error)
 
-    def _remove(self, job: ListenJob) -> None:
-        """Forgets an active job. Its live stream goes to the next one of its session."""
+    def _remove(self, job: TranscriptionJob) -> None:
+        """Removes an active job from its list. The next one of its session takes its live stream."""
         was_live = job in self._live
-        for jobs in (self._live, self._later, self._recordings):
+        for jobs in (self._live, self._queued_utterances, self._recordings):
             if job in jobs:
                 jobs.remove(job)
-        following = [later for later in self._later if later.session is job.session]
+        following = [other for other in self._queued_utterances if other.session is job.session]
         if was_live and following:
-            self._later.remove(following[0])
+            self._queued_utterances.remove(following[0])
             self._live.append(following[0])
 
-    def _end(self, job: ListenJob, reason: str, error: ApiError | None = None) -> None:
+    def _end_early(self, job: TranscriptionJob, reason: str, error: ApiError | None = None) -> None:
         self._metrics.cancelled.labels(reason).inc()
         job.end(error)

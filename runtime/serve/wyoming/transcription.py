@@ -3,31 +3,30 @@
 import asyncio
 from collections.abc import Callable
 
-import numpy as np
 from wyoming import asr
 from wyoming.audio import AudioChunk, AudioFormat, AudioStart
 from wyoming.event import Event
 
+from runtime.audio.files import SAMPLE_BYTES, from_pcm16
 from runtime.audio.sources import Resampler
 from runtime.serve.errors import ApiError
 from runtime.serve.limits import Limits
-from runtime.serve.listen.api import Transcript
-from runtime.serve.listen.job import ListenJob
-from runtime.serve.listen.worker import ListenWorker
+from runtime.serve.transcription.api import Transcript
+from runtime.serve.transcription.job import TranscriptionJob
+from runtime.serve.transcription.worker import TranscriptionWorker
 from runtime.serve.wyoming.events import INVALID, Connection, parse
 from runtime.serve.wyoming.replies import Replies, Reply
 from runtime.serve.wyoming.speech import KEY
 
-WIDTH, MOST_CHANNELS = 2, 8
+MAX_CHANNELS = 8
 RATES = (8000, 48000)
-FULL_SCALE = 32768
 PIECE_S = 1.0  # of audio that the job takes at a time
 
 
 class TranscriptReply(Reply):
     """The text of a job, in pieces and whole."""
 
-    def __init__(self, connection: Connection, job: ListenJob):
+    def __init__(self, connection: Connection, job: TranscriptionJob):
         self._connection, self._job = connection, job
 
     async def run(self) -> None:
@@ -45,7 +44,7 @@ class TranscriptReply(Reply):
 class Audio:
     """Audio that arrives, and the job that transcribes it."""
 
-    def __init__(self, form: AudioFormat, job: ListenJob, rate: int, limits: Limits):
+    def __init__(self, form: AudioFormat, job: TranscriptionJob, rate: int, limits: Limits):
         """`rate`: samples per second that the model takes."""
         self.form, self.job, self._limits = form, job, limits
         self._resampler = Resampler(form.rate, rate)
@@ -54,14 +53,13 @@ class Audio:
     async def feed(self, content: bytes) -> None:
         """Waits while too much audio is ahead. Raises ApiError."""
         channels = self.form.channels
-        if len(content) % (WIDTH * channels):
+        if len(content) % (SAMPLE_BYTES * channels):
             raise ApiError(
                 400,
-                f"audio-chunk: {len(content)} bytes, expected whole samples of {WIDTH * channels}",
+                f"audio-chunk: {len(content)} bytes, expected whole samples of {SAMPLE_BYTES * channels}",
                 "invalid_audio",
             )
-        samples = np.frombuffer(content, "<i2").reshape(-1, channels).astype(np.float32).mean(axis=1)
-        samples /= FULL_SCALE
+        samples = from_pcm16(content).reshape(-1, channels).mean(axis=1)
         for start in range(0, len(samples), self._piece):
             self.job.feed(self._resampler.feed(samples[start : start + self._piece]))
             await self._wait_for_room()
@@ -73,7 +71,7 @@ class Audio:
         seconds = self._limits.ahead_s if self.job.is_live else self._limits.queue_s
         try:
             async with asyncio.timeout(seconds):
-                await self.job.room()
+                await self.job.wait_for_room()
         except TimeoutError:
             message = f"audio is more than {self._limits.ahead_s:g} s ahead of its transcription"
             raise ApiError(503, message, "audio_too_far_ahead") from None
@@ -97,7 +95,7 @@ class AudioEvents:
         """Whether more audio is to come."""
         return self._audio is not None
 
-    async def handle(self, event: Event, worker: Callable[[str | None], ListenWorker]) -> None:
+    async def handle(self, event: Event, worker: Callable[[str | None], TranscriptionWorker]) -> None:
         """`worker` returns the model of a name, or the preferred one. Raises ApiError."""
         match event.type:
             case "transcribe":
@@ -120,7 +118,7 @@ class AudioEvents:
                 self._audio.finish()
                 self._audio = self._name = self._language = None
 
-    def _begin(self, form: AudioFormat, worker: ListenWorker) -> Audio:
+    def _begin(self, form: AudioFormat, worker: TranscriptionWorker) -> Audio:
         _check_format(form)
         worker.check_language(self._language)  # another model may be selected since `transcribe`
         is_live = bool(worker.live_slots)
@@ -135,11 +133,11 @@ def _format(form: AudioFormat) -> tuple[int, int, int]:
 
 
 def _check_format(form: AudioFormat) -> None:
-    if form.width != WIDTH or not 1 <= form.channels <= MOST_CHANNELS:
+    if form.width != SAMPLE_BYTES or not 1 <= form.channels <= MAX_CHANNELS:
         raise ApiError(
             400,
-            f"audio: width {form.width} and {form.channels} channels; expected width {WIDTH} and "
-            f"1 to {MOST_CHANNELS} channels",
+            f"audio: width {form.width} and {form.channels} channels; expected width {SAMPLE_BYTES} and "
+            f"1 to {MAX_CHANNELS} channels",
             "invalid_audio",
         )
     if not RATES[0] <= form.rate <= RATES[1]:

@@ -1,4 +1,4 @@
-"""`ListenJob`: audio of one client, between the client's handler and the engine thread."""
+"""`TranscriptionJob`: passes audio from a client's handler to the engine thread, and text back."""
 
 import asyncio
 import time
@@ -13,11 +13,11 @@ from runtime.serve.errors import ApiError
 from runtime.transcription import TranscriptDelta, Transcription
 
 
-class ListenJob:
+class TranscriptionJob:
     """One recording, or one utterance of live audio.
 
-    A handler calls `feed`, `finish`, `room` and `read` on the event loop; the engine thread calls `take`,
-    `put` and `end`. `cancel` may be called by both.
+    A handler calls `feed`, `finish`, `wait_for_room` and `read` on the event loop; the engine thread calls
+    `take`, `put` and `end`. `cancel` may be called by both.
     """
 
     transcription: Transcription  # made and used by the engine thread
@@ -35,8 +35,9 @@ class ListenJob:
         self.key, self.is_live, self.delay_ms = key, is_live, delay_ms
         self.submitted_at, self.is_cancelled, self.is_running = time.monotonic(), False, False
         self.session: object = None  # whose live stream the utterance uses
-        self.length_s = self.heard_s = 0.0  # of a recording: about its length, and what is transcribed of it
-        self._rate, self._most, self._wake = rate, int(ahead_s * rate), wake
+        self.length_s = 0.0  # estimated length of a recording
+        self.transcribed_s = 0.0  # of the recording
+        self._rate, self._max_waiting, self._wake = rate, int(ahead_s * rate), wake
         self._loop = asyncio.get_running_loop()
         self._has_deltas, self._has_room = asyncio.Event(), asyncio.Event()
         self._blocks: deque[tuple[float, np.ndarray]] = deque()  # with the time of their arrival
@@ -56,8 +57,8 @@ class ListenJob:
 
     @property
     def is_full(self) -> bool:
-        """Whether more audio waits than may."""
-        return self._waiting >= self._most
+        """Whether `ahead_s` of audio waits to be transcribed."""
+        return self._waiting >= self._max_waiting
 
     def feed(self, samples: np.ndarray) -> None:
         """Takes samples float32 [n]."""
@@ -73,8 +74,8 @@ class ListenJob:
             self._is_finished = True
         self._wake()
 
-    async def room(self) -> None:
-        """Returns when less audio waits than may, or the job has ended."""
+    async def wait_for_room(self) -> None:
+        """Returns when `is_full` is false, or the job has ended."""
         while self.is_full and not self._is_done:
             self._has_room.clear()
             if self.is_full and not self._is_done:
@@ -94,7 +95,7 @@ class ListenJob:
             await self._has_deltas.wait()
 
     def cancel(self) -> None:
-        """Nobody waits for the text any more."""
+        """Discards the audio. The engine thread then ends the job."""
         with self._lock:
             self.is_cancelled = True
             self._blocks.clear()
@@ -103,7 +104,7 @@ class ListenJob:
 
     # The engine thread
 
-    def oldest(self, size: int) -> float | None:
+    def ready_since(self, size: int) -> float | None:
         """When the oldest audio arrived that can be transcribed in a step of `size` samples, else None."""
         with self._lock:
             if self._waiting >= size or (self._is_finished and not self._is_done):

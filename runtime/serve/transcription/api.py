@@ -25,12 +25,12 @@ from runtime.serve.http.responses import (
     bounded,
     while_connected,
 )
-from runtime.serve.http.uploads import StoredUpload, hidden, in_upload_thread, read_form, text_fields
+from runtime.serve.http.uploads import StoredUpload, in_upload_thread, path_hidden, read_form, text_fields
 from runtime.serve.limits import MIB, Limits
-from runtime.serve.listen.job import ListenJob
-from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.models import Models
 from runtime.serve.speech.api import event
+from runtime.serve.transcription.job import TranscriptionJob
+from runtime.serve.transcription.worker import TranscriptionWorker
 
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 GRANULARITIES = ("word", "segment")
@@ -68,7 +68,7 @@ class Transcript:
     text: str = ""
     words: list[Word] = field(default_factory=list)
 
-    async def collect(self, job: ListenJob) -> AsyncIterator[str]:
+    async def collect(self, job: TranscriptionJob) -> AsyncIterator[str]:
         """Yields each new piece of text. The text has no blank in front."""
         while (delta := await job.read()) is not None:
             self.words += delta.words
@@ -88,12 +88,12 @@ def transcription_router(models: Models, limits: Limits) -> APIRouter:
         body = bounded(request, limits.upload_mib * MIB, "upload", limits.header_s)
         form, upload = await read_form(body, "file")
         options = _parse(form)
-        worker = models.listener(options.model)
+        worker = models.transcription_worker(options.model)
         worker.check_language(options.language)
         key = request.scope["voxport"]["key"]
         _check_room(worker, key, options)
         async with StoredUpload(upload, "file") as path:
-            with hidden(path, "file"):
+            with path_hidden(path, "file"):
                 recording = await in_upload_thread(Recording, path, worker.task.sample_rate)
                 _check_length(recording, limits)
                 blocks = await in_upload_thread(_amplified, recording)
@@ -168,7 +168,7 @@ def _is_zero(text: str) -> bool:
     return False
 
 
-def _check_room(worker: ListenWorker, key: str, options: Options) -> None:
+def _check_room(worker: TranscriptionWorker, key: str, options: Options) -> None:
     """Before the recording is stored and read. Raises ApiError."""
     try:
         worker.check_room(key, options.delay_ms)
@@ -195,14 +195,14 @@ def _amplified(recording: Recording) -> Iterator[np.ndarray]:
     return amplified(recording.blocks(), gain) if gain else recording.blocks()
 
 
-async def _feed(job: ListenJob, blocks: Iterator[np.ndarray], path: Path, limits: Limits) -> None:
+async def _feed(job: TranscriptionJob, blocks: Iterator[np.ndarray], path: Path, limits: Limits) -> None:
     """Reads the recording as fast as it is transcribed."""
     try:
         while (block := await asyncio.to_thread(next, blocks, None)) is not None:
             job.feed(block)
             if job.seconds > limits.recording_s:
                 raise ApiError(400, "file: the recording is too long", "audio_too_long", "file")
-            await job.room()
+            await job.wait_for_room()
         job.finish()
     except Exception as error:
         message = str(error).replace(str(path), "file")
@@ -210,7 +210,7 @@ async def _feed(job: ListenJob, blocks: Iterator[np.ndarray], path: Path, limits
         job.end(error if isinstance(error, ApiError) else ApiError(400, message, "invalid_audio", "file"))
 
 
-def _ending(job: ListenJob, feeding: asyncio.Task[None]) -> Callable[[], None]:
+def _ending(job: TranscriptionJob, feeding: asyncio.Task[None]) -> Callable[[], None]:
     def end() -> None:
         feeding.cancel()
         job.cancel()
@@ -218,7 +218,9 @@ def _ending(job: ListenJob, feeding: asyncio.Task[None]) -> Callable[[], None]:
     return end
 
 
-async def _whole(request: Request, job: ListenJob, options: Options, end: Callable[[], None]) -> Response:
+async def _whole(
+    request: Request, job: TranscriptionJob, options: Options, end: Callable[[], None]
+) -> Response:
     transcript = Transcript()
 
     async def collect() -> None:
@@ -260,7 +262,7 @@ def _formatted(transcript: Transcript, options: Options, seconds: float) -> Resp
     return JSONResponse(content | {"usage": usage})
 
 
-async def _events(job: ListenJob) -> AsyncIterator[bytes]:
+async def _events(job: TranscriptionJob) -> AsyncIterator[bytes]:
     transcript, pieces = Transcript(), 0
     async for text in transcript.collect(job):
         pieces += 1

@@ -12,12 +12,12 @@ import openai
 import pytest
 import soundfile
 from support.serve.http_server import Running, running, wait_until
-from support.serve.listening import BLOCK, RATE, LoudToText
+from support.serve.loud_to_text import BLOCK, RATE, LoudToText
 
 from runtime.audio.sources import Recording
 from runtime.serve.http import uploads
 from runtime.serve.limits import Limits
-from runtime.serve.listen import api
+from runtime.serve.transcription import api
 
 
 def recording(words: int, rate: int = RATE, name: str = "WAV") -> bytes:
@@ -216,7 +216,7 @@ def test_a_client_that_leaves_frees_its_place():
                 files={"file": recording(200)},
                 timeout=0.3,
             )
-        wait_until(lambda: server.models.listening["loud"].is_idle, 1)
+        wait_until(lambda: server.models.transcription_workers["loud"].is_idle, 1)
         assert server.value("cancelled_total", reason="client") == 1
 
 

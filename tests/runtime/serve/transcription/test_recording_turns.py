@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager, suppress
 
 import numpy as np
 from support.serve.http_server import DEFAULT, wait_until
-from support.serve.listening import BLOCK, LoudToText, LoudWords
+from support.serve.loud_to_text import BLOCK, LoudToText, LoudWords
 
 from runtime.serve.errors import ApiError
 from runtime.serve.limits import Limits
-from runtime.serve.listen.job import ListenJob
-from runtime.serve.listen.worker import ListenWorker
 from runtime.serve.metrics import Metrics
+from runtime.serve.transcription.job import TranscriptionJob
+from runtime.serve.transcription.worker import TranscriptionWorker
 from runtime.transcription import TranscriptDelta
 
 PART, WORDS = np.ones(10 * BLOCK, np.float32), 10  # a turn of a recording, and its words
@@ -38,8 +38,8 @@ class TurnWords(LoudWords):
 
 
 @asynccontextmanager
-async def started(task: LoudToText, limits: Limits = DEFAULT) -> AsyncIterator[ListenWorker]:
-    worker = ListenWorker("a", task, limits, Metrics())
+async def started(task: LoudToText, limits: Limits = DEFAULT) -> AsyncIterator[TranscriptionWorker]:
+    worker = TranscriptionWorker("a", task, limits, Metrics())
     worker.start()
     wait_until(lambda: worker.is_ready)
     try:
@@ -48,14 +48,14 @@ async def started(task: LoudToText, limits: Limits = DEFAULT) -> AsyncIterator[L
         worker.stop()
 
 
-def fill(job: ListenJob, parts: int = 1) -> None:
+def fill(job: TranscriptionJob, parts: int = 1) -> None:
     """Gives a recording the rest of its audio."""
     for _ in range(parts):
         job.feed(PART)
     job.finish()
 
 
-async def take_turn(job: ListenJob) -> None:
+async def take_turn(job: TranscriptionJob) -> None:
     """Returns after a turn of a recording, which more audio is to follow."""
     job.feed(PART)
     async with asyncio.timeout(5):
@@ -63,7 +63,7 @@ async def take_turn(job: ListenJob) -> None:
             await job.read()
 
 
-async def ended(job: ListenJob) -> bool:
+async def ended(job: TranscriptionJob) -> bool:
     """Waits for the whole text for some time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(5):

@@ -8,8 +8,8 @@ from threading import Event as Flag
 
 import numpy as np
 from support.serve.http_server import wait_until
-from support.serve.listening import LoudToText
-from support.serve.speaking_toy import SpeakingToy
+from support.serve.loud_to_text import LoudToText
+from support.serve.toy_speech_task import ToySpeechTask
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.client import AsyncClient
 from wyoming.event import Event, Eventable
@@ -30,32 +30,32 @@ END_OF_TRANSCRIPT = ("transcript-stop",)
 WAIT_S = 10
 
 
-class Bench:
+class WyomingFixture:
     """Models with their tasks, and a Wyoming server."""
 
     def __init__(self, limits: Limits, is_live: bool, **more: SpeechToText):
         """`more` are further models by their names."""
         self.limits, self.metrics = limits, Metrics()
-        self.go = Flag()  # the engines wait for it
-        self.go.set()
-        self.toy = SpeakingToy(lambda component, inputs: self._pause())
-        self.loud = LoudToText(is_live)
-        self.loud.before_feed = self._pause
-        tasks = {"speaking": self.toy, "listening": self.loud, **more}
+        self.engines_may_run = Flag()  # the engines wait for it
+        self.engines_may_run.set()
+        self.speech_task = ToySpeechTask(lambda component, inputs: self._pause())
+        self.transcription_task = LoudToText(is_live)
+        self.transcription_task.before_feed = self._pause
+        tasks = {"speaking": self.speech_task, "listening": self.transcription_task, **more}
         self.models = Models(tasks, limits, self.metrics, slots=2)
         self.models.start()
         wait_until(lambda: self.models.is_ready)
 
     def _pause(self) -> None:
-        assert self.go.wait(WAIT_S)
+        assert self.engines_may_run.wait(WAIT_S)
 
     @property
-    def speaker(self):
-        return self.models.speaker("speaking")
+    def speech_worker(self):
+        return self.models.speech_worker("speaking")
 
     @property
-    def listener(self):
-        return self.models.listener("listening")
+    def transcription_worker(self):
+        return self.models.transcription_worker("listening")
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[AsyncClient]:
@@ -66,12 +66,12 @@ class Bench:
 
 
 @contextmanager
-def bench(is_live: bool = True, **limits: float) -> Iterator[Bench]:
-    made = Bench(Limits(**limits), is_live)
+def wyoming_fixture(is_live: bool = True, **limits: float) -> Iterator[WyomingFixture]:
+    made = WyomingFixture(Limits(**limits), is_live)
     try:
         yield made
     finally:
-        made.go.set()
+        made.engines_may_run.set()
         made.models.drain(0)
 
 
@@ -104,7 +104,7 @@ def sound(events: list[Event]) -> bytes:
 
 def spoken(text: str, voice: str | None = None) -> bytes:
     """What the task itself speaks."""
-    return pcm16(np.concatenate(list(SpeakingToy().speak(text, voice=voice))))
+    return pcm16(np.concatenate(list(ToySpeechTask().speak(text, voice=voice))))
 
 
 def tone(pattern: str) -> bytes:
