@@ -32,6 +32,7 @@ from runtime.families.qwen3_tts.recording import read_recording, read_samples, w
 from runtime.families.qwen3_tts.split_stream import standard_stream
 from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
 from runtime.families.qwen3_tts.voices import (
+    bundle_voices,
     check_voice,
     choose_voice,
     count_rows,
@@ -81,6 +82,16 @@ class QwenTextToSpeech(TextToSpeech):
 
     def voices(self) -> dict[str, int]:
         return count_rows(self.bundle, self._constants)
+
+    def bundle_voices(self) -> list[str]:
+        return bundle_voices(self.bundle, self._constants)
+
+    def default_bundle_voice(self) -> str | None:
+        if self._constants.kind != "base":
+            return None
+        if not (voices := self.bundle_voices()):
+            raise UsageError(f"voice: {self.bundle.folder.name} has none of its own; name one", field="voice")
+        return voices[0]
 
     def check_clones(self) -> None:
         if self._constants.kind != "base":

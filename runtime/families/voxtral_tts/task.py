@@ -19,7 +19,7 @@ from runtime.families.voxtral_tts.decoder import (
     max_slots,
 )
 from runtime.families.voxtral_tts.prompt import PromptBuilder, open_tokenizer, usual_frames
-from runtime.families.voxtral_tts.voices import count_rows, language_of_voice
+from runtime.families.voxtral_tts.voices import count_rows, default_voice, language_of_voice
 from runtime.prefix_cache import PrefixCache
 from runtime.speech_request import SpeechRequest
 from runtime.text.tokenizer import tokenizer_paths
@@ -55,6 +55,12 @@ class VoxtralTextToSpeech(TextToSpeech):
 
     def voices(self) -> dict[str, int]:
         return count_rows(self.bundle, self._constants.dim)
+
+    def bundle_voices(self) -> list[str]:
+        return list(self.bundle.manifest.voices)
+
+    def default_bundle_voice(self) -> str | None:
+        return default_voice(self.bundle)
 
     def code_sizes(self) -> tuple[int, ...]:
         return self._constants.code_sizes

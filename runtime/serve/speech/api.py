@@ -96,12 +96,15 @@ def check_body(body: SpeechBody, limits: Limits, task: TextToSpeech) -> None:
 
 
 def choose_voice(name: str | None, worker: SpeechWorker, store: VoiceStore | None) -> str | None:
-    """A voice of the bundle by name, or the path of a stored one. Raises ApiError on any other name."""
+    """A voice of the bundle by name, or the path of a stored one. Raises ApiError on any other name.
+
+    Voices of the operator are not among them.
+    """
     if name is None:
-        return None
+        return worker.default_voice()
     if store and (path := store.path(worker.name, name)):
         return str(path)
-    voices = worker.task.voices()
+    voices = worker.task.bundle_voices()
     if name not in voices:
         stored = [voice.id for voice in store.of(worker.name)] if store else []
         names = ", ".join([*sorted(voices), *stored]) or "none"
@@ -119,7 +122,7 @@ def speech_router(models: Models, limits: Limits) -> APIRouter:
         body = parse_body(await bounded(request, limits.body_kib * 1024, "body", limits.header_s).body())
         worker = models.speech_worker(body.model)
         check_body(body, limits, worker.task)
-        voice = await asyncio.to_thread(choose_voice, body.voice_name, worker, models.voices)
+        voice = choose_voice(body.voice_name, worker, models.voices)
         # an encoder may fail, so it is made before there is a job
         encoder = ENCODERS[body.response_format](worker.task.sample_rate)
         job = await submit(worker, body, voice, request.scope["voxport"]["key"])

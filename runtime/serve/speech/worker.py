@@ -17,7 +17,7 @@ import numpy as np
 from bundle.errors import UsageError
 from runtime.audio.files import SAMPLE_BYTES, write_audio
 from runtime.batching import Status, StepEvent, Ticket
-from runtime.serve.errors import from_exception, overloaded
+from runtime.serve.errors import ApiError, from_exception, overloaded
 from runtime.serve.limits import MIB, Limits
 from runtime.serve.metrics import Metrics
 from runtime.serve.speech.job import BufferPool, PreparedSpeech, SpeechJob
@@ -72,6 +72,14 @@ class SpeechWorker(Worker[SpeechJob]):
         frames = min(self.task.usual_frames(text_so_far), options.get("max_frames") or math.inf)
         return PreparedSpeech(speech, self._decoder.prepare(part), frames, threads)
 
+    def default_voice(self) -> str | None:
+        """The voice of a request that names none; None where the model chooses one. Raises ApiError."""
+        try:
+            return self.task.default_bundle_voice()
+        except UsageError:
+            reason = f"voice: {self.name} has no voice of its own; name one"
+            raise ApiError(400, reason, "voice_not_found", "voice") from None
+
     def check_room(self, key: str) -> None:
         """Raises ApiError where a request of the key has no place in the queue."""
         with self._changed:
@@ -121,7 +129,7 @@ class SpeechWorker(Worker[SpeechJob]):
         """
         request = SpeechRequest(WARM_UP_TEXT, max_frames=1)
         with suppress(UsageError):
-            return self._decoder.submit(request)
+            return self._decoder.submit(replace(request, voice=self.task.default_bundle_voice()))
         if self.task.follows_instructions:
             return self._decoder.submit(replace(request, instruct=WARM_UP_DESCRIPTION))
         self.task.check_clones()
