@@ -20,7 +20,8 @@ from bundle.files import check_writable, write_whole
 from bundle.progress import Progress
 from runtime.audio.captions import Word, as_json, as_lines, as_srt, as_vtt, as_word_line
 from runtime.audio.gain import amplified, automatic, check_gain, recording_gain_db, watched
-from runtime.audio.sources import MAX_INPUT_MB, LiveSource, Recording, raw_stdin
+from runtime.audio.opening import raw_stdin
+from runtime.audio.sources import MAX_INPUT_MB, LiveSource, Recording
 from runtime.commands import add_task_arguments, engine_options
 from runtime.opening import open_task
 from runtime.speech_to_text import SpeechToText
