@@ -19,13 +19,6 @@ UNKNOWN_FRAMES = 2**62  # smallest number of frames that libsndfile reports for 
 log = logging.getLogger(__name__)
 
 
-class FileOfUnknownLength(soundfile.SoundFile):
-    """libsndfile cannot seek in it, and soundfile seeks after each read of a seekable file."""
-
-    def seekable(self) -> bool:
-        return False
-
-
 def source_of(path: Path, max_mb: int) -> Path | IO[bytes]:
     """The path of a file, or a seekable copy of a pipe, a device or stdin (`-`). Raises UsageError."""
     is_stdin = str(path) == "-"
@@ -55,7 +48,9 @@ def _reopened(file: soundfile.SoundFile, source: Path | IO[bytes]) -> soundfile.
     file.close()
     if not isinstance(source, Path):
         source.seek(0)
-    return FileOfUnknownLength(source)
+    file = soundfile.SoundFile(source)
+    file.seekable = lambda: False  # soundfile seeks after each read, which fails without a length
+    return file
 
 
 def rewind(file: soundfile.SoundFile, source: Path | IO[bytes], name: str) -> soundfile.SoundFile:

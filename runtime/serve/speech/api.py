@@ -51,6 +51,11 @@ class SpeechBody(BaseModel):
     def voice_name(self) -> str | None:
         return self.voice.id if isinstance(self.voice, VoiceId) else self.voice
 
+    @property
+    def instruct(self) -> str | None:
+        """Some clients send an empty text where there are no instructions."""
+        return self.instructions or None
+
 
 def parse_body(content: bytes) -> SpeechBody:
     """Raises ApiError that names the field."""
@@ -90,7 +95,7 @@ def check_body(body: SpeechBody, limits: Limits, task: TextToSpeech) -> None:
         raise ApiError(
             400, "speed: this server speaks at speed 1 only; leave it out", "invalid_value", "speed"
         )
-    if body.instructions is not None and not task.follows_instructions:
+    if body.instruct is not None and not task.follows_instructions:
         reason = f"instructions: {body.model} follows none; leave them out"
         raise ApiError(400, reason, "invalid_value", "instructions")
 
@@ -128,8 +133,8 @@ def speech_router(models: Models, limits: Limits) -> APIRouter:
         job = await submit(worker, body, voice, request.scope["voxport"]["key"])
         if body.stream_format == "sse":
             pieces = _events(job, encoder, len(body.input))
-            return StreamedResponse(pieces, "text/event-stream", job.cancel, limits.send_s, _error_event)
-        return StreamedResponse(_pieces(job, encoder), encoder.media_type, job.cancel, limits.send_s)
+            return StreamedResponse(pieces, "text/event-stream", job.cancel, _error_event)
+        return StreamedResponse(_pieces(job, encoder), encoder.media_type, job.cancel)
 
     return router
 
@@ -142,7 +147,7 @@ async def submit(worker: SpeechWorker, body: SpeechBody, voice: str | None, key:
         "max_frames": body.max_frames,
         "voice": voice,
         "language": body.language,
-        "instruct": body.instructions,
+        "instruct": body.instruct,
     }
     worker.check_room(key)  # first: a refusal takes no time
     try:
@@ -174,7 +179,7 @@ async def _events(job: SpeechJob, encoder: Encoder, characters: int) -> AsyncIte
         if piece:
             yield event({"type": "speech.audio.delta", "audio": base64.b64encode(piece).decode()})
     usage = {"input_tokens": characters, "output_tokens": job.frames, "total_tokens": characters + job.frames}
-    yield event({"type": "speech.audio.done", "usage": usage})
+    yield event({"type": "speech.audio.done", "usage": usage, "ended": job.status})
 
 
 def _error_event(error: ApiError) -> bytes:

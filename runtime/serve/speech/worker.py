@@ -28,6 +28,7 @@ from runtime.text_to_speech import Speech, TextToSpeech
 INITIAL_RATE = 12.5  # frames per second until some are measured
 WARM_UP_TEXT, WARM_UP_DESCRIPTION = "Hello.", "A calm voice."
 WARM_UP_AUDIO_S, WARM_UP_HZ = 3, 220  # of the tone from which a voice is made, where the model has none
+TRUNCATED = (Status.BUDGET, Status.REPETITION, Status.SILENCE, Status.CACHE)  # not by the model or the client
 log = logging.getLogger(__name__)
 
 
@@ -239,6 +240,9 @@ class SpeechWorker(Worker[SpeechJob]):
             self._metrics.cancelled.labels("client").inc()
             job.end()
             return
+        if ticket.status in TRUNCATED:
+            log.warning("%s: the speech of a text was cut off: %s", self.name, ticket.status)
+            self._metrics.cancelled.labels(ticket.status).inc()
         silence = job.speech.end_part(ticket.status)
         with self._changed:
             self._waiting_for_text.append(job)

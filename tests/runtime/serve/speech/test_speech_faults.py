@@ -1,14 +1,16 @@
 """Faults of the engine while texts are spoken: what each client gets."""
 
 import json
+import logging
 import socket
 import threading
 
 import httpx2
 from support.serve.http_server import Running, running, wait_until
-from support.serve.tone_speech import FRAME, ToneSpeech, tone
+from support.serve.tone_speech import FRAME, ToneSlots, ToneSpeech, tone
 
 from runtime.audio.files import pcm16
+from runtime.batching import SlotOutput, Status
 
 TEXT = "Hello there."
 
@@ -19,6 +21,28 @@ def post(server: Running, content: dict) -> httpx2.Response:
 
 def request(**fields) -> dict:
     return {"model": "tone", "voice": "anna", "input": TEXT, "response_format": "pcm", **fields}
+
+
+class TruncatingSlots(ToneSlots):
+    """Each part ends at its second frame."""
+
+    def take(self, slot: int) -> SlotOutput:
+        samples, final = super().take(slot)
+        return SlotOutput(samples, final or (Status.BUDGET if self._speech[slot][2] == 2 else None))
+
+
+class TruncatedSpeech(ToneSpeech):
+    def slot_decoder(self, slots: int) -> ToneSlots:
+        return TruncatingSlots(self, slots)
+
+
+def test_speech_that_is_cut_off_is_logged_counted_and_told(caplog):
+    with running({"tone": TruncatedSpeech()}) as server, caplog.at_level(logging.WARNING):
+        lines = post(server, request(stream_format="sse")).text.splitlines()
+        assert server.value("cancelled_total", reason="budget") == 1
+    assert json.loads(lines[-2].removeprefix("data: "))["ended"] == "budget"
+    logged = [each.getMessage() for each in caplog.records if "cut off" in each.getMessage()]
+    assert logged == ["tone: the speech of a text was cut off: budget"]
 
 
 def fail_at_frame_5(text: str, frame: int) -> None:
