@@ -221,7 +221,8 @@ class SpeechSlots(UtteranceSlots["Utterance"]):
         decoder = SpeechDecoder(self._stream.slot(slot), self._constants, sampling)
         self._utterances[slot] = Utterance(decoder, request)
         rows = PromptEmbedder(decoder.stream, self._constants).rows(prompt)
-        prefix = PromptPrefix(rows.prefill[: rows.fixed].tobytes(), rows.fixed)
+        is_storable = request.store_prefix and request.instruct is None
+        prefix = PromptPrefix(rows.prefill[: rows.fixed].tobytes(), rows.fixed, is_storable)
         yield from read_prompt(decoder, rows, prefix, self._prefixes, limit)
 
     def replace_codes(self, slot: int, codes: np.ndarray) -> None:

@@ -93,7 +93,8 @@ class SpeechSlots(UtteranceSlots["Utterance"]):
     def _read(self, request: SpeechRequest, prompt: Prompt, slot: int, limit: RowLimit) -> Iterator[None]:
         decoder = SpeechDecoder(self._stream.slot(slot), self._constants)
         self._utterances[slot] = Utterance(decoder, request)
-        prefix = PromptPrefix(prompt.prefix.tobytes() + prompt.voice.tobytes(), len(prompt.prefix))
+        key = prompt.prefix.tobytes() + prompt.voice.tobytes()
+        prefix = PromptPrefix(key, len(prompt.prefix), request.store_prefix)
         yield from read_prompt(decoder, prompt, prefix, self._prefixes, limit)
 
     def _step(self, stream: Stream, utterances: Sequence["Utterance"], codes: np.ndarray) -> None:

@@ -148,6 +148,7 @@ async def submit(worker: SpeechWorker, body: SpeechBody, voice: str | None, key:
         "voice": voice,
         "language": body.language,
         "instruct": body.instruct,
+        "store_prefix": body.voice_name in (None, voice),  # a stored voice may be deleted
     }
     worker.check_room(key)  # first: a refusal takes no time
     try:

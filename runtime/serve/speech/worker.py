@@ -139,7 +139,7 @@ class SpeechWorker(Worker[SpeechJob]):
             sound, 0.5 * np.sin(2 * np.pi * WARM_UP_HZ / rate * np.arange(WARM_UP_AUDIO_S * rate)), rate
         )
         voice.write_bytes(self.task.make_voice(sound))
-        return self._decoder.submit(replace(request, voice=str(voice)))
+        return self._decoder.submit(replace(request, voice=str(voice), store_prefix=False))
 
     def _run_once(self) -> None:
         with self._changed:
