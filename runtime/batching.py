@@ -126,7 +126,7 @@ class StepEvent(NamedTuple):
 
 
 @dataclass
-class _Reading:
+class _PromptReading:
     """A request whose prompt is being read in a slot."""
 
     ticket: Ticket
@@ -147,7 +147,7 @@ class BatchedDecoder(Generic[Request]):
         self._changed = Condition()  # its lock guards every change of the two collections
         self._queue: deque[Ticket] = deque()  # a request stays here until its prompt has been read
         self._running: dict[int, Ticket] = {}  # by slot: the first ones, while the model is called
-        self._reading: _Reading | None = None  # the first request of the queue, behind the running ones
+        self._reading: _PromptReading | None = None  # the first request of the queue, behind the running ones
         self._events: list[StepEvent] = []  # of the step in progress
 
     def prepare(self, request: Request) -> Ticket:
@@ -188,10 +188,10 @@ class BatchedDecoder(Generic[Request]):
         for ticket in list(self._running.values()):
             if ticket.is_cancelled:
                 self._end(ticket, Status.CANCELLED)
-        self._close_gaps()
+        self._compact_slots()
         self._call_for_all(self._slots.feed)
-        self._drop_cancelled()
-        self._close_gaps()
+        self._end_cancelled()
+        self._compact_slots()
         self._read_prompt()
         self._call_for_all(self._slots.decode)
         for slot in sorted(self._running):
@@ -211,7 +211,7 @@ class BatchedDecoder(Generic[Request]):
                 if ticket.error:
                     raise ticket.error
 
-    def _drop_cancelled(self) -> None:
+    def _end_cancelled(self) -> None:
         """Ends cancelled requests of the queue. Precedes a prompt, which may take longer than other calls."""
         with self._changed:
             for ticket in [ticket for ticket in self._queue if ticket.is_cancelled]:
@@ -225,7 +225,7 @@ class BatchedDecoder(Generic[Request]):
         ticket = self._queue[0]
         try:
             if not self._reading:
-                self._reading = _Reading(ticket, slot, ticket.fill(slot, self._row_limit))
+                self._reading = _PromptReading(ticket, slot, ticket.fill(slot, self._row_limit))
             is_read = next(self._reading.pieces, True)  # each piece but the last yields None
         except Exception as error:  # belongs to this request, whatever it is
             self._end(ticket, Status.FAILED, error)
@@ -239,7 +239,7 @@ class BatchedDecoder(Generic[Request]):
     def _row_limit(self) -> int:
         return PIECE_ROWS if self._running else sys.maxsize
 
-    def _close_gaps(self) -> None:
+    def _compact_slots(self) -> None:
         """Moves requests until the running ones are in the first slots and the next slot is being read."""
         while self._running and (last := max(self._running)) >= (count := len(self._running)):
             gap = next(slot for slot in range(count) if slot not in self._running)

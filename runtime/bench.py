@@ -16,7 +16,7 @@ from bundle.errors import UsageError
 from bundle.manifest import Bundle
 from runtime.engines import ENGINES, open_engine
 from runtime.engines.base import Arrays, Engine, EngineOptions, Stream
-from runtime.engines.trial import try_first
+from runtime.engines.trial import trial_run
 from runtime.families import open_family, read_constants
 from runtime.families.base import BenchSettings, Constants, Figures, RuntimeFamily, StartSteps, Workload
 from runtime.machine import describe_machine, resident_bytes
@@ -54,7 +54,7 @@ def bench(
     """
     bundle = Bundle(folder)
     bundle.check_unlisted()
-    try_first(bundle)
+    trial_run(bundle)
     job, family, constants = bundle.job, open_family(bundle.job.family), read_constants(bundle.job)
     family.bench.check_counts({entry.name: entry for entry in bundle.components}, counts)
     target = BenchTarget(

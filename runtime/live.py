@@ -39,18 +39,18 @@ class LiveBatch(Protocol):
         """Frees the place of a stream, whatever its state."""
 
 
-class OneLiveStream:
+class SingleStreamBatch:
     """A batch of one stream, for a task that transcribes one stream per call."""
 
     def __init__(self, begin: Callable[[int | None], Transcription]):
-        self._begin, self._stream = begin, _Single()
+        self._begin, self._stream = begin, _SingleStream()
 
     @property
     def has_room(self) -> bool:
         return self._stream.transcription is None
 
     def begin(self, delay_ms: int | None = None) -> LiveStream:
-        self._stream = _Single()
+        self._stream = _SingleStream()
         self._stream.transcription = self._begin(delay_ms)
         return self._stream
 
@@ -58,11 +58,11 @@ class OneLiveStream:
         return {self._stream: self._stream.transcribe()} if self._stream.is_due else {}
 
     def end(self, stream: LiveStream) -> None:
-        self._stream = _Single()
+        self._stream = _SingleStream()
 
 
-class _Single:
-    """The stream of `OneLiveStream`. Audio is transcribed in a step."""
+class _SingleStream:
+    """The stream of `SingleStreamBatch`. Audio is transcribed in a step."""
 
     transcription: Transcription | None = None
 

@@ -10,7 +10,7 @@ from bundle.errors import UsageError
 from bundle.manifest import NO_LICENCE_NEEDED, Bundle
 from runtime.engines import DEFAULT, open_engine
 from runtime.engines.base import EngineOptions
-from runtime.engines.trial import try_first
+from runtime.engines.trial import trial_run
 from runtime.families import open_family, read_constants
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def open_task(
         log.warning("%s: this bundle is %s", bundle.folder, bundle.manifest.verification.status)
     if bundle.job.licence == NO_LICENCE_NEEDED:
         log.info("%s: its weights are random, so neither speech nor words mean anything", bundle.folder)
-    try_first(bundle)
+    trial_run(bundle)
     return cast(Task, family.open(bundle, open_engine(bundle, options), constants))
 
 

@@ -39,8 +39,8 @@ class PrefixCache:
 
     Thread-safe.
 
-    No bundle can write there: rows from a stranger would change speech unseen. If the folder cannot be used,
-    nothing is stored and nothing is read, and no error is raised.
+    Bundles cannot write there, because foreign rows would change speech without an error. If the folder
+    cannot be used, nothing is stored and nothing is read, and no error is raised.
     """
 
     def __init__(self, bundle: Bundle, engine: str):
@@ -110,7 +110,7 @@ class PrefixCache:
             if not path.is_file():
                 path.unlink(missing_ok=True)  # a pipe would be written to in place
             write_whole(path, save(rows, metadata={"sha256": json.dumps(_digests(rows))}))
-            _make_room(path.parent)
+            _evict_oldest(path.parent)
         except (OSError, VoxportError) as error:
             log.warning("%s: not stored: %s", path, error)
         finally:
@@ -149,7 +149,7 @@ def _digests(rows: Arrays) -> dict[str, str]:
     return {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in rows.items()}
 
 
-def _make_room(folder: Path) -> None:
+def _evict_oldest(folder: Path) -> None:
     entries = [(path, path.stat()) for path in folder.glob("*.safetensors")]
     entries.sort(key=lambda entry: entry[1].st_mtime, reverse=True)
     total = 0

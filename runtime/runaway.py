@@ -22,7 +22,7 @@ class RunawayGuard:
         self._repeated = np.zeros(MAX_PERIOD, np.int64)  # frames in a row that equal the one `index` + 1 ago
         self._silent = 0  # frames in a row
 
-    def see_codes(self, codes: np.ndarray) -> Status | None:
+    def add_codes(self, codes: np.ndarray) -> Status | None:
         """Takes the codes int64 [K] of the next frame. Returns REPETITION where the last ones are a cycle."""
         equal = [np.array_equal(codes, earlier) for earlier in reversed(self._last)]
         equal += [False] * (MAX_PERIOD - len(equal))
@@ -30,7 +30,7 @@ class RunawayGuard:
         self._last.append(codes.copy())
         return Status.REPETITION if self._repeated.max() >= FRAMES else None
 
-    def see_samples(self, samples: np.ndarray, frames: int) -> int | None:
+    def add_samples(self, samples: np.ndarray, frames: int) -> int | None:
         """Takes the samples float32 [n] of the next `frames`. Returns how many of them precede the end of
         `FRAMES` silent ones; None where the speech is not silent for so long.
         """

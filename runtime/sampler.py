@@ -68,12 +68,12 @@ def sample(
         if each.temperature > 0:
             if noise is None:
                 raise UsageError(f"temperature {each.temperature}: expected noise, which is None")
-            values = _kept(values, each) + noise[rows]
+            values = _filtered(values, each) + noise[rows]
         ids[rows] = values.argmax(axis=-1)  # the first id where several are equal
     return ids
 
 
-def _kept(logits: np.ndarray, settings: SamplerSettings) -> np.ndarray:
+def _filtered(logits: np.ndarray, settings: SamplerSettings) -> np.ndarray:
     """Logits float64 [N, V] divided by the temperature, at most 0; -inf for ids outside top_k or top_p.
 
     Raises UsageError on a row whose largest logit is not finite.
@@ -86,7 +86,7 @@ def _kept(logits: np.ndarray, settings: SamplerSettings) -> np.ndarray:
     if 0 < settings.top_k < values.shape[-1]:
         smallest = np.partition(values, -settings.top_k, axis=-1)[:, -settings.top_k, None]
         values = np.where(values < smallest, -np.inf, values)
-    return _nucleus(values, settings.top_p) if settings.top_p < 1 else values
+    return _apply_top_p(values, settings.top_p) if settings.top_p < 1 else values
 
 
 def _penalized(logits: np.ndarray, previous: Sequence[np.ndarray], penalty: float) -> np.ndarray:
@@ -99,7 +99,7 @@ def _penalized(logits: np.ndarray, previous: Sequence[np.ndarray], penalty: floa
     return logits
 
 
-def _nucleus(logits: np.ndarray, top_p: float) -> np.ndarray:
+def _apply_top_p(logits: np.ndarray, top_p: float) -> np.ndarray:
     """-inf for ids outside the fewest most probable ids whose probabilities add up to at least `top_p`.
 
     `logits` float64 [N, V] have a maximum of 0 in each row.

@@ -87,8 +87,8 @@ class SpeechRequest:
         if self.budget is not None and not (is_number(self.budget) and 0 < self.budget < math.inf):
             raise UsageError(f"budget {self.budget!r}: expected a positive number or None", field="budget")
 
-    def budget_frames(self, usual_frames: float) -> float:
+    def budget_frames(self, estimated_frames: float) -> float:
         """Frames after which speech is longer than its text explains: the model does not find the end."""
         if self.budget is None:
             return math.inf
-        return math.ceil(self.budget * usual_frames) + SPARE_FRAMES
+        return math.ceil(self.budget * estimated_frames) + SPARE_FRAMES

@@ -7,7 +7,7 @@ from itertools import chain
 import numpy as np
 
 from bundle.errors import UsageError
-from runtime.live import LiveBatch, OneLiveStream
+from runtime.live import LiveBatch, SingleStreamBatch
 from runtime.transcription import TranscriptDelta, Transcription
 
 
@@ -69,7 +69,7 @@ class SpeechToText(ABC):
         self.check_live()
         if slots > 1:
             raise UsageError(f"live: one step serves one stream, not {slots}")
-        return OneLiveStream(lambda delay_ms: self.begin(delay_ms, live=True))
+        return SingleStreamBatch(lambda delay_ms: self.begin(delay_ms, live=True))
 
     def transcribe(
         self,

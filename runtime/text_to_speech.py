@@ -82,7 +82,7 @@ class Speech:
 
 
 @contextmanager
-def _naming(index: int) -> Iterator[None]:
+def _with_text_index(index: int) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
@@ -145,12 +145,12 @@ class TextToSpeech(ABC):
         """Samples of a frame."""
 
     @abstractmethod
-    def usual_frames(self, text: str) -> float:
+    def estimated_frames(self, text: str) -> float:
         """Frames that the speech of a text usually takes."""
 
-    def usual_seconds(self, text: str) -> float:
+    def estimated_seconds(self, text: str) -> float:
         """About as long as the speech of `text` is."""
-        return self.usual_frames(text) * self.samples_per_frame / self.sample_rate
+        return self.estimated_frames(text) * self.samples_per_frame / self.sample_rate
 
     def check_sampling(self, sampling: Mapping[str, float]) -> None:
         """Raises UsageError that names a setting of `SAMPLING` that the model does not take.
@@ -186,27 +186,27 @@ class TextToSpeech(ABC):
         """
         return check_language(language)
 
-    def check_clones(self) -> None:
+    def check_cloning(self) -> None:
         """Raises UsageError where the model makes no voices from recordings."""
-        raise self._no_clones()
+        raise self._cloning_unsupported()
 
     def voice_path(self, name: str) -> Path:
         """Where a voice of this name is kept for the user. Raises UsageError where the model clones none."""
-        raise self._no_clones()
+        raise self._cloning_unsupported()
 
     def make_voice(self, recording: Path, transcript: str | None = None) -> bytes:
         """The content of a voice file, from an audio file. Raises UsageError."""
-        raise self._no_clones()
+        raise self._cloning_unsupported()
 
     def import_voice(self, path: Path) -> bytes:
         """The content of a voice file, from a voice that another program wrote. Raises UsageError."""
-        raise self._no_clones()
+        raise self._cloning_unsupported()
 
     def blend_voices(self, weights: Mapping[str, float]) -> bytes:
         """The content of a voice file: the weighted mean of voices by name or file. Raises UsageError."""
-        raise self._no_clones()
+        raise self._cloning_unsupported()
 
-    def _no_clones(self) -> UsageError:
+    def _cloning_unsupported(self) -> UsageError:
         return UsageError("voice: this model makes no voices from recordings; use one of `voxport voices`")
 
     def fits_prompt(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
@@ -253,7 +253,7 @@ class TextToSpeech(ABC):
             raise UsageError(f"speak_all: {len(texts)} texts, but options_of_each has {len(own)}")
         speeches = []
         for index, (text, changes) in enumerate(zip(texts, own, strict=True)):
-            with _naming(index):
+            with _with_text_index(index):
                 _check_options(changes)
                 speeches.append(Speech(self, text, **(options | changes)))
         yield from self._run(speeches, min(slots, len(texts)))
@@ -271,7 +271,7 @@ class TextToSpeech(ABC):
             return request is not None
 
         for index in range(len(speeches)):
-            with _naming(index) if len(speeches) > 1 else nullcontext():
+            with _with_text_index(index) if len(speeches) > 1 else nullcontext():
                 start(index)
         while running:
             for ticket, samples in decoder.step():

@@ -51,16 +51,16 @@ def read_inputs(path: Path, specs: Mapping[str, ArraySpec]) -> Arrays:
         raise UsageError(f"{path}: is missing or is not a file; expected an .npz of arrays")
     if os.path.getsize(path) > MAX_TRACE_BYTES:
         raise UsageError(f"{path}: {os.path.getsize(path)} bytes, expected at most {MAX_TRACE_BYTES}")
-    with _readable(path):
+    with _as_usage_error(path):
         archive = zipfile.ZipFile(path)
     with archive:
         found = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
         _check_names(path, found.keys(), specs)
         entries = {name: entry for name, entry in found.items() if name in specs}
-        with _readable(path):
+        with _as_usage_error(path):
             headers = {name: _read_header(archive, entry) for name, entry in entries.items()}
         _check_headers(path, headers, specs)
-        with _readable(path):
+        with _as_usage_error(path):
             arrays = {name: _read_array(archive, entry) for name, entry in entries.items()}
     return {
         name: _checked_values(f"{path}: array {name}", array, specs[name]) for name, array in arrays.items()
@@ -86,7 +86,7 @@ class Header(NamedTuple):
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _as_usage_error(path: Path) -> Iterator[None]:
     """Turns an error in a damaged file into a UsageError. Only code of libraries runs below it."""
     try:
         yield

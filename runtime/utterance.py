@@ -148,16 +148,18 @@ class FrameDecoder(Protocol):
         """codes int64 [T, K] of the next frames -> samples float32 [n]."""
 
 
-class SpokenFrames:
+class FrameCollector:
     """Collects frames into chunks, and applies the limits of the request.
 
     A request without a budget is not guarded.
     """
 
-    def __init__(self, decoder: FrameDecoder, request: SpeechRequest, usual_frames: Callable[[str], float]):
-        """`usual_frames` is that of the task."""
+    def __init__(
+        self, decoder: FrameDecoder, request: SpeechRequest, estimated_frames: Callable[[str], float]
+    ):
+        """`estimated_frames` is that of the task."""
         self._decoder, self._request = decoder, request
-        self._budget = request.budget_frames(usual_frames(request.text))
+        self._budget = request.budget_frames(estimated_frames(request.text))
         self._guard = RunawayGuard() if request.budget is not None else None
         self._waiting: list[np.ndarray] = []
         self._frames = 0
@@ -171,12 +173,12 @@ class SpokenFrames:
         if codes is not None:
             self._waiting.append(codes)
             self._frames += 1
-            final = self._limit_reached() or (self._guard.see_codes(codes) if self._guard else None)
+            final = self._limit_reached() or (self._guard.add_codes(codes) if self._guard else None)
         if not self._waiting or not (final or len(self._waiting) == self._request.chunk_frames):
             return SlotOutput(None, final)
         samples, frames = self._decoder.decode(np.stack(self._waiting)), len(self._waiting)
         self._waiting = []
-        silent = self._guard.see_samples(samples, frames) if self._guard else None
+        silent = self._guard.add_samples(samples, frames) if self._guard else None
         if silent is None or (silent == frames and final and codes is not None):
             return SlotOutput(samples, final)
         # frames of the chunk behind the silence are dropped, so the speech does not depend on its size

@@ -9,7 +9,7 @@ from bundle.errors import UsageError
 from bundle.files import check_writable, write_whole
 from bundle.manifest import Bundle
 from export.commands.request import add_checkpoint_argument, open_source
-from runtime.engines.trial import try_first
+from runtime.engines.trial import trial_run
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         source = open_source(arguments.checkpoint, bundle.job.family)
         check_source(bundle.job.source.files, source, arguments.checkpoint is None)
         resolved = check_manifest(bundle, source, target)
-    try_first(bundle)
+    trial_run(bundle)
     if not bundle.is_verified:
         log.warning("%s: this bundle is %s", bundle.folder, bundle.manifest.verification.status)
     options = evaluation_options(

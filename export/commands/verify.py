@@ -13,7 +13,7 @@ from export.commands.request import add_checkpoint_argument, open_source
 from runtime.commands import COMPUTE_PRECISIONS, add_compute_units, add_device
 from runtime.engines import check_options
 from runtime.engines.base import EngineOptions
-from runtime.engines.trial import try_first
+from runtime.engines.trial import trial_run
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_source(job.source.files, source, arguments.checkpoint is None)
     target = target_of_job(job)
     resolved = check_manifest(bundle, source, target)
-    try_first(bundle)
+    trial_run(bundle)
     precisions = (arguments.compute_precision,) if arguments.compute_precision else None
     units = arguments.compute_units
     if units not in (None, "all") and None not in (precisions or target.verification_precisions):

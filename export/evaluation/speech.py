@@ -128,7 +128,7 @@ def _row(
     rate, samples = task.sample_rate, spoken.samples
     row: Row = {"name": utterance.name, "text": utterance.text}
     row["transcript"] = recogniser.transcribe(samples, rate)
-    expected = task.usual_seconds(utterance.text) + SPARE_S
+    expected = task.estimated_seconds(utterance.text) + SPARE_S
     if reference:
         row["transcript_full"] = recogniser.transcribe(reference.samples, rate)
         expected = len(reference.samples) / rate

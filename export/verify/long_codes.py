@@ -84,8 +84,8 @@ def _runaway(run: Rollout) -> tuple[str, int] | None:
     """The reason for which the runtime would stop the speech, and the number of frames before that."""
     guard, samples = RunawayGuard(), run.samples.reshape(len(run.codes), -1)
     for index, codes in enumerate(run.codes):
-        reason = guard.see_codes(codes)
-        if guard.see_samples(samples[index], 1):
+        reason = guard.add_codes(codes)
+        if guard.add_samples(samples[index], 1):
             reason = Status.SILENCE
         if reason:
             return str(reason), index + 1

@@ -78,10 +78,13 @@ def as_json(text: str, words: Iterable[Word] | None, **fields: JsonValue) -> str
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 
 
-def as_word_line(word: Word, is_json: bool) -> str:
-    """One word as a line without its end: a JSON object, or `[start] word`."""
-    if is_json:
-        return json.dumps(timed_fields(word), ensure_ascii=False)
+def as_json_line(word: Word) -> str:
+    """One word as a line without its end: a JSON object."""
+    return json.dumps(timed_fields(word), ensure_ascii=False)
+
+
+def as_text_line(word: Word) -> str:
+    """One word as a line without its end: `[start] word`."""
     return f"[{clock(word.start)}] {word.text}"
 
 

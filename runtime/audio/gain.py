@@ -13,7 +13,7 @@ from bundle.errors import UsageError
 
 QUIET_DBFS = -26.0  # below it, a warning
 AUTO_BELOW_DBFS, AUTO_TARGET_DBFS = -6.0, -1.0  # the peak of a recording that gets gain, and its new peak
-SILENCE_DBFS = -60.0  # below it nobody speaks: no gain
+SILENCE_DBFS = -60.0  # below it a recording counts as silent and gets no gain
 MAX_GAIN_DB, MAX_AUTO_GAIN_DB = 60.0, 40.0  # more than that would make hiss as loud as speech
 LIVE_MAX_GAIN_DB = 30.0
 LIVE_STEP_S = 0.02  # the gain of live sound changes in such steps
@@ -27,7 +27,7 @@ def decibels(peak: float) -> float:
     return 20 * log10(peak) if peak > 0 else -inf
 
 
-def factor(gain_db: float) -> float:
+def gain_factor(gain_db: float) -> float:
     return float(10 ** (gain_db / 20))
 
 
@@ -68,7 +68,7 @@ def warn_quiet(peak_dbfs: float, is_auto: bool) -> None:
 
 def amplified(blocks: Iterable[np.ndarray], gain_db: float) -> Iterator[np.ndarray]:
     """Blocks float32 [n] with a fixed gain, clipped to [-1, 1]. Warns at the end of clipped samples."""
-    scale, clipped = factor(gain_db), 0
+    scale, clipped = gain_factor(gain_db), 0
     for block in blocks:
         louder = (block * np.float32(scale)).astype(np.float32)
         clipped += int((np.abs(louder) > 1).sum())
@@ -77,7 +77,7 @@ def amplified(blocks: Iterable[np.ndarray], gain_db: float) -> Iterator[np.ndarr
         log.warning("a gain of %.1f dB clipped %d samples; give less", gain_db, clipped)
 
 
-def automatic(blocks: Iterable[np.ndarray], rate: int) -> Iterator[np.ndarray]:
+def automatic_gain(blocks: Iterable[np.ndarray], rate: int) -> Iterator[np.ndarray]:
     """Live blocks float32 [n] with a slow automatic gain and a limiter; never above the peak of a recording.
 
     The gain rises slowly towards the target and falls immediately. The division into blocks changes
@@ -100,28 +100,30 @@ class _GainControl:
 
     def apply(self, samples: np.ndarray) -> np.ndarray:
         peak = float(np.abs(samples).max())
-        self._level = max(peak, self._level * factor(-RELEASE_DB_PER_S * LIVE_STEP_S))
+        self._level = max(peak, self._level * gain_factor(-RELEASE_DB_PER_S * LIVE_STEP_S))
         before = self._gain
         if decibels(self._level) >= SILENCE_DBFS:
-            target_gain = min(factor(LIVE_MAX_GAIN_DB), factor(AUTO_TARGET_DBFS) / self._level)
-            self._gain = max(1.0, min(target_gain, before * factor(RISE_DB_PER_S * LIVE_STEP_S)))
+            target_gain = min(gain_factor(LIVE_MAX_GAIN_DB), gain_factor(AUTO_TARGET_DBFS) / self._level)
+            self._gain = max(1.0, min(target_gain, before * gain_factor(RISE_DB_PER_S * LIVE_STEP_S)))
         ramp = np.linspace(min(before, self._gain), self._gain, len(samples), dtype=np.float32)
         return np.clip(samples * ramp, -1, 1)
 
 
-def watched(blocks: Iterable[np.ndarray], rate: int, is_auto: bool = False) -> Iterator[np.ndarray]:
+def with_quiet_warning(
+    blocks: Iterable[np.ndarray], rate: int, is_auto: bool = False
+) -> Iterator[np.ndarray]:
     """The same blocks. Warns once if the sound is quiet: after 10 s, or at its end if that comes before."""
-    peak, count, is_judged = 0.0, 0, False
+    peak, count, is_checked = 0.0, 0, False
     for block in blocks:
-        if not is_judged:
+        if not is_checked:
             peak, count = max(peak, float(np.abs(block).max(initial=0.0))), count + len(block)
-            if is_judged := count > WARN_AFTER_S * rate:
-                _judge(peak, is_auto)
+            if is_checked := count > WARN_AFTER_S * rate:
+                _warn_if_quiet(peak, is_auto)
         yield block
-    if not is_judged and count:
-        _judge(peak, is_auto)
+    if not is_checked and count:
+        _warn_if_quiet(peak, is_auto)
 
 
-def _judge(peak: float, is_auto: bool) -> None:
+def _warn_if_quiet(peak: float, is_auto: bool) -> None:
     if decibels(peak) < QUIET_DBFS:
         warn_quiet(decibels(peak), is_auto)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-STREAM_FRAMES = 5  # frames per piece, 0.4 s: short, because somebody listens
+STREAM_FRAMES = 5  # frames per piece, 0.4 s: short, for low latency
 FILE_FRAMES = 125  # 10 s: fewer calls, because a file is written at the end
 log = logging.getLogger(__name__)
 
@@ -170,12 +170,12 @@ def speak(arguments: argparse.Namespace) -> int:
     """`run` of checked arguments."""
     from runtime.opening import open_task
     from runtime.text.language import language_code
-    from runtime.text.reading import speakable
+    from runtime.text.reading import await_speakable, read_speakable
     from runtime.text_to_speech import TextToSpeech
 
     is_arriving = arguments.stream and arguments.text == "-"
-    language = language_code(arguments.language or "") or "en"
-    text = speakable(_pieces(arguments), language, arguments.verbatim, is_arriving)
+    read = await_speakable if is_arriving else read_speakable
+    text = read(_pieces(arguments), language_code(arguments.language or "") or "en", arguments.verbatim)
     task = open_task(TextToSpeech, arguments.bundle, engine_options(arguments), not arguments.no_check)
     pieces = task.speak(
         text,
@@ -191,7 +191,7 @@ def speak(arguments: argparse.Namespace) -> int:
         budget=arguments.budget or None,
         may_be_empty=arguments.allow_empty,
     )
-    total = None if is_arriving else task.usual_seconds("".join(text))
+    total = None if is_arriving else task.estimated_seconds("".join(text))
     _write(pieces, task.sample_rate, total, arguments)
     return 0
 

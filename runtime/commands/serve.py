@@ -108,7 +108,7 @@ def _positive(text: str) -> float:
 
 
 @dataclass(frozen=True)
-class Ready:
+class ServerSetup:
     """What the options name, checked and opened. `wyoming` lacks its models, limits and metrics."""
 
     listener: Listener
@@ -118,7 +118,7 @@ class Ready:
     wyoming: "partial[WyomingServer] | None"
 
 
-def check(arguments: argparse.Namespace) -> Ready:
+def check(arguments: argparse.Namespace) -> ServerSetup:
     """Checks every option but the bundles, whose opening takes longest. Raises UsageError.
 
     The listener is to be closed.
@@ -136,31 +136,31 @@ def check(arguments: argparse.Namespace) -> Ready:
     limits = Limits(**{name: getattr(arguments, name) for name in LIMITS})
     tls = tls_context(arguments.tls_cert, arguments.tls_key) if arguments.tls_cert else None
     voices = VoiceStore(arguments.voices, limits.stored_voices) if arguments.voices else None
-    return Ready(bind(arguments.host, arguments.port, tls=tls), keys, limits, voices, wyoming)
+    return ServerSetup(bind(arguments.host, arguments.port, tls=tls), keys, limits, voices, wyoming)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    ready = check(arguments)
-    with ready.listener:
-        return serve_bundles(arguments, ready)
+    setup = check(arguments)
+    with setup.listener:
+        return serve_bundles(arguments, setup)
 
 
-def serve_bundles(arguments: argparse.Namespace, ready: Ready) -> int:
+def serve_bundles(arguments: argparse.Namespace, setup: ServerSetup) -> int:
     """Opens the bundles and serves them until a signal."""
     from runtime.serve.http.app import build_app
     from runtime.serve.http.server import serve
     from runtime.serve.metrics import Metrics
     from runtime.serve.models import Models, open_bundles
 
-    limits, metrics = ready.limits, Metrics()
+    limits, metrics = setup.limits, Metrics()
     tasks = open_bundles(arguments.bundle, engine_options(arguments), not arguments.no_check)
-    models = Models(tasks, limits, metrics, arguments.slots, ready.voices)
+    models = Models(tasks, limits, metrics, arguments.slots, setup.voices)
     models.start()
-    scheme = "https" if ready.listener.tls else "http"
+    scheme = "https" if setup.listener.tls else "http"
     log.info("serving %s at %s://%s:%d", ", ".join(models.names), scheme, arguments.host, arguments.port)
-    app = build_app(models, metrics, limits, ready.keys, arguments.allow_origin)
-    background = ready.wyoming(models, limits, metrics) if ready.wyoming else None
-    serve(app, models, limits, ready.listener, background)
+    app = build_app(models, metrics, limits, setup.keys, arguments.allow_origin)
+    background = setup.wyoming(models, limits, metrics) if setup.wyoming else None
+    serve(app, models, limits, setup.listener, background)
     return 0
 
 

@@ -8,7 +8,7 @@ from bundle.files import check_writable
 from bundle.manifest import Bundle
 from runtime.commands import add_engine_arguments, engine_options
 from runtime.engines import open_engine
-from runtime.engines.trial import try_first
+from runtime.engines.trial import trial_run
 from runtime.families import open_family, read_constants
 from runtime.text.tokenizer import tokenizer_files
 from runtime.trace import read_inputs, write_outputs
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     constants, trace = read_constants(bundle.job), open_family(bundle.job.family).trace
     inputs = read_inputs(arguments.inputs, trace.inputs(constants))
     check_writable(arguments.output)
-    try_first(bundle)
+    trial_run(bundle)
     engine, files = open_engine(bundle, engine_options(arguments)), tokenizer_files(bundle)
     outputs = trace.run(engine, constants, inputs, arguments.live, files)
     write_outputs(arguments.output, outputs)

@@ -18,8 +18,8 @@ from bundle.command import integer
 from bundle.errors import UsageError
 from bundle.files import check_writable, write_whole
 from bundle.progress import Progress
-from runtime.audio.captions import Word, as_json, as_lines, as_srt, as_vtt, as_word_line
-from runtime.audio.gain import amplified, automatic, check_gain, recording_gain_db, watched
+from runtime.audio.captions import Word, as_json, as_json_line, as_lines, as_srt, as_text_line, as_vtt
+from runtime.audio.gain import amplified, automatic_gain, check_gain, recording_gain_db, with_quiet_warning
 from runtime.audio.opening import raw_stdin
 from runtime.audio.sources import MAX_INPUT_MB, LiveSource, Recording
 from runtime.commands import add_task_arguments, engine_options
@@ -159,25 +159,25 @@ def _transcribe_file(task: SpeechToText, arguments: argparse.Namespace) -> None:
     started = time.perf_counter()
     text = ""
     words: list[Word] = []
-    prints_at_once = arguments.format == "text" and not arguments.timestamps and not arguments.output
+    prints_deltas = arguments.format == "text" and not arguments.timestamps and not arguments.output
     gain = recording_gain_db(arguments.gain or "auto", source.peak_dbfs())
     if gain:
         log.info("gain of %.1f dB", gain)
     blocks = amplified(source.blocks(), gain) if gain else source.blocks()
-    with nullcontext() if prints_at_once else Progress(source.length_s, "s of sound") as progress:
+    with nullcontext() if prints_deltas else Progress(source.length_s, "s of sound") as progress:
         for delta in task.transcribe(blocks, delay_ms=arguments.delay_ms):
-            if prints_at_once:
+            if prints_deltas:
                 print(delta.text if text.strip() else delta.text.lstrip(), end="", flush=True)
             text += delta.text
             words += delta.words
             if progress:
                 progress.update(source.seconds, f"{source.seconds:.0f} s of sound so far, {len(words)} words")
     elapsed = time.perf_counter() - started
-    if prints_at_once:
+    if prints_deltas:
         print(flush=True)
     count = f"{len(words)} word{'' if len(words) == 1 else 's'}"
     log.info("%.1f s of sound in %.1f s, %s", source.seconds, elapsed, count)
-    content = "" if prints_at_once else _formatted(text, words, source.seconds, arguments)
+    content = "" if prints_deltas else _formatted(text, words, source.seconds, arguments)
     if arguments.output:
         write_whole(arguments.output, content.encode())
         content = f"{arguments.output}\n"
@@ -202,6 +202,7 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
         raw_stdin(), arguments.rate, arguments.channels, task.sample_rate, drops=arguments.late == "drop"
     )
     prints_text = arguments.format == "text" and not arguments.timestamps
+    as_line = as_json_line if arguments.format == "json" else as_text_line
     with _first_interruption(source.end):
         for delta in task.transcribe(
             _with_gain(source.blocks(), arguments.gain or "off", task.sample_rate),
@@ -215,18 +216,17 @@ def _transcribe_live(task: SpeechToText, arguments: argparse.Namespace) -> None:
                 continue
             for word in delta.words:  # with times of the source: sound that was dropped before counts
                 start, end = (at + source.lost_before(at) for at in (word.start, word.end))
-                line = as_word_line(replace(word, start=start, end=end), arguments.format == "json")
-                print(line, flush=True)
+                print(as_line(replace(word, start=start, end=end)), flush=True)
     if prints_text:
         print(flush=True)
 
 
 def _with_gain(blocks: Iterator[np.ndarray], gain: float | str, rate: int) -> Iterator[np.ndarray]:
     if gain == "auto":
-        blocks = automatic(blocks, rate)
+        blocks = automatic_gain(blocks, rate)
     elif gain != "off":
         blocks = amplified(blocks, float(gain))
-    return watched(blocks, rate, is_auto=gain == "auto")
+    return with_quiet_warning(blocks, rate, is_auto=gain == "auto")
 
 
 @contextmanager

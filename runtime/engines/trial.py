@@ -1,4 +1,4 @@
-"""Tries a bundle in a process of its own before it is used for the first time.
+"""Runs a bundle in a process of its own before it is used for the first time.
 
 An engine that aborts on a damaged program ends the process that called it. `python -m runtime.engines.trial
 BUNDLE` loads every component and calls it once.
@@ -21,27 +21,27 @@ from bundle.user_cache import private_folder
 from runtime.engines import ENGINES, check_installed, open_engine
 from runtime.engines.base import Arrays
 
-PACKAGES = Path(__file__).resolve().parents[2]  # the folder of the packages of voxport
-SECONDS = 600  # far above the load of the largest bundle; a program may also run without end
+PACKAGE_ROOT = Path(__file__).resolve().parents[2]  # the folder of the packages of voxport
+TIMEOUT_S = 600  # far above the load of the largest bundle; a program may also run without end
 log = logging.getLogger(__name__)
 
 
-def try_first(bundle: Bundle) -> None:
-    """Tries a bundle from elsewhere in another process, once, where its engine may abort.
+def trial_run(bundle: Bundle) -> None:
+    """Runs the components of a bundle in another process, once, where its engine may abort.
 
     Raises EngineUnavailable, UsageError, or IntegrityError on a damaged program.
     """
     check_installed(bundle.job.target, str(bundle.folder))
     if ENGINES[bundle.job.target].may_abort:
-        try_once(bundle)
+        trial_run_once(bundle)
 
 
-def try_once(bundle: Bundle) -> None:
-    """Returns immediately if these files were tried before on this machine. Raises IntegrityError where the
+def trial_run_once(bundle: Bundle) -> None:
+    """Returns immediately if these files had a trial run on this machine. Raises IntegrityError where the
     engine aborts or does not end. Any other error is logged: the caller meets it as well.
     """
     try:
-        tried = private_folder("tried") / _key(bundle)
+        tried = private_folder("tried") / _cache_key(bundle)
         if tried.exists():
             return
     except OSError as error:
@@ -50,13 +50,13 @@ def try_once(bundle: Bundle) -> None:
     log.info("%s: first use: it is tried in another process", bundle.folder)
     # -P: otherwise Python imports modules from the current folder first, which may be that of the bundle
     command = [sys.executable, "-P", "-m", __name__, str(bundle.folder.absolute())]
-    environment = os.environ | {"PYTHONPATH": str(PACKAGES), "PYTHONSAFEPATH": "1"}
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE_ROOT), "PYTHONSAFEPATH": "1"}
     try:
         done = subprocess.run(
             command,
             capture_output=True,
             check=False,
-            timeout=SECONDS,
+            timeout=TIMEOUT_S,
             stdin=subprocess.DEVNULL,
             env=environment,
         )
@@ -76,7 +76,7 @@ def try_once(bundle: Bundle) -> None:
             tried.touch()
 
 
-def _key(bundle: Bundle) -> str:
+def _cache_key(bundle: Bundle) -> str:
     """Names the manifest and the files as they are on this disk, without reading them."""
     digest = hashlib.sha256((bundle.folder / MANIFEST).read_bytes())
     for name in bundle.manifest.files:

@@ -41,8 +41,8 @@ def _describe(function: Function) -> Description:
             scalars = Counter({output.type.scalar.name for output in operation.outputs})
             results.setdefault(operation.type, []).append(scalars)
         if operation.type.startswith(COMPRESSED):
-            held = f"{operation.type}, held as {stored[-1][0] if stored else ''}"
-            compressed |= {output.name: held for output in operation.outputs}
+            stored_as = f"{operation.type}, held as {stored[-1][0] if stored else ''}"
+            compressed |= {output.name: stored_as for output in operation.outputs}
     return {
         "opset": function.opset,
         "inputs": {name: function.declared_input(name) for name in function.inputs},

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from bundle.errors import UsageError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # this machine lacks one of the addresses of a name
+UNAVAILABLE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # this machine lacks one of the addresses of a name
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,19 @@ class Listener:
 
 def bind(host: str, port: int, field: str = "port", tls: ssl.SSLContext | None = None) -> Listener:
     """Binds all addresses of a host. A port of 0 is any free one. Raises UsageError with `field`."""
-    found, absent = list[socket.socket](), None
+    found, unavailable = list[socket.socket](), None
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         ):
             try:
-                found.append(_bound(family, kind, protocol, address))
+                found.append(_bind_socket(family, kind, protocol, address))
             except OSError as error:
-                if error.errno not in ABSENT:
+                if error.errno not in UNAVAILABLE:
                     raise
-                absent = error
+                unavailable = error
         if not found:
-            raise absent or OSError("has no address")
+            raise unavailable or OSError("has no address")
     except (OSError, UnicodeError) as error:  # a name may be no name of a host
         Listener(found).__exit__()
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
@@ -57,7 +57,7 @@ def bind(host: str, port: int, field: str = "port", tls: ssl.SSLContext | None =
     return Listener(found, tls)
 
 
-def _bound(
+def _bind_socket(
     family: int, kind: int, protocol: int, address: tuple[str | int, ...] | tuple[int, bytes]
 ) -> socket.socket:
     found = socket.socket(family, kind, protocol)

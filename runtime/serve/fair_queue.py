@@ -1,4 +1,4 @@
-"""`FairQueue`: takes turns between keys; within a key the first request comes first."""
+"""`FairQueue`: serves keys round-robin, and the requests of a key first in, first out."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ class FairQueue(Generic[Item]):
     """Not thread-safe."""
 
     def __init__(self) -> None:
-        self._queues: dict[str, deque[Item]] = {}  # in the order of their turns
+        self._queues: dict[str, deque[Item]] = {}  # in round-robin order
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
@@ -38,7 +38,7 @@ class FairQueue(Generic[Item]):
 
     @property
     def first_of_keys(self) -> list[Item]:
-        """The item of each key that came first, in the order of the keys' turns."""
+        """The oldest item of each key, in round-robin order of the keys."""
         return [queue[0] for queue in self._queues.values()]
 
     def take(self, key: str | None = None) -> Item:

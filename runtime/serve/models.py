@@ -22,7 +22,7 @@ from runtime.speech_to_text import SpeechToText
 from runtime.text_to_speech import TextToSpeech
 
 Worker = SpeechWorker | TranscriptionWorker
-Found = TypeVar("Found", SpeechWorker, TranscriptionWorker)
+AnyWorker = TypeVar("AnyWorker", SpeechWorker, TranscriptionWorker)
 log = logging.getLogger(__name__)
 
 
@@ -91,7 +91,7 @@ class Models:
             worker.stop()
 
 
-def _find(workers: Mapping[str, Found], name: str, names: list[str], verb: str) -> Found:
+def _find(workers: Mapping[str, AnyWorker], name: str, names: list[str], verb: str) -> AnyWorker:
     if name in workers:
         return workers[name]
     reason = f"no model {name[:100]!r}" if name not in names else f"{name} is no model that {verb}"

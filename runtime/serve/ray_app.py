@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from bundle.errors import UsageError
 from runtime.engines.base import EngineOptions
+from runtime.json_content import Json
 from runtime.serve.http.app import build_app
 from runtime.serve.http.keys import Keys, read_keys
 from runtime.serve.limits import LIMITS, Limits
@@ -57,7 +58,7 @@ class RayOptions(BaseModel):
     limits: Limits = Limits()
 
 
-def parse_options(arguments: dict[str, Any]) -> RayOptions:
+def parse_options(arguments: Json) -> RayOptions:
     """Paths become absolute, because replicas run in other folders. Raises UsageError."""
     limits = {name: value for name, value in arguments.items() if name in LIMITS}
     rest = {name: value for name, value in arguments.items() if name not in LIMITS and name != "limits"}
@@ -82,7 +83,7 @@ def parse_options(arguments: dict[str, Any]) -> RayOptions:
     return found.model_copy(update=absolute | {"keys": keys, "limits": chosen})
 
 
-def deployment_options(options: RayOptions) -> dict[str, Any]:
+def deployment_options(options: RayOptions) -> Json:
     """Options of Ray's deployment. Its limits are above ours: Ray refuses with plain text."""
     max_requests = options.limits.connections + EXTRA_REQUESTS
     return {
@@ -136,7 +137,7 @@ class Replica:
             self._models.drain(0)  # requests have ended: Ray waits for them before
 
 
-def build(arguments: dict[str, Any]) -> Any:
+def build(arguments: Json) -> Any:
     """The application for `serve run` and `serve.run`. Raises UsageError.
 
     `arguments` are those of `RayOptions` and `Limits`. Any: Ray is not installed where this is type-checked.

@@ -2,10 +2,9 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
 
 
-async def first_of(*coroutines: Coroutine[Any, Any, None]) -> None:
+async def first_of(*coroutines: Coroutine[object, object, None]) -> None:
     """Runs all of them until the first one ends, and cancels the others. Raises what that one raises."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:

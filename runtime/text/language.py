@@ -1,4 +1,4 @@
-"""Languages as people name them."""
+"""Names and codes of languages."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""From text as people type it to the parts that a model speaks one after another."""
+"""From typed text to the parts that a model speaks one after another."""
 
 import logging
 from collections.abc import Iterable, Iterator

@@ -39,15 +39,21 @@ def read_text(source: BufferedIOBase, name: str) -> Iterator[str]:
             yield piece
 
 
-def speakable(pieces: Iterable[str], language: str, verbatim: bool, is_arriving: bool) -> Iterable[str]:
-    """The same pieces. Raises UsageError where a complete text has nothing to speak.
+def read_speakable(pieces: Iterable[str], language: str, verbatim: bool) -> list[str]:
+    """Reads all pieces. Raises UsageError where the text has nothing to speak."""
+    read = list(pieces)
+    check_speakable(read, language, verbatim)
+    return read
 
-    Reads all pieces, or those up to the first letter or digit of a text that `is_arriving`.
+
+def await_speakable(pieces: Iterable[str], language: str, verbatim: bool) -> Iterable[str]:
+    """Reads up to the first letter or digit, and returns the same pieces with those that are still to come.
+
+    Raises UsageError where the text ends before it.
     """
     source, read = iter(pieces), []
     for piece in source:
         read.append(piece)
-        if is_arriving and is_speakable(piece):
+        if is_speakable(piece):
             return chain(read, source)
-    check_speakable(read, language, verbatim)
-    return read
+    return read_speakable(read, language, verbatim)

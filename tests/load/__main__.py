@@ -11,18 +11,29 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from support.paths import ROOT
+from support.serve.http_server import free_port
 
-from load.clients import Results, forever, garbage, half_open, leaving, listening, speaking
+from load.clients import Results, forever, garbage, half_open, leave_early, speak, transcribe
 from load.server import LIMITS, LISTENERS, PASS_S, SLOTS, TALKERS
 
 CLIENTS, SOCKETS = 200, 20
 REFUSAL_MS, LAG_MS, SHARE, GROWTH_MB = 100, 50, 0.2, 20  # bars
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """Duration, number of HTTP clients, and number of sockets of live transcription."""
+
+    seconds: int
+    clients: int
+    sockets: int
 
 
 def main() -> None:
@@ -34,7 +45,8 @@ def main() -> None:
     arguments = parser.parse_args()
     random.seed(1)
     load = round(os.getloadavg()[0], 1)  # of other work on the machine
-    found = run(arguments.seconds, arguments.clients, arguments.sockets) | {"load_average_before": load}
+    options = LoadOptions(arguments.seconds, arguments.clients, arguments.sockets)
+    found = run(options) | {"load_average_before": load}
     text = json.dumps(found, indent=1) + "\n"
     if arguments.o:
         arguments.o.parent.mkdir(parents=True, exist_ok=True)
@@ -43,9 +55,8 @@ def main() -> None:
     sys.exit(1 if found["missed"] else 0)
 
 
-def run(seconds: int, clients: int, sockets: int) -> dict[str, Any]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+def run(options: LoadOptions) -> dict[str, Any]:
+    port = free_port()
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
     server = subprocess.Popen(
         [sys.executable, "-m", "load.server", str(port)], stdout=subprocess.PIPE, env=environment, text=True
@@ -53,12 +64,12 @@ def run(seconds: int, clients: int, sockets: int) -> dict[str, Any]:
     results, memory = Results(), list[float]()
     try:
         wait_until_open(port)
-        asyncio.run(load(port, server.pid, seconds, clients, sockets, results, memory))
+        asyncio.run(load(port, server.pid, options, results, memory))
         server.send_signal(signal.SIGTERM)
         output, _ = server.communicate(timeout=30)
     finally:
         server.kill()
-    return report(results, memory, json.loads(output.splitlines()[-1]), seconds, clients, sockets)
+    return report(results, memory, json.loads(output.splitlines()[-1]), options)
 
 
 def wait_until_open(port: int) -> None:
@@ -72,21 +83,20 @@ def wait_until_open(port: int) -> None:
             time.sleep(0.05)
 
 
-async def load(
-    port: int, pid: int, seconds: int, clients: int, sockets: int, results: Results, memory: list[float]
-) -> None:
-    """`memory` gets the resident MB of the server at each second."""
-    tenth, twentieth = clients // 10, clients // 20
-    visits = [partial(speaking, port, "slow", "slow", results)] * tenth
-    visits += [partial(leaving, port, results)] * tenth
+async def load(port: int, pid: int, options: LoadOptions, results: Results, memory: list[float]) -> None:
+    """`memory` receives the resident MB of the server at each second."""
+    tenth, twentieth = options.clients // 10, options.clients // 20
+    visits = [partial(speak, port, "slow", "slow", results)] * tenth
+    visits += [partial(leave_early, port, results)] * tenth
     visits += [partial(half_open, port, results)] * twentieth
     visits += [partial(garbage, port, results)] * twentieth
-    rest = clients - len(visits)
+    rest = options.clients - len(visits)
     names = [TALKERS[0]] * (rest * 2 // 3) + [TALKERS[1]] * (rest - rest * 2 // 3)  # one sends more
-    visits += [partial(speaking, port, name, "talking", results) for name in names]
-    visits += [partial(listening, port, LISTENERS[each % len(LISTENERS)], results) for each in range(sockets)]
+    visits += [partial(speak, port, name, "talking", results) for name in names]
+    names = [LISTENERS[index % len(LISTENERS)] for index in range(options.sockets)]
+    visits += [partial(transcribe, port, name, results) for name in names]
     tasks = [asyncio.create_task(forever(visit)) for visit in visits]
-    for _ in range(seconds):
+    for _ in range(options.seconds):
         await asyncio.sleep(1)
         memory.append(resident_mb(pid))
         for task in tasks:
@@ -104,7 +114,7 @@ def resident_mb(pid: int) -> float:
 
 
 def report(
-    results: Results, memory: list[float], lag: dict[str, float], seconds: int, clients: int, sockets: int
+    results: Results, memory: list[float], lag: dict[str, float], options: LoadOptions
 ) -> dict[str, Any]:
     shares = [results.frames[name] for name in TALKERS]
     settled = memory[len(memory) // 2] if len(memory) < 120 else memory[60]
@@ -127,9 +137,7 @@ def report(
         if not is_met
     ]
     return {
-        "seconds": seconds,
-        "clients": clients,
-        "sockets": sockets,
+        **asdict(options),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "server": f"{SLOTS} slots, {1000 * PASS_S:g} ms for a pass, jobs_per_key {LIMITS.jobs_per_key}",
         "served": dict(results.served),

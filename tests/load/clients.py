@@ -59,7 +59,7 @@ async def forever(client) -> None:
             await asyncio.sleep(random.uniform(0, 0.2))
 
 
-async def speaking(port: int, name: str, kind: str, results: Results) -> None:
+async def speak(port: int, name: str, kind: str, results: Results) -> None:
     """Reads an answer as fast as it comes, or as a slow reader."""
     is_slow, text = kind == "slow", "a" * random.choice((9, 19, 29, 39)) + "."
     async with Connection(port, key_of(name), is_slow) as connection:
@@ -94,7 +94,7 @@ async def _read_slowly(connection: Connection, answer: Answer) -> float:
     return 0.0
 
 
-async def leaving(port: int, results: Results) -> None:
+async def leave_early(port: int, results: Results) -> None:
     """Closes the connection while it waits, or after some pieces."""
     async with Connection(port, key_of("leaving")) as connection:
         body = {"model": "tone", "input": "a" * 200, "response_format": random.choice(("pcm", "mp3", "flac"))}
@@ -129,7 +129,7 @@ async def garbage(port: int, results: Results) -> None:
     await asyncio.sleep(random.uniform(0, 0.5))
 
 
-async def listening(port: int, name: str, results: Results) -> None:
+async def transcribe(port: int, name: str, results: Results) -> None:
     """Transcribes live audio at the pace of speech."""
     headers = {"authorization": f"Bearer {key_of(name)}"}
     url = f"ws://127.0.0.1:{port}/v1/realtime"

@@ -2,12 +2,12 @@
 
 import pytest
 
-from load.__main__ import run
+from load.__main__ import LoadOptions, run
 
 
 @pytest.mark.slow  # takes several seconds
-def test_every_accepted_answer_is_whole_and_every_refusal_tells_when_to_come_back():
-    found = run(seconds=5, clients=80, sockets=8)
+def test_every_accepted_answer_is_whole_and_every_refusal_has_a_time_to_retry():
+    found = run(LoadOptions(seconds=5, clients=80, sockets=8))
     assert found["examples_of_wrong"] == [] and found["wrong"] == 0
     assert found["served"]["talking"] > 0 and found["served"]["utterance"] > 0
     assert found["refused"]["503"] > 0 and found["served"]["garbage"] > 0

@@ -40,7 +40,7 @@ def opened(monkeypatch, tmp_path) -> list[str]:
     monkeypatch.setattr(opening, "Bundle", log("bundle", bundle))
     monkeypatch.setattr(opening, "open_family", lambda name: family)
     monkeypatch.setattr(opening, "read_constants", log("constants", "constants"))
-    monkeypatch.setattr(opening, "try_first", log("trial", None))
+    monkeypatch.setattr(opening, "trial_run", log("trial", None))
     monkeypatch.setattr(opening, "open_engine", log("engine", None))
     return calls
 

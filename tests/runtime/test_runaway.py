@@ -8,7 +8,7 @@ import pytest
 from runtime.batching import Status
 from runtime.runaway import FRAMES, MAX_PERIOD
 from runtime.speech_request import SpeechRequest
-from runtime.utterance import SpokenFrames
+from runtime.utterance import FrameCollector
 
 SAMPLES, BOOKS = 8, 4  # of a frame
 
@@ -27,7 +27,7 @@ def run(
 ) -> tuple[Status | None, int]:
     """The final status, and the number of frames that were spoken until then."""
     request = SpeechRequest("a", budget=budget, chunk_frames=chunk, **options)
-    spoken, samples = SpokenFrames(Codec(), request, lambda text: 100), 0
+    spoken, samples = FrameCollector(Codec(), request, lambda text: 100), 0
     for codes in frames:
         output = spoken.push(codes)
         samples += 0 if output.samples is None else len(output.samples)

@@ -96,7 +96,7 @@ def test_a_setting_replaces_the_default_of_the_model_and_no_other(constants, nam
     assert found == replace(default, **{part: changed})
 
 
-def test_all_settings_at_once(constants):
+def test_all_settings_together(constants):
     found = constants.sampling_with(NEW)
     assert (found.first.temperature, found.first.top_k, found.first.top_p) == (0.5, 7, 0.25)
     assert (found.others.temperature, found.others.top_k, found.others.top_p) == (0.75, 9, 0.125)

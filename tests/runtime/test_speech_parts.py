@@ -44,7 +44,7 @@ class ToyTask(TextToSpeech):
         self.prompts, self.longest = Prompts(), 1000
         self._prefixes = PrefixCache(SimpleNamespace(folder=folder), "toy")
 
-    def usual_frames(self, text: str) -> float:
+    def estimated_frames(self, text: str) -> float:
         return 0.5 * len(text)
 
     def voices(self) -> dict[str, int]:
@@ -108,7 +108,7 @@ def test_a_part_that_does_not_fit_is_split(task):
     assert task.prompts.texts == ["This is the first sentence,", "which is long enough to be spoken alone."]
 
 
-def test_several_texts_at_once_keep_the_order_of_their_parts(task):
+def test_several_texts_together_keep_the_order_of_their_parts(task):
     texts = [TEXT, "Short.", SECOND, "Another short one."]
     found: dict[int, list[np.ndarray]] = {index: [] for index in range(len(texts))}
     pieces = task.speak_all(texts, slots=3, seed=2, max_frames=2)
@@ -136,7 +136,7 @@ def test_several_texts_have_options_of_their_own(task):
 
 
 def test_the_usual_length_follows_from_the_text(task):
-    assert task.usual_seconds("a" * 100) == 50 * FRAME / CONSTANTS.sample_rate
+    assert task.estimated_seconds("a" * 100) == 50 * FRAME / CONSTANTS.sample_rate
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def code_of_name(name: str) -> str | None:
     return "zh" if name.endswith(DIALECT) else NAMES.get(name)
 
 
-def usual_frames(text: str) -> float:
+def estimated_frames(text: str) -> float:
     """Frames that the speech of a text usually takes."""
     wide = sum(letter >= FIRST_WIDE for letter in text)
     return FRAMES_PER_WIDE_LETTER * wide + FRAMES_PER_LETTER * (len(text) - wide)

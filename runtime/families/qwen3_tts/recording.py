@@ -8,10 +8,10 @@ import numpy as np
 from bundle.errors import UsageError
 from runtime.audio.sources import Recording
 
-MIN_S, MAX_S, USUAL_S = 1.0, 30.0, 3.0  # published: clones need 3 s
+MIN_S, MAX_S, RECOMMENDED_S = 1.0, 30.0, 3.0  # published: clones need 3 s
 MIN_PEAK = 10 ** (-50 / 20)  # below it a recording counts as silent
 MIN_RATE = 16_000  # without a warning
-FIT = 3.0  # how many times longer or shorter than usual the speech of a transcript may be
+MAX_LENGTH_RATIO = 3.0  # how many times longer or shorter than usual the speech of a transcript may be
 log = logging.getLogger(__name__)
 
 
@@ -48,20 +48,20 @@ def read_recording(path: Path, rate: int) -> np.ndarray:
         )
     if np.abs(samples).max() < MIN_PEAK:
         raise UsageError(f"{path}: silent; give a recording of speech", field="recording")
-    if len(samples) < USUAL_S * rate:
+    if len(samples) < RECOMMENDED_S * rate:
         log.warning("%s: %.1f s; a voice is better from 3 s or more", path, len(samples) / rate)
     return samples
 
 
-def warn_of_misfit(transcript: str, frames: float, usual_frames: float) -> None:
+def warn_of_transcript_mismatch(transcript: str, frames: float, estimated_frames: float) -> None:
     """Warns where the recording is much longer or shorter than its transcript explains: the model would then
     speak the rest of one of them.
     """
-    if not usual_frames / FIT <= frames <= usual_frames * FIT:
+    if not estimated_frames / MAX_LENGTH_RATIO <= frames <= estimated_frames * MAX_LENGTH_RATIO:
         log.warning(
             "transcript: its %d characters usually take %.1f s, the recording has %.1f s; "
             "it must hold every word of the recording",
             len(transcript),
-            usual_frames * 0.08,
+            estimated_frames * 0.08,
             frames * 0.08,
         )

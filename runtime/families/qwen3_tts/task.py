@@ -26,9 +26,9 @@ from runtime.families.qwen3_tts.decoder import (
     max_slots,
 )
 from runtime.families.qwen3_tts.foreign_voices import read_foreign_voice
-from runtime.families.qwen3_tts.languages import code_of_name, language_name, usual_frames
+from runtime.families.qwen3_tts.languages import code_of_name, estimated_frames, language_name
 from runtime.families.qwen3_tts.prompt import Prompt, PromptEmbedder, Reference
-from runtime.families.qwen3_tts.recording import read_recording, read_samples, warn_of_misfit
+from runtime.families.qwen3_tts.recording import read_recording, read_samples, warn_of_transcript_mismatch
 from runtime.families.qwen3_tts.split_stream import standard_stream
 from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
 from runtime.families.qwen3_tts.voices import (
@@ -46,7 +46,7 @@ from runtime.speech_request import SpeechRequest
 from runtime.text.language import AUTO
 from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import TextToSpeech
-from runtime.utterance import PromptPrefix, SpokenFrames, UtteranceSlots, read_prompt
+from runtime.utterance import FrameCollector, PromptPrefix, UtteranceSlots, read_prompt
 
 FIXED_ROWS = 16  # of a prompt besides text, instruction and reference; at most
 MIN_TEXT_ROWS = 16  # for a part of a text and its speech: about 1 s
@@ -77,8 +77,8 @@ class QwenTextToSpeech(TextToSpeech):
     def max_slots(self) -> int:
         return max_slots({entry.name: entry for entry in self.bundle.components})
 
-    def usual_frames(self, text: str) -> float:
-        return usual_frames(text)
+    def estimated_frames(self, text: str) -> float:
+        return estimated_frames(text)
 
     def voices(self) -> dict[str, int]:
         return count_rows(self.bundle, self._constants)
@@ -93,30 +93,32 @@ class QwenTextToSpeech(TextToSpeech):
             raise UsageError(f"voice: {self.bundle.folder.name} has none of its own; name one", field="voice")
         return voices[0]
 
-    def check_clones(self) -> None:
+    def check_cloning(self) -> None:
         if self._constants.kind != "base":
-            raise self._no_clones()
+            raise self._cloning_unsupported()
 
     def voice_path(self, name: str) -> Path:
-        self.check_clones()
+        self.check_cloning()
         folder = user_voices(self.bundle)
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{name}.safetensors"
 
     def make_voice(self, recording: Path, transcript: str | None = None) -> bytes:
         """Without a transcript the voice is a vector only. Raises UsageError."""
-        self.check_clones()
+        self.check_cloning()
         samples, stream = read_recording(recording, self.sample_rate), self.engine.stream()
         reference = None
         if transcript is not None:
             ids = self._builder.transcript(transcript.strip())
-            warn_of_misfit(transcript, len(samples) / self.samples_per_frame, usual_frames(transcript))
+            warn_of_transcript_mismatch(
+                transcript, len(samples) / self.samples_per_frame, estimated_frames(transcript)
+            )
             reference = Reference(ids, encode_reference(stream, samples))
         _, vector = speaker_embedding(stream, self._constants, samples)
         return self._content(Voice(vector, reference), samples.tobytes(), transcript)
 
     def import_voice(self, path: Path) -> bytes:
-        self.check_clones()
+        self.check_cloning()
         found, reference = read_foreign_voice(path), None
         try:
             if found.codes is not None:
@@ -129,7 +131,7 @@ class QwenTextToSpeech(TextToSpeech):
         return self._content(voice, path.read_bytes(), found.transcript)
 
     def blend_voices(self, weights: Mapping[str, float]) -> bytes:
-        self.check_clones()
+        self.check_cloning()
         total = sum(weights.values())
         if len(weights) < 2 or not all(0 < weight < math.inf for weight in weights.values()):
             raise UsageError("voice: expected at least two voices, each with a weight above 0", field="voice")
@@ -181,7 +183,7 @@ class QwenTextToSpeech(TextToSpeech):
                 "give a shorter one, or export with a larger cache length",
                 field=name,
             )
-        return lambda text: len(self._builder.ids(text)) + usual_frames(text) <= left
+        return lambda text: len(self._builder.ids(text)) + estimated_frames(text) <= left
 
     def slot_decoder(self, slots: int) -> "SpeechSlots":
         stream = standard_stream(self.engine.batched(slots), self._constants)
@@ -244,7 +246,7 @@ class Utterance:
 
     def __init__(self, decoder: SpeechDecoder, request: SpeechRequest):
         self.decoder = decoder
-        self._frames = SpokenFrames(decoder, request, usual_frames)
+        self._frames = FrameCollector(decoder, request, estimated_frames)
         self._generator = np.random.default_rng(request.seed)
 
     def noise(self) -> FrameNoise:

@@ -93,8 +93,8 @@ def _run(
     results["codes"] = codes
     results["audio"] = _audio(decoder, codes, voice.reference)
     if "codec_codes" in inputs:
-        alone = SpeechDecoder(standard_stream(engine.stream(), constants), constants)
-        results["codec_audio"] = alone.decode(inputs["codec_codes"])
+        codec_decoder = SpeechDecoder(standard_stream(engine.stream(), constants), constants)
+        results["codec_audio"] = codec_decoder.decode(inputs["codec_codes"])
     return results
 
 

@@ -109,17 +109,18 @@ def _check_drawn(stream: Stream, constants: Constants, bar: float) -> ChoiceResu
             for chosen, logits, row in zip(
                 outputs["chosen"][0, 1:], outputs["logits"][0], noise, strict=True
             ):
-                wrong += not _may_be_drawn(int(chosen), logits, row, settings, top_k, bar)
+                wrong += not _may_be_drawn(int(chosen), logits, row, settings, bar)
                 count += 1
     return ChoiceResult("drawn codes", wrong == 0, f"{count - wrong} of {count} follow from the logits")
 
 
 def _may_be_drawn(
-    chosen: int, logits: np.ndarray, noise: np.ndarray, settings: SamplerSettings, top_k: int, bar: float
+    chosen: int, logits: np.ndarray, noise: np.ndarray, settings: SamplerSettings, bar: float
 ) -> bool:
     """Whether rounding, which moves a score by up to `slack`, can make `chosen` the best of the kept ids."""
     scores = logits.astype(np.float64) / settings.temperature
     slack = bar * float(np.abs(scores).max() + np.abs(noise).max())
+    top_k = settings.top_k or len(scores)
     loose, strict = (
         _least_kept(scores, top_k, min(settings.top_p + side, 1.0))
         for side in (NUCLEUS_SLACK, -NUCLEUS_SLACK)

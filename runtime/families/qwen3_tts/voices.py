@@ -31,35 +31,35 @@ LANGUAGES = {  # of the published preset speakers; the others speak English best
 }
 
 
-def choose_voice(bundle: Bundle, constants: Constants, asked: str | None) -> Voice:
+def choose_voice(bundle: Bundle, constants: Constants, name: str | None) -> Voice:
     """A voice by name or file. Raises UsageError that lists the voices."""
-    if asked and asked.lower() in constants.speakers:
-        return Voice(asked.lower())
+    if name and name.lower() in constants.speakers:
+        return Voice(name.lower())
     paths = voice_paths(bundle)
-    if asked is None and constants.kind != "base":
+    if name is None and constants.kind != "base":
         speakers = sorted(constants.speakers)
         return Voice(speakers[0] if speakers else None)
-    asked = asked or next(iter(paths), None)
-    if asked is None:
+    name = name or next(iter(paths), None)
+    if name is None:
         raise UsageError(
             f"voice: {bundle.folder} has none; make one with "
             "`voxport voice add NAME RECORDING --bundle BUNDLE`, or give a voice file",
             field="voice",
         )
-    path = Path(asked) if Path(asked).suffix == ".safetensors" else paths.get(asked)
+    path = Path(name) if Path(name).suffix == ".safetensors" else paths.get(name)
     if path:
         try:
             return read_voice(path, constants, model_digest(bundle))
         except IntegrityError as error:
             raise UsageError(f"voice {error}", field="voice") from None
-    if constants.kind == "base" and Path(asked).suffix.lower() in SOUNDS:
+    if constants.kind == "base" and Path(name).suffix.lower() in SOUNDS:
         raise UsageError(
-            f"voice {asked}: a recording cannot be used as a voice; make a voice of it with "
-            f"`voxport voice add NAME {asked} --bundle BUNDLE`",
+            f"voice {name}: a recording cannot be used as a voice; make a voice of it with "
+            f"`voxport voice add NAME {name} --bundle BUNDLE`",
             field="voice",
         )
     listed = ", ".join([*sorted(constants.speakers), *paths]) or "none in this bundle"
-    raise UsageError(f"voice {asked}: unknown voice; there are {listed}", field="voice")
+    raise UsageError(f"voice {name}: unknown voice; there are {listed}", field="voice")
 
 
 def language_of_voice(voice: str | None) -> str:

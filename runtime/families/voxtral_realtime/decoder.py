@@ -89,7 +89,7 @@ class StreamingDecoder:
     def finish(self) -> Iterator[int]:
         """The remaining tokens after the end of the audio. Nothing can be fed after it."""
         self.begin()
-        for embeddings in self._encoder.finish(self._silence_behind):
+        for embeddings in self._encoder.finish(self._trailing_silence):
             yield from self._decode(embeddings)
 
     def begin(self) -> None:
@@ -133,7 +133,7 @@ class StreamingDecoder:
     def encode_end(self) -> None:
         """Encodes the silence behind the audio. No samples follow."""
         self.begin()
-        for embeddings in self._encoder.finish(self._silence_behind):
+        for embeddings in self._encoder.finish(self._trailing_silence):
             self._add(embeddings)
 
     @property
@@ -161,7 +161,7 @@ class StreamingDecoder:
         return self.choose(logits)
 
     @property
-    def _silence_behind(self) -> int:
+    def _trailing_silence(self) -> int:
         return self._constants.delays[self.delay] + 1 + self._constants.flush_tokens
 
     def _add(self, embeddings: np.ndarray) -> None:

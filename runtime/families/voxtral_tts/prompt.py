@@ -20,7 +20,7 @@ from runtime.text.tokenizer import load_tekken, special_id, tekken_path
 FRAMES_PER_CHARACTER = 0.68  # of English speech, published for Voxtral-TTS
 
 
-def usual_frames(text: str) -> float:
+def estimated_frames(text: str) -> float:
     """Frames that the speech of a text usually takes."""
     return FRAMES_PER_CHARACTER * len(text)
 
@@ -86,7 +86,7 @@ class PromptBuilder:
         fixed = len(self._tokenizer.voice_prefix(rows)) + len(self._constants.extra_ids)
 
         def fits(text: str) -> bool:
-            frames = math.ceil(usual_frames(text))
+            frames = math.ceil(estimated_frames(text))
             return fixed + len(self._tokenizer.encode(text)) + frames <= self._capacity
 
         return fits

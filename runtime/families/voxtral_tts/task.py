@@ -18,13 +18,13 @@ from runtime.families.voxtral_tts.decoder import (
     batched_step,
     max_slots,
 )
-from runtime.families.voxtral_tts.prompt import PromptBuilder, open_tokenizer, usual_frames
+from runtime.families.voxtral_tts.prompt import PromptBuilder, estimated_frames, open_tokenizer
 from runtime.families.voxtral_tts.voices import count_rows, default_voice, language_of_voice
 from runtime.prefix_cache import PrefixCache
 from runtime.speech_request import SpeechRequest
 from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import TextToSpeech
-from runtime.utterance import PromptPrefix, SpokenFrames, UtteranceSlots, read_prompt
+from runtime.utterance import FrameCollector, PromptPrefix, UtteranceSlots, read_prompt
 
 
 class VoxtralTextToSpeech(TextToSpeech):
@@ -46,8 +46,8 @@ class VoxtralTextToSpeech(TextToSpeech):
     def samples_per_frame(self) -> int:
         return self._constants.samples_per_frame
 
-    def usual_frames(self, text: str) -> float:
-        return usual_frames(text)
+    def estimated_frames(self, text: str) -> float:
+        return estimated_frames(text)
 
     @property
     def max_slots(self) -> int:
@@ -113,7 +113,7 @@ class Utterance:
     def __init__(self, decoder: SpeechDecoder, request: SpeechRequest):
         self.decoder = decoder
         self.decoder.may_end = request.may_be_empty
-        self._frames = SpokenFrames(decoder, request, usual_frames)
+        self._frames = FrameCollector(decoder, request, estimated_frames)
         self._generator = np.random.default_rng(request.seed)
 
     def noise(self) -> np.ndarray:

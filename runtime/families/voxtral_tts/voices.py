@@ -15,16 +15,16 @@ LANGUAGES = ("ar", "de", "es", "fr", "hi", "it", "nl", "pt")  # voices of other 
 DTYPES = ("F32", "F16", "BF16")  # as safetensors names them
 
 
-def choose_voice(bundle: Bundle, asked: str | None, dim: int) -> np.ndarray:
+def choose_voice(bundle: Bundle, name: str | None, dim: int) -> np.ndarray:
     """Rows float32 [N, dim] of a voice by name or file. Raises UsageError that lists the voices."""
     names = list(bundle.manifest.voices)
-    asked = asked or default_voice(bundle)
-    if asked in names:
-        return read_voice(bundle.folder / bundle.manifest.voices[asked], dim)
-    path = Path(asked)
+    name = name or default_voice(bundle)
+    if name in names:
+        return read_voice(bundle.folder / bundle.manifest.voices[name], dim)
+    path = Path(name)
     if path.suffix.lower() in SOUNDS:
         raise UsageError(
-            f"voice {asked}: a voice cannot be cloned from audio, because the published checkpoint has no "
+            f"voice {name}: a voice cannot be cloned from audio, because the published checkpoint has no "
             f"codec encoder; give one of {', '.join(names)}",
             field="voice",
         )
@@ -34,7 +34,7 @@ def choose_voice(bundle: Bundle, asked: str | None, dim: int) -> np.ndarray:
         except IntegrityError as error:
             raise UsageError(f"voice {error}", field="voice") from None
     listed = ", ".join(names) or "none in this bundle"
-    raise UsageError(f"voice {asked}: unknown voice; there are {listed}", field="voice")
+    raise UsageError(f"voice {name}: unknown voice; there are {listed}", field="voice")
 
 
 def language_of_voice(bundle: Bundle, voice: str | None) -> str:

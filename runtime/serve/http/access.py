@@ -65,7 +65,7 @@ class AccessMiddleware:
 
         try:
             key = self._check(scope)
-            with self._counted(scope, key):
+            with self._count_request(scope, key):
                 scope["voxport"] = {"key": key, "request_id": request_id}
                 await self._app(scope, receive, send_with_id)
         except ApiError as error:
@@ -90,7 +90,7 @@ class AccessMiddleware:
         self._check_origin(scope, headers)
         if scope["path"] in OPEN_PATHS or scope["path"].startswith(PAGE):
             return ANONYMOUS
-        name = self._keys.name(_given_key(headers))
+        name = self._keys.name(_key_of_request(headers))
         if name is None:
             raise ApiError(
                 401, "the API key is missing or wrong; send Authorization: Bearer KEY", "invalid_api_key"
@@ -126,7 +126,7 @@ class AccessMiddleware:
         )
 
     @contextmanager
-    def _counted(self, scope: Scope, key: str) -> Iterator[None]:
+    def _count_request(self, scope: Scope, key: str) -> Iterator[None]:
         """Counts a request while it runs. Raises ApiError above a limit."""
         if scope["path"] in PROBES:
             yield
@@ -156,7 +156,7 @@ class AccessMiddleware:
             self._metrics.sockets.set(self._open["websocket"])
 
 
-def _given_key(headers: dict[str, str]) -> str | None:
+def _key_of_request(headers: dict[str, str]) -> str | None:
     scheme, _, key = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return key.strip()

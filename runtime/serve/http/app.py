@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterable
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -13,6 +12,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from runtime.json_content import Json
 from runtime.serve.errors import ApiError, from_exception
 from runtime.serve.http.access import AccessMiddleware
 from runtime.serve.http.keys import Keys
@@ -62,11 +62,11 @@ def build_app(
             log.error("a request failed", exc_info=raised)
         more = dict(raised.headers or {}) if isinstance(raised, HTTPException) else {}
         if "Allow" in more:
-            more["Allow"] = _methods(app, request.scope)
+            more["Allow"] = _allowed_methods(app, request.scope)
         return JSONResponse(error.body, error.status, {**more, **error.headers})
 
     async def ignore(request: HTTPConnection, raised: Exception) -> Response:
-        return Response(status_code=CLIENT_LEFT)  # nobody receives it
+        return Response(status_code=CLIENT_LEFT)  # is not sent
 
     for kind in (ApiError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, answer)
@@ -74,7 +74,7 @@ def build_app(
     return AccessMiddleware(app, keys, limits, metrics, origins)
 
 
-def _methods(app: FastAPI, scope: Scope) -> str:
+def _allowed_methods(app: FastAPI, scope: Scope) -> str:
     """The methods of a path, also of one with several routes: the framework names those of the first."""
 
     def has(method: str) -> bool:
@@ -102,11 +102,11 @@ def _as_api_error(error: Exception) -> ApiError:
 
 def _add_listings(app: FastAPI, models: Models) -> None:
     @app.get("/v1/models")
-    async def list_models() -> dict[str, Any]:
+    async def list_models() -> Json:
         return {"object": "list", "data": [_model(name) for name in models.names]}
 
     @app.get("/v1/models/{name}")
-    async def one_model(name: str) -> dict[str, Any]:
+    async def one_model(name: str) -> Json:
         if name not in models.names:
             names = ", ".join(models.names)
             raise ApiError(
@@ -115,7 +115,7 @@ def _add_listings(app: FastAPI, models: Models) -> None:
         return _model(name)
 
 
-def _model(name: str) -> dict[str, Any]:
+def _model(name: str) -> Json:
     return {"id": name, "object": "model", "created": 0, "owned_by": "voxport"}
 
 

@@ -1,9 +1,8 @@
 """The description of the server at /openapi.json."""
 
-from typing import Any
-
 from fastapi import FastAPI
 
+from runtime.json_content import Json
 from runtime.serve.limits import Limits
 from runtime.serve.models import Models
 from runtime.serve.speech.encoders import ENCODERS
@@ -36,7 +35,7 @@ def describe(app: FastAPI, models: Models, limits: Limits) -> None:
     """Completes what FastAPI derives: names of models, values that are taken, and the form of errors."""
     derived = app.openapi
 
-    def complete() -> dict[str, Any]:
+    def complete() -> Json:
         if app.openapi_schema is None:
             document = derived()
             _complete_operations(document)
@@ -47,7 +46,7 @@ def describe(app: FastAPI, models: Models, limits: Limits) -> None:
     app.openapi = complete  # type: ignore[method-assign]
 
 
-def _complete_operations(document: dict[str, Any]) -> None:
+def _complete_operations(document: Json) -> None:
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     for name in VALIDATION:
         schemas.pop(name, None)
@@ -63,7 +62,7 @@ def _complete_operations(document: dict[str, Any]) -> None:
                 schemas.update(content["schema"].pop("$defs", {}))
 
 
-def _complete_values(paths: dict[str, Any], models: Models, limits: Limits) -> None:
+def _complete_values(paths: Json, models: Models, limits: Limits) -> None:
     speech = _properties(paths, "/v1/audio/speech", "application/json")
     speech["model"]["enum"] = list(models.speech_workers)
     speech["input"] |= {"minLength": 1, "maxLength": limits.text_characters}
@@ -76,7 +75,7 @@ def _complete_values(paths: dict[str, Any], models: Models, limits: Limits) -> N
     name["schema"]["enum"] = models.names
 
 
-def _properties(paths: dict[str, Any], path: str, media_type: str) -> dict[str, Any]:
+def _properties(paths: Json, path: str, media_type: str) -> Json:
     """The fields of the body of a POST."""
     schema = paths[path]["post"]["requestBody"]["content"][media_type]["schema"]
     return schema["properties"]  # type: ignore[no-any-return]

@@ -2,11 +2,11 @@
 
 import re
 from importlib.resources import files
-from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from runtime.json_content import Json
 from runtime.serve.errors import ApiError
 from runtime.serve.limits import Limits
 from runtime.serve.models import Models
@@ -51,7 +51,7 @@ def page_router(models: Models, limits: Limits) -> APIRouter:
         router.add_api_route(path, show, methods=["GET", "HEAD"], include_in_schema=False)
 
     @router.get("/v1/page")
-    async def describe() -> dict[str, Any]:
+    async def describe() -> Json:
         """What the page offers. Needs a key, because it names the models."""
         speaking = [
             {"id": worker.name, "sample_rate": worker.task.sample_rate}

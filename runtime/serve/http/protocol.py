@@ -11,7 +11,7 @@ from runtime.serve.errors import ApiError
 from runtime.serve.http.access import CONNECTIONS, REQUEST_ID, error_response, new_request_id
 from runtime.serve.limits import Limits
 
-SPARE = 64  # connections beyond the limit, which are refused with an answer; further ones are closed
+EXTRA_CONNECTIONS = 64  # beyond the limit, which are refused with an answer; further ones are closed
 
 
 class SendTimer(asyncio.Protocol):
@@ -36,15 +36,15 @@ class SendTimer(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._stop_sending()
+        self._stop_send_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_sending()
+        self._stop_send_timer()
         if self._closing is not None:
             self._closing.cancel()
         super().connection_lost(exc)
 
-    def _stop_sending(self) -> None:
+    def _stop_send_timer(self) -> None:
         if self._sending is not None:
             self._sending.cancel()
 
@@ -76,19 +76,19 @@ class TimedHttp(SendTimer, H11Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.app_state = {**self.app_state, CONNECTIONS: self.connections}
         super().connection_made(transport)
-        if len(self.connections) > self.limits.connections + SPARE:
+        if len(self.connections) > self.limits.connections + EXTRA_CONNECTIONS:
             self.transport.abort()
-        self._start()
+        self._start_timer()
 
     def data_received(self, data: bytes) -> None:
         if self._timer is None and not self._is_busy:
-            self._start()  # the first bytes of another request of the connection
+            self._start_timer()  # the first bytes of another request of the connection
         super().data_received(data)
         if self._is_busy or self.transport.get_protocol() is not self:
-            self._stop()
+            self._stop_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop()
+        self._stop_timer()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -105,10 +105,10 @@ class TimedHttp(SendTimer, H11Protocol):
         """Whether a request is being answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _start(self) -> None:
+    def _start_timer(self) -> None:
         self._timer = self.loop.call_later(self.limits.header_s, self._expire)
 
-    def _stop(self) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -123,7 +123,7 @@ class TimedSocket(SendTimer, WebSocketsSansIOProtocol):
     """A socket after its handshake."""
 
 
-def protocols(limits: Limits) -> dict[str, Any]:
+def protocols(limits: Limits) -> dict[str, Any]:  # Any: passed on as keyword arguments
     """The classes of connections, as arguments of `uvicorn.Config`."""
     return {
         "http": type("TimedHttp", (TimedHttp,), {"limits": limits}),

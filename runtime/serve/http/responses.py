@@ -1,10 +1,10 @@
-"""Responses that end when the client leaves, and requests whose bodies are bounded."""
+"""Responses that end when the client leaves, and requests whose bodies have limits."""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -22,7 +22,7 @@ class ClientLeft(Exception):
     """The client closed the connection, or does not receive what was sent."""
 
 
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+async def while_connected(receive: Receive, work: Coroutine[object, object, Result]) -> Result:
     """The result of `work`, which is cancelled when the client leaves. Raises ClientLeft.
 
     The body of the request has been read.
@@ -98,8 +98,8 @@ class StreamedResponse(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def bounded(request: Request, size: int, what: str, seconds: float) -> Request:
-    """The request with a body that raises ApiError.
+def with_body_limits(request: Request, size: int, what: str, seconds: float) -> Request:
+    """The request with a body whose reading may raise ApiError.
 
     413: beyond `size` bytes. 408: where the next part of it takes longer than `seconds`.
     """
@@ -109,7 +109,7 @@ def bounded(request: Request, size: int, what: str, seconds: float) -> Request:
         raise too_large
     receive, received = request.receive, 0
 
-    async def counted() -> Message:
+    async def receive_counted() -> Message:
         nonlocal received
         try:
             async with asyncio.timeout(seconds):
@@ -122,4 +122,4 @@ def bounded(request: Request, size: int, what: str, seconds: float) -> Request:
             raise too_large
         return part
 
-    return Request(request.scope, counted)
+    return Request(request.scope, receive_counted)

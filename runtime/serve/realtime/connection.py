@@ -4,12 +4,14 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Protocol
 
 from pydantic_core import from_json
+from starlette.types import Message as AsgiMessage
 from starlette.websockets import WebSocket, WebSocketState
 
+from runtime.json_content import Json
 from runtime.serve.errors import ApiError, draining
 from runtime.serve.limits import MIB, Limits
 from runtime.serve.waiting import first_of
@@ -17,7 +19,7 @@ from runtime.serve.waiting import first_of
 NORMAL, TOO_LARGE, INTERNAL, SHUTTING_DOWN, TRY_LATER = 1000, 1009, 1011, 1012, 1013
 POLL_S = 0.5  # between checks whether the server is shutting down
 FRAME_BYTES = 1024  # that a frame takes besides its content
-Message = dict[str, Any]
+Message = Json  # of a client or of the server
 
 
 class SocketClosed(Exception):
@@ -55,8 +57,8 @@ class Connection:
         self._socket, self._limits, self._is_draining = socket, limits, is_draining
         self._started = time.monotonic()
         self._sending = asyncio.Lock()
-        self._receiving: asyncio.Task[Any] | None = None
-        self._read: deque[Mapping[str, Any]] = deque()  # ahead of `receive`
+        self._receiving: asyncio.Task[AsgiMessage] | None = None
+        self._messages_ahead: deque[AsgiMessage] = deque()  # ahead of `receive`
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_first = True
 
@@ -85,7 +87,7 @@ class Connection:
             raise ApiError(400, "expected a JSON object with a type", "invalid_event")
         return message
 
-    def _check_size(self, frame: Mapping[str, Any]) -> None:
+    def _check_size(self, frame: AsgiMessage) -> None:
         """Servers other than ours may take larger messages, such as that of Ray. Raises SocketError."""
         content, most = frame.get("text") or frame.get("bytes") or b"", int(self._limits.message_mib * MIB)
         size = len(content.encode()) if isinstance(content, str) else len(content)
@@ -93,7 +95,7 @@ class Connection:
             message = f"a message of {size} bytes; expected at most {most}"
             raise SocketError(ApiError(413, message, "message_too_large"), TOO_LARGE)
 
-    async def while_connected(self, waiting: Coroutine[Any, Any, None]) -> None:
+    async def while_connected(self, waiting: Coroutine[object, object, None]) -> None:
         """Awaits `waiting`. Raises SocketClosed as soon as the client leaves.
 
         It reads messages meanwhile, which `receive` returns later: about as many bytes as one may have.
@@ -103,40 +105,39 @@ class Connection:
     async def _read_ahead(self) -> None:
         """Raises SocketClosed. Does not return."""
         max_bytes = self._limits.message_mib * MIB
-        while sum(FRAME_BYTES + len(frame.get("text") or "") for frame in self._read) < max_bytes:
-            receiving = self._next_receiving()
+        while sum(FRAME_BYTES + len(frame.get("text") or "") for frame in self._messages_ahead) < max_bytes:
+            receiving = self._receive_task()
             await asyncio.wait((receiving,))  # a receiving task that is cancelled would lose its message
             self._receiving = None
-            self._read.append(receiving.result())
-            if self._read[-1]["type"] == "websocket.disconnect":
+            self._messages_ahead.append(receiving.result())
+            if self._messages_ahead[-1]["type"] == "websocket.disconnect":
                 raise SocketClosed
         await asyncio.Future()
 
-    def _next_receiving(self) -> asyncio.Task[Any]:
+    def _receive_task(self) -> asyncio.Task[AsgiMessage]:
         if self._receiving is None:
             self._receiving = asyncio.ensure_future(self._socket.receive())
         return self._receiving
 
-    async def _next_frame(self, session: SessionState) -> Mapping[str, Any]:
+    async def _next_frame(self, session: SessionState) -> AsgiMessage:
         since = time.monotonic()
-        if self._read and not self._ended.done():
-            self._check(since, session.is_busy)
-            return self._read.popleft()
-        receiving = self._next_receiving()
+        if self._messages_ahead and not self._ended.done():
+            self._check_limits(since, session.is_busy)
+            return self._messages_ahead.popleft()
+        receiving = self._receive_task()
         first = asyncio.FIRST_COMPLETED
         while not (self._ended.done() or receiving.done()):
             if session.is_finishing:
                 since = time.monotonic()  # the client waits for the server
-            self._check(since, session.is_busy)
+            self._check_limits(since, session.is_busy)
             await asyncio.wait((receiving, self._ended), timeout=POLL_S, return_when=first)
         if self._ended.done():
             raise SessionEnded
-        self._check(time.monotonic(), session.is_busy)  # a client that sends without a pause, too
+        self._check_limits(time.monotonic(), session.is_busy)  # a client that sends without a pause, too
         self._receiving, self._is_first = None, False
-        frame: Mapping[str, Any] = receiving.result()
-        return frame
+        return receiving.result()
 
-    def _check(self, since: float, is_busy: bool) -> None:
+    def _check_limits(self, since: float, is_busy: bool) -> None:
         """`since`: when the client was to send the next message. Raises SocketError."""
         now, limits = time.monotonic(), self._limits
         silence = limits.header_s if self._is_first else limits.silent_socket_s

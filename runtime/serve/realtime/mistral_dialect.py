@@ -1,10 +1,9 @@
 """The realtime transcription of Mistral's API."""
 
-from typing import Any
-
 from bundle.bounds import MAX_RATE, MIN_RATE
 from runtime.serve.errors import ApiError
-from runtime.serve.realtime.connection import Connection, Message
+from runtime.serve.realtime.connection import Message
+from runtime.serve.realtime.context import SessionContext
 from runtime.serve.realtime.session import Session
 from runtime.serve.realtime.utterances import Utterance, decode_pcm
 from runtime.serve.transcription.worker import TranscriptionWorker
@@ -18,8 +17,8 @@ CODES = {400: 3001, 404: 3004, 429: 3029, 503: 3053}  # of errors; the API docum
 class MistralSession(Session):
     """One recording per socket. `input_audio.end` ends it; the session ends once its text is sent."""
 
-    def __init__(self, connection: Connection, worker: TranscriptionWorker, **rest: Any):
-        super().__init__(connection, **rest)
+    def __init__(self, context: SessionContext, worker: TranscriptionWorker):
+        super().__init__(context)
         self._worker = worker
         self._rate, self._delay_ms = 16000, worker.task.delays_ms[0]
         self._has_ended = False  # the audio
@@ -28,7 +27,7 @@ class MistralSession(Session):
     def description(self) -> Message:
         """The effective configuration of the session."""
         return {
-            "request_id": f"ws_{self.number}",
+            "request_id": f"ws_{self.context.number}",
             "model": self._worker.name,
             "audio_format": {"encoding": ENCODING, "sample_rate": self._rate},
             "target_streaming_delay_ms": self._delay_ms,

@@ -1,9 +1,11 @@
 """The transcription sessions of OpenAI's realtime API (general availability form)."""
 
 from collections.abc import Sequence
-from typing import Any
+
+import numpy as np
 
 from runtime.audio.captions import timed_fields
+from runtime.json_content import Json
 from runtime.serve.errors import ApiError
 from runtime.serve.realtime.connection import Message
 from runtime.serve.realtime.session import Session
@@ -41,7 +43,7 @@ class OpenAiSession(Session):
         }
         return {
             "type": "transcription",
-            "id": f"sess_{self.number}",
+            "id": f"sess_{self.context.number}",
             "object": "realtime.transcription_session",
             "audio": {"input": audio},
             "include": [],
@@ -95,7 +97,7 @@ class OpenAiSession(Session):
         self.rate = rate
         await self._send("session.updated", session=self.description())
 
-    def _rate(self, given: dict[str, Any]) -> int:
+    def _rate(self, given: Json) -> int:
         kind, rate = given.get("type", "audio/pcm"), given.get("rate", self.rate)
         if kind != "audio/pcm" or rate not in RATES:
             raise ApiError(
@@ -108,7 +110,7 @@ class OpenAiSession(Session):
 
     def choose(self, model: str) -> Utterances:
         """Raises ApiError."""
-        utterances, self._model = self.use(self.models.transcription_worker(model)), model
+        utterances, self._model = self.use(self.context.models.transcription_worker(model)), model
         return utterances
 
     def _ready(self) -> Utterances:
@@ -118,17 +120,17 @@ class OpenAiSession(Session):
     def _worker_of(self, model: object) -> TranscriptionWorker:
         """Raises ApiError where `model` is no name of one, or None and there are several."""
         if model is not None:
-            return self.models.transcription_worker(str(model))
-        live = [worker for worker in self.models.transcription_workers.values() if worker.live_slots]
+            return self.context.models.transcription_worker(str(model))
+        live = [worker for worker in self.context.models.transcription_workers.values() if worker.live_slots]
         if len(live) != 1:
             names, where = ", ".join(worker.name for worker in live), f"{INPUT}.transcription.model"
             raise ApiError(400, f"{where}: expected one of {names or 'none'}", "model_not_found", where)
         return live[0]
 
-    async def _append(self, samples: Any) -> None:
+    async def _append(self, samples: np.ndarray) -> None:
         utterances = self._ready()
         if utterances.current is None:
-            delays = self.models.transcription_worker(self._model or "").task.delays_ms
+            delays = self.context.models.transcription_worker(self._model or "").task.delays_ms
             await utterances.begin(self.rate, delay_of(self._delay, delays))
         await utterances.append(samples)
 
@@ -151,7 +153,7 @@ class OpenAiSession(Session):
         utterances.finish()
 
     def _item(self, utterance: Utterance) -> str:
-        return f"item_{self.number}_{utterance.number}"
+        return f"item_{self.context.number}_{utterance.number}"
 
     async def on_delta(self, utterance: Utterance, delta: TranscriptDelta) -> None:
         await self._send(
@@ -175,7 +177,7 @@ class OpenAiSession(Session):
         fields = {**error.fields, "event_id": message.get("event_id")}
         await self._send("error", error=fields)
 
-    async def _send(self, kind: str, **fields: Any) -> None:
+    async def _send(self, kind: str, **fields: object) -> None:
         await self.connection.send({"type": kind, "event_id": self.event_id(), **fields})
 
 
@@ -202,7 +204,7 @@ def delay_of(name: str | None, delays_ms: Sequence[int]) -> int | None:
     return ordered[round(DELAYS.index(name) * (len(ordered) - 1) / (len(DELAYS) - 1))]
 
 
-def _refuse_unsupported(parent: dict[str, Any], names: Sequence[str], where: str) -> None:
+def _refuse_unsupported(parent: Json, names: Sequence[str], where: str) -> None:
     """Raises ApiError on a field that would have no effect."""
     for name in names:
         if parent.get(name) not in (None, "", []):
@@ -210,7 +212,7 @@ def _refuse_unsupported(parent: dict[str, Any], names: Sequence[str], where: str
             raise ApiError(400, f"{field}: is not supported; leave it out", "unsupported_value", field)
 
 
-def _object(parent: dict[str, Any], name: str, where: str) -> dict[str, Any]:
+def _object(parent: Json, name: str, where: str) -> Json:
     """An optional object; null is like a missing one. Raises ApiError."""
     value = parent.get(name)
     if value is None:

@@ -2,7 +2,6 @@
 
 import time
 import uuid
-from typing import Any
 
 from fastapi import APIRouter, WebSocket
 
@@ -10,6 +9,7 @@ from runtime.serve.errors import ApiError, draining
 from runtime.serve.limits import Limits
 from runtime.serve.models import Models
 from runtime.serve.realtime.connection import Connection, Message
+from runtime.serve.realtime.context import SessionContext
 from runtime.serve.realtime.mistral_dialect import MistralSession
 from runtime.serve.realtime.openai_dialect import OpenAiSession
 from runtime.serve.realtime.session import ProtocolHandler, Session, run_session
@@ -27,20 +27,19 @@ def realtime_router(models: Models, limits: Limits) -> APIRouter:
         query = socket.query_params
         if model := query.get("model"):
             _live_worker(models, model)  # raises before the socket is accepted
-        connection, common = await _accepted(socket, models, limits)
-        openai = OpenAiSession(**common)
+        context = await _accept(socket, models, limits)
+        openai = OpenAiSession(context)
         if model:
             openai.choose(model)
-        await _send_session_created(connection, openai)
-        is_decided = query.get("intent") == "transcription"
-        await run_session(openai if is_decided else DialectDetection(openai, **common))
+        await _send_session_created(openai)
+        is_openai = query.get("intent") == "transcription"
+        await run_session(openai if is_openai else DialectDetection(context, openai))
 
     @router.websocket("/v1/audio/transcriptions/realtime")
     async def mistral(socket: WebSocket) -> None:
         worker = _live_worker(models, socket.query_params.get("model", ""))
-        connection, common = await _accepted(socket, models, limits)
-        session = MistralSession(worker=worker, **common)
-        await connection.send({"type": "session.created", "session": session.description()})
+        session = MistralSession(await _accept(socket, models, limits), worker)
+        await session.connection.send({"type": "session.created", "session": session.description()})
         await run_session(session)
 
     return router
@@ -53,32 +52,31 @@ def _live_worker(models: Models, name: str) -> TranscriptionWorker:
     return worker
 
 
-async def _accepted(socket: WebSocket, models: Models, limits: Limits) -> tuple[Connection, dict[str, Any]]:
-    """The connection, and the arguments that every session has. Raises ApiError before it accepts."""
+async def _accept(socket: WebSocket, models: Models, limits: Limits) -> SessionContext:
+    """Raises ApiError before it accepts."""
     if models.is_draining:
         raise draining()
     offered = socket.scope.get("subprotocols", ())
     await socket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
     connection = Connection(socket, limits, lambda: models.is_draining)
     key = socket.scope["voxport"]["key"]
-    common = {"connection": connection, "models": models, "limits": limits, "key": key}
-    return connection, common | {"number": uuid.uuid4().hex[:12]}
+    return SessionContext(connection, models, limits, key, uuid.uuid4().hex[:12])
 
 
-async def _send_session_created(connection: Connection, session: OpenAiSession) -> None:
+async def _send_session_created(session: OpenAiSession) -> None:
     """One message with the fields that clients of OpenAI and of vLLM read."""
     common = {"event_id": session.event_id(), "session": session.description()}
-    vllm = {"id": f"sess-{session.number}", "created": int(time.time())}
-    await connection.send({"type": "session.created", **common, **vllm})
+    vllm = {"id": f"sess-{session.context.number}", "created": int(time.time())}
+    await session.connection.send({"type": "session.created", **common, **vllm})
 
 
 class DialectDetection(ProtocolHandler):
     """Detects the dialect from a message, then passes all messages to its session."""
 
-    def __init__(self, openai: OpenAiSession, **common: Any):
+    def __init__(self, context: SessionContext, openai: OpenAiSession):
         """`openai` has sent `session.created`."""
-        super().__init__(**common)
-        self._common, self._openai = common, openai
+        super().__init__(context)
+        self._openai = openai
         self._chosen: Session | None = None
 
     @property
@@ -98,11 +96,11 @@ class DialectDetection(ProtocolHandler):
         if isinstance(message.get("session"), dict):
             return self._openai
         if isinstance(message.get("model"), str) or "final" in message:
-            return VllmSession(**self._common)
+            return VllmSession(self.context)
         raise ApiError(400, NO_MODEL, "model_not_validated")
 
     async def send_error(self, error: ApiError, message: Message) -> None:
-        await (self._chosen or VllmSession(**self._common)).send_error(error, message)
+        await (self._chosen or VllmSession(self.context)).send_error(error, message)
 
     def close(self) -> None:
         if self._chosen:

@@ -6,18 +6,16 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 
 from runtime.serve.errors import ApiError
-from runtime.serve.limits import Limits
-from runtime.serve.models import Models
 from runtime.serve.realtime.connection import (
     INTERNAL,
     NORMAL,
-    Connection,
     Message,
     SessionEnded,
     SocketClosed,
     SocketError,
 )
-from runtime.serve.realtime.utterances import Utterance, Utterances
+from runtime.serve.realtime.context import SessionContext
+from runtime.serve.realtime.utterances import Utterance, UtteranceHandlers, Utterances
 from runtime.serve.transcription.worker import TranscriptionWorker
 from runtime.transcription import TranscriptDelta
 
@@ -27,10 +25,8 @@ log = logging.getLogger(__name__)
 class ProtocolHandler(ABC):
     """Handles the messages of one socket. An error of a message leaves the socket open."""
 
-    def __init__(self, connection: Connection, models: Models, limits: Limits, key: str, number: str):
-        """`number` is unique for each socket."""
-        self.connection, self.models, self.limits = connection, models, limits
-        self.key, self.number = key, number
+    def __init__(self, context: SessionContext):
+        self.context, self.connection = context, context.connection
 
     async def run(self) -> None:
         """Handles messages. Raises SessionEnded, SocketClosed or SocketError."""
@@ -68,8 +64,8 @@ class ProtocolHandler(ABC):
 class Session(ProtocolHandler):
     """One dialect on one socket."""
 
-    def __init__(self, connection: Connection, models: Models, limits: Limits, key: str, number: str):
-        super().__init__(connection, models, limits, key, number)
+    def __init__(self, context: SessionContext):
+        super().__init__(context)
         self._utterances: Utterances | None = None
         self._numbers, self._events = itertools.count(1), 0  # of utterances, of events
 
@@ -96,21 +92,13 @@ class Session(ProtocolHandler):
             return before
         if before and before.are_pending:
             raise ApiError(400, "the model cannot change while audio is transcribed", "session_busy")
-        self._utterances = Utterances(
-            self.connection,
-            worker,
-            self.key,
-            self.limits,
-            self._numbers,
-            self.on_delta,
-            self.on_end,
-            self.on_job_error,
-        )
+        handlers = UtteranceHandlers(self.on_delta, self.on_end, self.on_job_error)
+        self._utterances = Utterances(self.context, worker, self._numbers, handlers)
         return self._utterances
 
     def event_id(self) -> str:
         self._events += 1
-        return f"event_{self.number}_{self._events}"
+        return f"event_{self.context.number}_{self._events}"
 
     @abstractmethod
     async def on_delta(self, utterance: Utterance, delta: TranscriptDelta) -> None: ...

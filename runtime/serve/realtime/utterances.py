@@ -6,7 +6,6 @@ import binascii
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -14,8 +13,8 @@ from bundle.errors import UsageError
 from runtime.audio.files import SAMPLE_BYTES, from_pcm16
 from runtime.audio.sources import Resampler
 from runtime.serve.errors import ApiError, from_exception
-from runtime.serve.limits import Limits
-from runtime.serve.realtime.connection import TRY_LATER, Connection, SocketClosed, SocketError
+from runtime.serve.realtime.connection import TRY_LATER, SocketClosed, SocketError
+from runtime.serve.realtime.context import SessionContext
 from runtime.serve.transcription.job import TranscriptionJob
 from runtime.serve.transcription.worker import TranscriptionWorker
 from runtime.transcription import TranscriptDelta
@@ -38,9 +37,13 @@ class Utterance:
         return self.samples / self.rate
 
 
-DeltaHandler = Callable[[Utterance, TranscriptDelta], Awaitable[None]]
-EndHandler = Callable[[Utterance, str], Awaitable[None]]
-ErrorHandler = Callable[[Utterance, ApiError], Awaitable[None]]
+@dataclass(frozen=True)
+class UtteranceHandlers:
+    """`on_delta(utterance, delta)` receives new text, `on_end(utterance, text)` the whole text."""
+
+    on_delta: Callable[[Utterance, TranscriptDelta], Awaitable[None]]
+    on_end: Callable[[Utterance, str], Awaitable[None]]
+    on_error: Callable[[Utterance, ApiError], Awaitable[None]]
 
 
 def decode_pcm(text: object) -> np.ndarray:
@@ -58,26 +61,21 @@ def decode_pcm(text: object) -> np.ndarray:
 
 
 class Utterances:
-    """`on_delta(utterance, delta)` gets what is new, `on_end(utterance, text)` the whole text.
+    """Transcribes utterances one after another in one live stream.
 
-    Utterances take turns in one live stream. Audio of the next one is taken while one finishes.
-    The times of words count from the start of the utterance. `numbers` are those of the session's utterances.
+    Audio of the next utterance is accepted while one finishes. The times of words count from the start of the
+    utterance.
     """
 
     def __init__(
         self,
-        connection: Connection,
+        context: SessionContext,
         worker: TranscriptionWorker,
-        key: str,
-        limits: Limits,
         numbers: Iterator[int],
-        on_delta: DeltaHandler,
-        on_end: EndHandler,
-        on_error: ErrorHandler,
+        handlers: UtteranceHandlers,
     ):
-        self._connection = connection
-        self.worker, self._key, self._limits, self._numbers = worker, key, limits, numbers
-        self._on_delta, self._on_end, self._on_error = on_delta, on_end, on_error
+        """`numbers` yields the numbers of the session's utterances."""
+        self._context, self.worker, self._numbers, self._handlers = context, worker, numbers, handlers
         self.current: Utterance | None = None
         self._all: list[Utterance] = []  # that are not transcribed to their end
 
@@ -95,7 +93,7 @@ class Utterances:
         if len(self._all) > 1:
             await self._with_timeout(self._wait_for_previous())
         try:
-            job = self.worker.submit_live(self._key, delay_ms, self)
+            job = self.worker.submit_live(self._context.key, delay_ms, self)
         except UsageError as error:
             raise from_exception(error) from None
         resampler = Resampler(rate, self.worker.task.sample_rate)
@@ -122,13 +120,14 @@ class Utterances:
         while len(self._all) > 1 and self._all[0].reading:
             await asyncio.wait((self._all[0].reading,))
 
-    async def _with_timeout(self, waiting: Coroutine[Any, Any, None]) -> None:
+    async def _with_timeout(self, waiting: Coroutine[object, object, None]) -> None:
         """Awaits `waiting` for at most `ahead_s`. Raises SocketError or SocketClosed."""
+        ahead_s = self._context.limits.ahead_s
         try:
-            async with asyncio.timeout(self._limits.ahead_s):
-                await self._connection.while_connected(waiting)
+            async with asyncio.timeout(ahead_s):
+                await self._context.connection.while_connected(waiting)
         except TimeoutError:
-            message = f"audio is more than {self._limits.ahead_s:g} s ahead of its transcription"
+            message = f"audio is more than {ahead_s:g} s ahead of its transcription"
             raise SocketError(ApiError(503, message, "audio_too_far_ahead"), TRY_LATER) from None
 
     def finish(self) -> Utterance | None:
@@ -162,11 +161,11 @@ class Utterances:
                 text = delta.text if utterance.text else delta.text.lstrip()
                 utterance.text += text
                 if text or delta.words:
-                    await self._on_delta(utterance, TranscriptDelta(text, delta.words))
-            await self._on_end(utterance, utterance.text.strip())
+                    await self._handlers.on_delta(utterance, TranscriptDelta(text, delta.words))
+            await self._handlers.on_end(utterance, utterance.text.strip())
         except ApiError as error:
             with suppress(SocketClosed):
-                await self._on_error(utterance, error)
+                await self._handlers.on_error(utterance, error)
         except SocketClosed:
             pass  # `Connection.receive` raises it in the session, too
         finally:

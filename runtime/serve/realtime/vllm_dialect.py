@@ -1,7 +1,6 @@
 """The realtime sessions of vLLM, as its clients of Voxtral-Realtime use them."""
 
-from typing import Any
-
+from runtime.json_content import Json
 from runtime.serve.errors import ApiError
 from runtime.serve.realtime.connection import Message
 from runtime.serve.realtime.session import Session
@@ -36,7 +35,7 @@ class VllmSession(Session):
             raise ApiError(400, "model: expected a string", "invalid_event")
         if self.utterances and self.utterances.current:
             raise ApiError(400, "the model cannot change while audio is transcribed", "invalid_event")
-        self.use(self.models.transcription_worker(model))
+        self.use(self.context.models.transcription_worker(model))
 
     def _ready(self) -> Utterances:
         if self.utterances is None:
@@ -57,7 +56,7 @@ class VllmSession(Session):
 
     async def on_end(self, utterance: Utterance, text: str) -> None:
         audio_tokens = round(utterance.seconds * TOKENS_PER_SECOND)
-        usage: dict[str, Any] = {
+        usage: Json = {
             "prompt_tokens": audio_tokens,
             "completion_tokens": audio_tokens,
             "total_tokens": 2 * audio_tokens,

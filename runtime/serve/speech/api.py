@@ -4,15 +4,16 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bundle.errors import UsageError
+from runtime.json_content import Json
 from runtime.serve.errors import ApiError, from_exception
-from runtime.serve.http.responses import StreamedResponse, bounded
+from runtime.serve.http.responses import StreamedResponse, with_body_limits
 from runtime.serve.limits import Limits
 from runtime.serve.models import Models
 from runtime.serve.speech.encoders import ENCODERS, Encoder
@@ -124,7 +125,9 @@ def speech_router(models: Models, limits: Limits) -> APIRouter:
 
     @router.post("/v1/audio/speech", openapi_extra={"requestBody": schema}, response_class=Response)
     async def speech(request: Request) -> Response:
-        body = parse_body(await bounded(request, limits.body_kib * 1024, "body", limits.header_s).body())
+        body = parse_body(
+            await with_body_limits(request, limits.body_kib * 1024, "body", limits.header_s).body()
+        )
         worker = models.speech_worker(body.model)
         check_body(body, limits, worker.task)
         voice = choose_voice(body.voice_name, worker, models.voices)
@@ -155,10 +158,10 @@ async def submit(worker: SpeechWorker, body: SpeechBody, voice: str | None, key:
         return worker.submit(await asyncio.to_thread(worker.prepare, body.input, options), key)
     except UsageError as raised:
         message = str(raised).replace(voice or "\0", body.voice_name or "")  # no path of a stored voice
-        raise _renamed(from_exception(UsageError(message, field=raised.field), "input")) from None
+        raise _with_api_field(from_exception(UsageError(message, field=raised.field), "input")) from None
 
 
-def _renamed(error: ApiError) -> ApiError:
+def _with_api_field(error: ApiError) -> ApiError:
     """The error with the API's name of the field."""
     if error.param not in PARAMS:
         return error
@@ -187,6 +190,6 @@ def _error_event(error: ApiError) -> bytes:
     return event({"type": "speech.audio.error", "error": error.fields})
 
 
-def event(content: dict[str, Any]) -> bytes:
+def event(content: Json) -> bytes:
     """One server-sent event."""
     return f"event: {content['type']}\ndata: {json.dumps(content, ensure_ascii=False)}\n\n".encode()

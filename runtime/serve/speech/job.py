@@ -43,7 +43,7 @@ class PreparedSpeech(NamedTuple):
 
     speech: Speech
     ticket: Ticket
-    usual_frames: float
+    estimated_frames: float
     threads: Executor | None = None
 
 
@@ -55,8 +55,8 @@ class SpeechJob:
 
     def __init__(self, prepared: PreparedSpeech, key: str, pool: BufferPool, wake: Callable[[], None]):
         """`wake` is called after `cancel`, and after `read` has made room."""
-        self.speech, self.ticket, self.usual_frames, self.threads = prepared
-        self.upcoming: Future[Ticket | None] | None = None  # part of a text that still arrives
+        self.speech, self.ticket, self.estimated_frames, self.threads = prepared
+        self.next_ticket: Future[Ticket | None] | None = None  # part of a text that still arrives
         self.key = key
         self.submitted_at, self.started_at = time.monotonic(), 0.0
         self.is_cancelled = False
@@ -72,7 +72,7 @@ class SpeechJob:
     @property
     def frames_left(self) -> float:
         """About how many frames are to come."""
-        return max(0.0, self.usual_frames - self.frames)
+        return max(0.0, self.estimated_frames - self.frames)
 
     @property
     def status(self) -> Status:

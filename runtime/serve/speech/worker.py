@@ -70,7 +70,7 @@ class SpeechWorker(Worker[SpeechJob]):
         part = speech.next_part()
         assert part is not None  # a text without a part raises
         text_so_far = text if isinstance(text, str) else part.text
-        frames = min(self.task.usual_frames(text_so_far), options.get("max_frames") or math.inf)
+        frames = min(self.task.estimated_frames(text_so_far), options.get("max_frames") or math.inf)
         return PreparedSpeech(speech, self._decoder.prepare(part), frames, threads)
 
     def default_voice(self) -> str | None:
@@ -133,7 +133,7 @@ class SpeechWorker(Worker[SpeechJob]):
             return self._decoder.submit(replace(request, voice=self.task.default_bundle_voice()))
         if self.task.follows_instructions:
             return self._decoder.submit(replace(request, instruct=WARM_UP_DESCRIPTION))
-        self.task.check_clones()
+        self.task.check_cloning()
         sound, voice, rate = folder / "sound.wav", folder / "voice.safetensors", self.task.sample_rate
         write_audio(
             sound, 0.5 * np.sin(2 * np.pi * WARM_UP_HZ / rate * np.arange(WARM_UP_AUDIO_S * rate)), rate
@@ -188,10 +188,10 @@ class SpeechWorker(Worker[SpeechJob]):
             self._decoder.enqueue(job.ticket)
             if job.threads:
                 with suppress(RuntimeError):  # they have ended, because the client has left
-                    job.upcoming = job.threads.submit(self._next_part, job)
+                    job.next_ticket = job.threads.submit(self._next_part, job)
 
     def _next_job(self) -> SpeechJob | None:
-        """Keys take turns, part by part. Of one key, a text that has begun precedes a new one."""
+        """Round-robin over keys, part by part. Of one key, a text that has begun precedes a new one."""
         jobs: dict[str, SpeechJob] = {}
         for job in filter(self._has_room, self._waiting_for_slot):
             jobs.setdefault(job.key, job)
@@ -246,8 +246,8 @@ class SpeechWorker(Worker[SpeechJob]):
         silence = job.speech.end_part(ticket.status)
         with self._changed:
             self._waiting_for_text.append(job)
-        if job.upcoming:
-            job.upcoming.add_done_callback(lambda part: self._queue_next_part(job, silence, part.result))
+        if job.next_ticket:
+            job.next_ticket.add_done_callback(lambda part: self._queue_next_part(job, silence, part.result))
         else:
             self._queue_next_part(job, silence, partial(self._next_part, job))
 
@@ -257,7 +257,7 @@ class SpeechWorker(Worker[SpeechJob]):
         if part is None:
             return None
         if job.threads:  # the parts were not known when the text began
-            job.usual_frames += self.task.usual_frames(part.text)
+            job.estimated_frames += self.task.estimated_frames(part.text)
         return self._decoder.prepare(part)
 
     def _queue_next_part(

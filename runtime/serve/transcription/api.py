@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request
@@ -18,13 +17,14 @@ from bundle.errors import UsageError
 from runtime.audio.captions import Word, as_srt, as_vtt, cues, timed_fields
 from runtime.audio.gain import amplified, recording_gain_db
 from runtime.audio.sources import Recording
+from runtime.json_content import Json
 from runtime.serve.errors import ApiError, from_exception
 from runtime.serve.http.responses import (
     CLIENT_LEFT,
     ClientLeft,
     StreamedResponse,
-    bounded,
     while_connected,
+    with_body_limits,
 )
 from runtime.serve.http.uploads import StoredUpload, in_upload_thread, path_hidden, read_form, text_fields
 from runtime.serve.limits import MIB, Limits
@@ -52,7 +52,7 @@ FIELDS = (
 
 
 @dataclass(frozen=True)
-class Options:
+class TranscriptionOptions:
     """The fields of a request besides the recording."""
 
     model: str
@@ -87,7 +87,7 @@ def transcription_router(models: Models, limits: Limits) -> APIRouter:
         "/v1/audio/transcriptions", response_class=Response, openapi_extra={"requestBody": _schema()}
     )
     async def transcribe(request: Request) -> Response:
-        body = bounded(request, limits.upload_mib * MIB, "upload", limits.header_s)
+        body = with_body_limits(request, limits.upload_mib * MIB, "upload", limits.header_s)
         form, upload = await read_form(body, "file")
         options = _parse(form)
         worker = models.transcription_worker(options.model)
@@ -103,15 +103,16 @@ def transcription_router(models: Models, limits: Limits) -> APIRouter:
             return Response(status_code=CLIENT_LEFT)  # nobody receives it
         job = worker.submit(key, options.delay_ms, found.length_s)
         feeding = asyncio.create_task(_feed(job, found, limits))
+        end = _end_function(job, feeding)
         if options.stream:
-            return StreamedResponse(_events(job), "text/event-stream", _ending(job, feeding), _error_event)
-        return await _whole(request, job, options, _ending(job, feeding))
+            return StreamedResponse(_events(job), "text/event-stream", end, _error_event)
+        return await _whole_response(request, job, options, end)
 
     return router
 
 
-def _schema() -> dict[str, Any]:
-    properties: dict[str, Any] = {name: {"type": "string"} for name in FIELDS}
+def _schema() -> Json:
+    properties: Json = {name: {"type": "string"} for name in FIELDS}
     properties["file"] = {"type": "string", "format": "binary"}
     properties["response_format"]["enum"] = list(FORMATS)
     properties["stream"]["enum"] = ["true", "false"]
@@ -121,7 +122,7 @@ def _schema() -> dict[str, Any]:
     return {"content": {"multipart/form-data": {"schema": schema}}, "required": True}
 
 
-def _parse(form: FormData) -> Options:
+def _parse(form: FormData) -> TranscriptionOptions:
     """Raises ApiError that names the field."""
     values = text_fields(form, FIELDS)
     granularities = tuple(str(value) for value in form.getlist(LIST_FIELD))
@@ -143,7 +144,7 @@ def _parse(form: FormData) -> Options:
     response_format, stream = values.get("response_format", "json"), values.get("stream") == "true"
     _check_combination(response_format, granularities, stream)
     delay = values.get("delay_ms")
-    return Options(
+    return TranscriptionOptions(
         values["model"],
         response_format,
         granularities or ("segment",),
@@ -170,7 +171,7 @@ def _is_zero(text: str) -> bool:
     return False
 
 
-def _check_room(worker: TranscriptionWorker, key: str, options: Options) -> None:
+def _check_room(worker: TranscriptionWorker, key: str, options: TranscriptionOptions) -> None:
     """Before the recording is stored and read. Raises ApiError."""
     try:
         worker.check_room(key, options.delay_ms)
@@ -237,7 +238,7 @@ async def _feed(job: TranscriptionJob, found: OpenRecording, limits: Limits) -> 
         job.end(error if isinstance(error, ApiError) else ApiError(400, message, "invalid_audio", "file"))
 
 
-def _ending(job: TranscriptionJob, feeding: asyncio.Task[None]) -> Callable[[], None]:
+def _end_function(job: TranscriptionJob, feeding: asyncio.Task[None]) -> Callable[[], None]:
     def end() -> None:
         feeding.cancel()
         job.cancel()
@@ -245,8 +246,8 @@ def _ending(job: TranscriptionJob, feeding: asyncio.Task[None]) -> Callable[[], 
     return end
 
 
-async def _whole(
-    request: Request, job: TranscriptionJob, options: Options, end: Callable[[], None]
+async def _whole_response(
+    request: Request, job: TranscriptionJob, options: TranscriptionOptions, end: Callable[[], None]
 ) -> Response:
     transcript = Transcript()
 
@@ -257,13 +258,13 @@ async def _whole(
     try:
         await while_connected(request.receive, collect())
     except ClientLeft:
-        return Response(status_code=CLIENT_LEFT)  # nobody receives it
+        return Response(status_code=CLIENT_LEFT)  # is not sent
     finally:
         end()
     return _formatted(transcript, options, job.seconds)
 
 
-def _formatted(transcript: Transcript, options: Options, seconds: float) -> Response:
+def _formatted(transcript: Transcript, options: TranscriptionOptions, seconds: float) -> Response:
     text, usage = transcript.text.strip(), {"type": "duration", "seconds": round(seconds, 3)}
     match options.response_format:
         case "json":
@@ -274,7 +275,7 @@ def _formatted(transcript: Transcript, options: Options, seconds: float) -> Resp
             return PlainTextResponse(as_srt(transcript.words))
         case "vtt":
             return PlainTextResponse(as_vtt(transcript.words), media_type="text/vtt")
-    content: dict[str, Any] = {
+    content: Json = {
         "task": "transcribe",
         "language": options.language,
         "duration": usage["seconds"],

@@ -22,19 +22,11 @@ class TranscriptionJob:
 
     transcription: Transcription  # made and used by the engine thread
 
-    def __init__(
-        self,
-        key: str,
-        is_live: bool,
-        delay_ms: int | None,
-        rate: int,
-        ahead_s: float,
-        wake: Callable[[], None],
-    ):
+    def __init__(self, key: str, delay_ms: int | None, rate: int, ahead_s: float, wake: Callable[[], None]):
         """`rate`: samples per second. `ahead_s`: seconds of audio that may wait. `wake` follows a change."""
-        self.key, self.is_live, self.delay_ms = key, is_live, delay_ms
+        self.key, self.delay_ms = key, delay_ms
         self.submitted_at, self.is_cancelled, self.is_running = time.monotonic(), False, False
-        self.session: object = None  # whose live stream the utterance uses
+        self.session: object = None  # of live audio: the session whose live stream the utterance uses
         self.length_s = 0.0  # estimated length of a recording
         self.transcribed_s = 0.0  # of the recording
         self._rate, self._max_waiting, self._wake = rate, int(ahead_s * rate), wake
@@ -49,6 +41,10 @@ class TranscriptionJob:
         self.samples = 0  # fed so far
 
     # The handler
+
+    @property
+    def is_live(self) -> bool:
+        return self.session is not None
 
     @property
     def seconds(self) -> float:

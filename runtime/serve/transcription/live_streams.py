@@ -131,13 +131,13 @@ class LiveStreams:
                 self._feed(job)
                 fed.append(job)
             except Exception as error:  # belongs to this job, whatever it is
-                ended.append((job, _failure(error)))
+                ended.append((job, _as_api_error(error)))
         if not fed:
             return ended
         try:
             found = self._slots[fed[0]].batch.step()
         except Exception as raised:  # the states of all jobs of the step are unknown now
-            return [*ended, *((job, _failure(raised)) for job in fed)]
+            return [*ended, *((job, _as_api_error(raised)) for job in fed)]
         for job in fed:
             slot = self._slots[job]
             for delta in found.get(slot.stream, ()):
@@ -167,7 +167,7 @@ class LiveStreams:
             slot.stream.finish()
 
 
-def _failure(error: Exception) -> ApiError:
+def _as_api_error(error: Exception) -> ApiError:
     if not isinstance(error, UsageError):
         log.error("a live transcription failed", exc_info=error)
     return from_exception(error, "audio")

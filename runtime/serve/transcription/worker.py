@@ -18,7 +18,7 @@ from runtime.serve.worker import TICK_S, Worker
 from runtime.speech_to_text import SpeechToText
 
 RECORDING_TOKENS = 10  # of 80 ms of a recording in one step, for which live audio waits
-MAX_RECORDINGS = 4  # that are transcribed in turn; the others wait. One key has all but one at most
+MAX_RECORDINGS = 4  # transcribed round-robin; the others wait. One key has all but one at most
 DEFAULT_RECORDING_S = 60.0  # of a recording whose header has no length
 LIVE_RETRY_S = 10.0  # when all live streams are taken: the end of one cannot be estimated
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         self._queued_utterances: list[
             TranscriptionJob
         ] = []  # each waits for the one before it in its session
-        self._recordings: list[TranscriptionJob] = []  # in the order of their turns
+        self._recordings: list[TranscriptionJob] = []  # in round-robin order
         self._last_start_of_key: dict[str, int] = {}  # key -> number of the last recording that was started
         self._start_numbers = count(1)
         capacity = measure(task) if self.is_live else Capacity(1, 0)
@@ -83,7 +83,7 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
 
     def submit(self, key: str, delay_ms: int | None, length_s: float | None = None) -> TranscriptionJob:
         """A job for one recording of `length_s`. Called on the event loop. Raises ApiError, UsageError."""
-        job = self._new_job(key, False, delay_ms)
+        job = self._new_job(key, delay_ms)
         job.length_s = DEFAULT_RECORDING_S if length_s is None else length_s
         with self._changed:
             self.check_room(key, delay_ms)
@@ -96,7 +96,9 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
 
         It waits for the one before it in the same `session`, and then takes its live stream.
         """
-        job = self._new_job(key, True, delay_ms)
+        self._check_delay(delay_ms)
+        self.task.check_live()
+        job = self._new_job(key, delay_ms)
         job.session = session
         with self._changed:
             self._check_open()
@@ -110,14 +112,8 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
             self._changed.notify_all()
         return job
 
-    def _new_job(self, key: str, is_live: bool, delay_ms: int | None) -> TranscriptionJob:
-        """Raises UsageError."""
-        self._check_delay(delay_ms)
-        if is_live:
-            self.task.check_live()
-        return TranscriptionJob(
-            key, is_live, delay_ms, self.task.sample_rate, self._limits.ahead_s, self._wake
-        )
+    def _new_job(self, key: str, delay_ms: int | None) -> TranscriptionJob:
+        return TranscriptionJob(key, delay_ms, self.task.sample_rate, self._limits.ahead_s, self._wake)
 
     def _check_delay(self, delay_ms: int | None) -> None:
         if delay_ms is not None and delay_ms not in self.task.delays_ms:
@@ -228,7 +224,7 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         self._metrics.frames.labels(self.name).inc(self._streams.audio_steps - steps)
 
     def _next_recording(self) -> TranscriptionJob | None:
-        """The next recording with audio. Keys take turns, and so do the recordings of a key."""
+        """The next recording with audio: round-robin over keys, and over the recordings of a key."""
         for job in self._recordings:
             if job.ready_since(1) is not None:
                 self._recordings.sort(key=lambda other: (other.key == job.key, other is job))  # is stable

@@ -3,15 +3,15 @@
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.datastructures import FormData
 
 from bundle.errors import UsageError
+from runtime.json_content import Json
 from runtime.serve.errors import ApiError, from_exception, overloaded
-from runtime.serve.http.responses import CLIENT_LEFT, ClientLeft, bounded, while_connected
+from runtime.serve.http.responses import CLIENT_LEFT, ClientLeft, while_connected, with_body_limits
 from runtime.serve.http.uploads import StoredUpload, in_upload_thread, path_hidden, read_form, text_fields
 from runtime.serve.limits import MIB, Limits
 from runtime.serve.models import Models
@@ -80,13 +80,13 @@ def voice_router(models: Models, limits: Limits) -> APIRouter:
     maker = VoiceMaker(store) if store else None
 
     @router.get("/v1/audio/voices")
-    async def list_voices(model: str | None = None) -> dict[str, Any]:
+    async def list_voices(model: str | None = None) -> Json:
         workers = models.speech_workers.values() if model is None else [models.speech_worker(model)]
         voices = []
         for each in workers:
             names = each.task.bundle_voices()
             voices += [{"id": name, "name": name, "model": each.name} for name in names]
-            voices += [_listed(voice) for voice in (store.of(each.name) if store else ())]
+            voices += [_list_entry(voice) for voice in (store.of(each.name) if store else ())]
         return {"object": "list", "voices": voices, "data": voices}
 
     @router.post("/v1/audio/voices", openapi_extra={"requestBody": _schema()})
@@ -95,7 +95,7 @@ def voice_router(models: Models, limits: Limits) -> APIRouter:
             raise _not_stored()
         store.check_room()
         form, upload = await read_form(
-            bounded(request, limits.upload_mib * MIB, "upload", limits.header_s), FILE
+            with_body_limits(request, limits.upload_mib * MIB, "upload", limits.header_s), FILE
         )
         voice_request = _parse(form, models, limits)
         async with StoredUpload(upload, FILE) as path:
@@ -103,10 +103,10 @@ def voice_router(models: Models, limits: Limits) -> APIRouter:
                 voice = await while_connected(request.receive, maker.make(voice_request, path))
             except ClientLeft:
                 return Response(status_code=CLIENT_LEFT)  # is not sent
-        return JSONResponse(_created(voice))
+        return JSONResponse(_created_response(voice))
 
     @router.delete("/v1/audio/voices/{voice}")
-    async def delete_voice(voice: str) -> dict[str, Any]:
+    async def delete_voice(voice: str) -> Json:
         if store is None:
             raise _not_stored()
         await asyncio.to_thread(store.delete, voice)
@@ -141,7 +141,7 @@ def _worker(model: str | None, models: Models) -> SpeechWorker:
     workers = [models.speech_worker(model)] if model is not None else list(models.speech_workers.values())
     for worker in workers:
         try:
-            worker.task.check_clones()
+            worker.task.check_cloning()
         except UsageError:
             continue
         return worker
@@ -149,16 +149,16 @@ def _worker(model: str | None, models: Models) -> SpeechWorker:
     raise ApiError(400, f"model: {reason} voices from recordings", "voices_not_supported", "model")
 
 
-def _listed(voice: StoredVoice) -> dict[str, Any]:
+def _list_entry(voice: StoredVoice) -> Json:
     return {"id": voice.id, "name": voice.name, "model": voice.model, "created_at": voice.created_at}
 
 
-def _created(voice: StoredVoice) -> dict[str, Any]:
-    return {"object": "audio.voice", "type": FILE, **_listed(voice)}
+def _created_response(voice: StoredVoice) -> Json:
+    return {"object": "audio.voice", "type": FILE, **_list_entry(voice)}
 
 
-def _schema() -> dict[str, Any]:
-    properties: dict[str, Any] = {name: {"type": "string"} for name in FIELDS}
+def _schema() -> Json:
+    properties: Json = {name: {"type": "string"} for name in FIELDS}
     properties[FILE] = {"type": "string", "format": "binary"}
     properties["type"]["enum"] = [FILE]
     schema = {"type": "object", "properties": properties, "required": list(REQUIRED)}

@@ -16,6 +16,7 @@ from pydantic_core import from_json
 from wyoming.error import Error
 from wyoming.event import Event, Eventable, async_write_event
 
+from runtime.json_content import Json
 from runtime.serve.errors import ApiError
 from runtime.serve.http.responses import ClientLeft
 from runtime.serve.limits import MIB
@@ -53,7 +54,7 @@ async def read_event(reader: asyncio.StreamReader) -> Event | None:
     return Event(kind, data, payload)
 
 
-def _object(content: bytes, what: str) -> dict[str, Any]:
+def _object(content: bytes, what: str) -> Json:
     try:
         found = from_json(content, allow_inf_nan=False)
     except ValueError as error:
@@ -63,7 +64,7 @@ def _object(content: bytes, what: str) -> dict[str, Any]:
     return found
 
 
-def _length(header: dict[str, Any], name: str, max_bytes: int) -> int:
+def _length(header: Json, name: str, max_bytes: int) -> int:
     """The number of bytes of a part of an event; 0 where it has none."""
     value = header.get(name)
     if value is None:
@@ -76,11 +77,11 @@ def _length(header: dict[str, Any], name: str, max_bytes: int) -> int:
 
 
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:  # Any: a class of the package `wyoming`
     return TypeAdapter(kind)
 
 
-def parse(kind: type[Parsed], event: Event, **more: Any) -> Parsed:
+def parse(kind: type[Parsed], event: Event, **more: object) -> Parsed:
     """The data of an event as a class of the package `wyoming`. Raises ApiError that names the field."""
     try:
         found: Parsed = _adapter(cast(Any, kind)).validate_python(event.data | more)
@@ -91,7 +92,7 @@ def parse(kind: type[Parsed], event: Event, **more: Any) -> Parsed:
     return found
 
 
-def _memory(event: Event) -> int:
+def _event_bytes(event: Event) -> int:
     """About the bytes that an event takes."""
     return OBJECT_BYTES + len(repr(event.data)) + len(event.payload or b"")
 
@@ -107,20 +108,20 @@ class Connection:
         self._reader, self._writer, self._send_s = reader, writer, send_s
         self._sending = asyncio.Lock()
         self._receiving: asyncio.Task[Event | None] | None = None
-        self._read: deque[Event] = deque()  # ahead of `receive`
+        self._events_ahead: deque[Event] = deque()  # ahead of `receive`
 
     async def receive(self) -> Event | None:
         """See `read_event`."""
-        return self._read.popleft() if self._read else await self._next()
+        return self._events_ahead.popleft() if self._events_ahead else await self._receive_next()
 
-    async def _next(self) -> Event | None:
+    async def _receive_next(self) -> Event | None:
         if self._receiving is None:
             self._receiving = asyncio.ensure_future(read_event(self._reader))
         await asyncio.wait((self._receiving,))  # a reading task that is cancelled would lose its bytes
         receiving, self._receiving = self._receiving, None
         return receiving.result()
 
-    async def while_connected(self, waiting: Coroutine[Any, Any, None]) -> None:
+    async def while_connected(self, waiting: Coroutine[object, object, None]) -> None:
         """Awaits `waiting`. Raises ClientLeft as soon as the client leaves.
 
         It reads events meanwhile, which `receive` returns later: about as many bytes as one may have.
@@ -129,10 +130,10 @@ class Connection:
 
     async def _read_ahead(self) -> None:
         """Raises ClientLeft. Does not return."""
-        while sum(map(_memory, self._read)) < PAYLOAD_BYTES:
-            if (event := await self._next()) is None:
+        while sum(map(_event_bytes, self._events_ahead)) < PAYLOAD_BYTES:
+            if (event := await self._receive_next()) is None:
                 raise ClientLeft
-            self._read.append(event)
+            self._events_ahead.append(event)
         await asyncio.Future()
 
     async def send(self, event: Eventable) -> None:
@@ -146,7 +147,7 @@ class Connection:
     async def close(self) -> None:
         """Waits until the client has received everything, for a short time.
 
-        Input that nobody reads would reset the connection, and the client would lose the last events.
+        Unread input would reset the connection, and the client would lose the last events.
         """
         with suppress(TimeoutError, OSError, RuntimeError):
             async with asyncio.timeout(LINGER_S):

@@ -14,7 +14,7 @@ from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
 from runtime.serve.wyoming.events import HEADER_BYTES, Connection, error_event
 from runtime.serve.wyoming.replies import ROUTE
-from runtime.serve.wyoming.session import Session
+from runtime.serve.wyoming.session import ServerContext, Session
 
 CLOSE_S = 5.0  # for sessions to end, when the server does
 log = logging.getLogger(__name__)
@@ -47,6 +47,9 @@ class WyomingServer:
             reason = error.strerror or error
             raise UsageError(f"wyoming: {self._host}:{self._port}: {reason}", field="wyoming") from None
         self._threads = ThreadPoolExecutor(self._limits.sockets, "text of wyoming")
+        self._context = ServerContext(
+            self._models, self._limits, self._metrics, self._threads, lambda: self._is_closing
+        )
         log.info("serving the Wyoming protocol at tcp://%s:%d", self._host, self.port)
         return self
 
@@ -79,14 +82,7 @@ class WyomingServer:
         try:
             if self._sessions > self._limits.sockets:
                 raise overloaded("the server has too many connections", 5)
-            await Session(
-                connection,
-                self._models,
-                self._limits,
-                self._metrics,
-                self._threads,
-                lambda: self._is_closing,
-            ).run()
+            await Session(connection, self._context).run()
         except ClientLeft:
             log.debug("wyoming: the client left")
         except Exception as raised:  # whatever it is, the others go on

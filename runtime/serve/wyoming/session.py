@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 
 from wyoming.event import Event
 from wyoming.info import SelectProgram
@@ -25,6 +26,17 @@ from runtime.serve.wyoming.transcription import AudioEvents
 POLL_S = 0.5  # between checks of the time, and whether the server is shutting down
 
 
+@dataclass(frozen=True)
+class ServerContext:
+    """What the server gives each session. `threads` wait for texts that arrive in pieces."""
+
+    models: Models
+    limits: Limits
+    metrics: Metrics
+    threads: Executor
+    is_closing: Callable[[], bool]
+
+
 class Session:
     """Reads events and sends replies at the same time.
 
@@ -32,19 +44,11 @@ class Session:
     connection. An unknown event is answered with an error and does not end it.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        models: Models,
-        limits: Limits,
-        metrics: Metrics,
-        threads: Executor,
-        is_closing: Callable[[], bool],
-    ):
-        self._connection, self._models, self._limits = connection, models, limits
-        self._is_closing = is_closing
-        self._replies = Replies(limits.jobs_per_key, metrics)
-        self._speech = SpeechEvents(connection, self._replies, limits, threads)
+    def __init__(self, connection: Connection, context: ServerContext):
+        limits = context.limits
+        self._connection, self._context, self._models = connection, context, context.models
+        self._replies = Replies(limits.jobs_per_key, context.metrics)
+        self._speech = SpeechEvents(connection, self._replies, limits, context.threads)
         self._audio = AudioEvents(connection, self._replies, limits)
         self._speech_model: str | None = None  # the selected programs
         self._transcription_model: str | None = None
@@ -82,9 +86,9 @@ class Session:
 
     def _check_time(self, since: float) -> None:
         """`since`: when the client had to send the next event. Raises ApiError."""
-        now, limits = time.monotonic(), self._limits
+        now, limits = time.monotonic(), self._context.limits
         silence = limits.header_s if self._is_first else limits.silent_socket_s
-        if self._is_closing() or (self._models.is_draining and self._replies.are_done):
+        if self._context.is_closing() or (self._models.is_draining and self._replies.are_done):
             raise draining()
         if now - since > silence:
             raise ApiError(400, f"no event in {silence:g} s; the connection ends", "session_idle")

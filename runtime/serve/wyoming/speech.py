@@ -63,7 +63,7 @@ class SpeechReply(Reply):
         pass  # the job ends with `run`
 
 
-class StreamedReply(SpeechReply):
+class StreamedSpeechReply(SpeechReply):
     """Speaks a text that arrives, each part as soon as its last sentence is there. It is one job."""
 
     def __init__(self, connection: Connection, worker: SpeechWorker, voice: str | None, threads: Executor):
@@ -93,50 +93,50 @@ class SpeechEvents:
 
     def __init__(self, connection: Connection, replies: Replies, limits: Limits, threads: Executor):
         self._connection, self._replies, self._limits, self._threads = connection, replies, limits, threads
-        self._streamed: StreamedReply | None = None
+        self._streamed_reply: StreamedSpeechReply | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether more of a text is to come."""
-        return self._streamed is not None
+        return self._streamed_reply is not None
 
     async def handle(self, event: Event, workers: Callable[[], list[SpeechWorker]]) -> None:
         """`workers` are those that may speak, the preferred one first. Raises ApiError."""
         match event.type:
             case "synthesize":
-                if self._streamed is None:  # else it repeats a text for servers that do not stream
-                    await self._whole(parse(Synthesize, event), workers())
+                if self._streamed_reply is None:  # else it repeats a text for servers that do not stream
+                    await self._synthesize(parse(Synthesize, event), workers())
             case "synthesize-start":
                 await self._start(parse(SynthesizeStart, event), workers())
             case "synthesize-chunk":
                 self._add(self._current(event), parse(SynthesizeChunk, event).text)
             case _:
                 self._current(event).finish()
-                self._streamed = None
+                self._streamed_reply = None
 
-    async def _whole(self, request: Synthesize, workers: list[SpeechWorker]) -> None:
+    async def _synthesize(self, request: Synthesize, workers: list[SpeechWorker]) -> None:
         _check_format(request)
         self._check_length(len(request.text))
         worker, voice = choose_voice(workers, request.voice)
         self._replies.add(SpeechReply(self._connection, worker, voice, request.text))
 
     async def _start(self, request: SynthesizeStart, workers: list[SpeechWorker]) -> None:
-        if self._streamed is not None:
+        if self._streamed_reply is not None:
             raise ApiError(400, "synthesize-start: the last text has no synthesize-stop", INVALID)
         _check_format(request)
         worker, voice = choose_voice(workers, request.voice)
-        reply = StreamedReply(self._connection, worker, voice, self._threads)
+        reply = StreamedSpeechReply(self._connection, worker, voice, self._threads)
         self._replies.add(reply)
-        self._streamed = reply
+        self._streamed_reply = reply
 
-    def _add(self, reply: StreamedReply, text: str) -> None:
+    def _add(self, reply: StreamedSpeechReply, text: str) -> None:
         self._check_length(reply.characters + len(text))
         reply.add(text)
 
-    def _current(self, event: Event) -> StreamedReply:
-        if self._streamed is None:
+    def _current(self, event: Event) -> StreamedSpeechReply:
+        if self._streamed_reply is None:
             raise ApiError(400, f"{event.type}: expected synthesize-start before it", INVALID)
-        return self._streamed
+        return self._streamed_reply
 
     def _check_length(self, characters: int) -> None:
         limit = self._limits.text_characters

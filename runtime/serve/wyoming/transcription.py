@@ -41,7 +41,7 @@ class TranscriptReply(Reply):
         self._job.cancel()
 
 
-class Audio:
+class IncomingAudio:
     """Audio that arrives, and the job that transcribes it."""
 
     def __init__(self, form: AudioFormat, job: TranscriptionJob, rate: int, limits: Limits):
@@ -88,7 +88,7 @@ class AudioEvents:
         self._connection, self._replies, self._limits = connection, replies, limits
         self._name: str | None = None  # of the model for the next audio
         self._language: str | None = None  # of the next audio
-        self._audio: Audio | None = None
+        self._audio: IncomingAudio | None = None
 
     @property
     def is_open(self) -> bool:
@@ -118,13 +118,13 @@ class AudioEvents:
                 self._audio.finish()
                 self._audio = self._name = self._language = None
 
-    def _begin(self, form: AudioFormat, worker: TranscriptionWorker) -> Audio:
+    def _begin(self, form: AudioFormat, worker: TranscriptionWorker) -> IncomingAudio:
         _check_format(form)
         worker.check_language(self._language)  # another model may be selected since `transcribe`
         is_live = bool(worker.live_slots)
         job = worker.submit_live(KEY, None, self) if is_live else worker.submit(KEY, None)
         self._replies.add(TranscriptReply(self._connection, job))
-        self._audio = Audio(form, job, worker.task.sample_rate, self._limits)
+        self._audio = IncomingAudio(form, job, worker.task.sample_rate, self._limits)
         return self._audio
 
 

@@ -25,7 +25,7 @@ class ToyTextToSpeech(TextToSpeech):
     def samples_per_frame(self) -> int:
         return self._constants.dim
 
-    def usual_frames(self, text: str) -> float:
+    def estimated_frames(self, text: str) -> float:
         return len(text)
 
     def voices(self) -> dict[str, int]:

@@ -12,12 +12,12 @@ from bundle.errors import UsageError
 from runtime.audio.gain import (
     LIVE_MAX_GAIN_DB,
     amplified,
-    automatic,
+    automatic_gain,
     check_gain,
     decibels,
-    factor,
+    gain_factor,
     recording_gain_db,
-    watched,
+    with_quiet_warning,
 )
 from runtime.audio.sources import Recording
 
@@ -25,7 +25,7 @@ RATE = 16000
 
 
 def tone(seconds: float, level_db: float) -> np.ndarray:
-    samples = np.sin(2 * np.pi * 440 * np.arange(round(seconds * RATE)) / RATE) * factor(level_db)
+    samples = np.sin(2 * np.pi * 440 * np.arange(round(seconds * RATE)) / RATE) * gain_factor(level_db)
     return samples.astype(np.float32)
 
 
@@ -83,7 +83,7 @@ def test_samples_beyond_full_scale_are_clipped_and_counted(caplog):
 
 def live(samples: np.ndarray, size: int = 320) -> np.ndarray:
     blocks = (samples[start : start + size] for start in range(0, len(samples), size))
-    return np.concatenate(list(automatic(blocks, RATE)))
+    return np.concatenate(list(automatic_gain(blocks, RATE)))
 
 
 def test_quiet_live_sound_becomes_loud_slowly():
@@ -109,15 +109,15 @@ def test_samples_beyond_full_scale_stay_within_it():
 def test_a_loud_word_after_quiet_ones_does_not_exceed_full_scale():
     found = live(np.concatenate([tone(20, -30), tone(1, 0), tone(5, -30)]))
     assert np.abs(found).max() <= 1
-    assert np.abs(found[20 * RATE : 21 * RATE]).max() >= factor(-1.1)
+    assert np.abs(found[20 * RATE : 21 * RATE]).max() >= gain_factor(-1.1)
 
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 99), cuts=st.lists(st.integers(0, 5000), max_size=12))
 def test_the_division_of_live_sound_changes_no_sample(seed, cuts):
     rng = np.random.default_rng(seed)
-    samples = (rng.uniform(-1, 1, 5000) * factor(float(rng.uniform(-60, 0)))).astype(np.float32)
-    found = np.concatenate(list(automatic(np.split(samples, sorted(cuts)), RATE)))
+    samples = (rng.uniform(-1, 1, 5000) * gain_factor(float(rng.uniform(-60, 0)))).astype(np.float32)
+    found = np.concatenate(list(automatic_gain(np.split(samples, sorted(cuts)), RATE)))
     np.testing.assert_array_equal(found, live(samples))
     assert len(found) == 5000 and np.abs(found).max() <= 1
 
@@ -126,7 +126,7 @@ def test_the_division_of_live_sound_changes_no_sample(seed, cuts):
 def test_quiet_live_sound_is_one_warning_after_ten_seconds(caplog, level, warns):
     samples = tone(30, level)
     with caplog.at_level(logging.WARNING):
-        passed = list(watched(np.split(samples, 300), RATE))
+        passed = list(with_quiet_warning(np.split(samples, 300), RATE))
     np.testing.assert_array_equal(np.concatenate(passed), samples)
     assert len(caplog.records) == warns
 
@@ -136,5 +136,5 @@ def test_quiet_live_sound_is_one_warning_after_ten_seconds(caplog, level, warns)
 )
 def test_short_quiet_live_sound_is_a_warning_at_its_end(caplog, is_auto, advice):
     with caplog.at_level(logging.WARNING):
-        list(watched(np.split(tone(3, -40), 30), RATE, is_auto))
+        list(with_quiet_warning(np.split(tone(3, -40), 30), RATE, is_auto))
     assert len(caplog.records) == 1 and advice in caplog.text

@@ -11,27 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from support.runtime.recordings import RATE, noise, write_recording
 
 from bundle.errors import UsageError, VoxportError
 from runtime.audio.sources import LiveSource, Recording
 
-RATE = 16000
 BLOCK = RATE // 50  # of a live source
-
-
-def noise(seconds: float, rate: int = RATE, channels: int = 1) -> np.ndarray:
-    return (0.1 * np.random.default_rng(0).standard_normal((round(seconds * rate), channels))).astype(
-        np.float32
-    )
 
 
 def samples_of(path: Path, rate: int = RATE) -> np.ndarray:
     return np.concatenate(list(Recording(path, rate).blocks()))
-
-
-def written(path: Path, samples: np.ndarray, rate: int = RATE, **more) -> Path:
-    soundfile.write(path, samples, rate, **more)
-    return path
 
 
 @pytest.mark.parametrize(
@@ -46,14 +35,14 @@ def written(path: Path, samples: np.ndarray, rate: int = RATE, **more) -> Path:
 )
 def test_every_sample_width_is_read(tmp_path, name, subtype):
     samples = noise(1)
-    found = samples_of(written(tmp_path / name, samples, subtype=subtype))
+    found = samples_of(write_recording(tmp_path / name, samples, subtype=subtype))
     assert found.dtype == np.float32 and len(found) == RATE
     assert np.abs(found - samples[:, 0]).max() < {"PCM_U8": 0.01, "ULAW": 0.02}.get(subtype, 1e-4)
 
 
 def test_a_file_that_cannot_be_rewound_is_named(tmp_path):
     """All frames of a FLAC are gone: libsndfile opens it, and cannot seek to the first."""
-    path = written(tmp_path / "a.flac", noise(0.25), subtype="PCM_16")
+    path = write_recording(tmp_path / "a.flac", noise(0.25), subtype="PCM_16")
     content = bytearray(path.read_bytes())
     frames = content.index(b"\xff\xf8")
     content[frames:] = bytes(len(content) - frames)
@@ -65,13 +54,15 @@ def test_a_file_that_cannot_be_rewound_is_named(tmp_path):
 @pytest.mark.parametrize("rate", [1, 999, 384_001, 2**31 - 1])
 def test_a_rate_that_no_recording_has_is_refused(tmp_path, rate):
     with pytest.raises(UsageError, match=f"{rate} samples per second, expected 1000 to 384000"):
-        Recording(written(tmp_path / "a.wav", noise(0.1), rate), RATE)
+        Recording(write_recording(tmp_path / "a.wav", noise(0.1), rate), RATE)
 
 
 def test_channels_are_averaged(tmp_path):
     samples = noise(1, channels=6)
     np.testing.assert_allclose(
-        samples_of(written(tmp_path / "5.1.wav", samples, subtype="FLOAT")), samples.mean(axis=1), atol=1e-6
+        samples_of(write_recording(tmp_path / "5.1.wav", samples, subtype="FLOAT")),
+        samples.mean(axis=1),
+        atol=1e-6,
     )
 
 
@@ -81,7 +72,7 @@ def test_converting_blocks_equals_converting_the_whole(tmp_path, rate):
     import soxr
 
     samples = noise(23.7, rate)
-    found = samples_of(written(tmp_path / "a.wav", samples, rate, subtype="FLOAT"))
+    found = samples_of(write_recording(tmp_path / "a.wav", samples, rate, subtype="FLOAT"))
     expected = soxr.resample(samples[:, 0], rate, RATE, "HQ")
     assert abs(len(found) - len(expected)) <= 1
     np.testing.assert_allclose(found[: len(expected)], expected[: len(found)], atol=1e-5)
@@ -97,7 +88,7 @@ def test_an_hour_is_read_in_blocks(tmp_path):
 
 
 def test_a_named_pipe_is_read_like_a_file(tmp_path):
-    whole, pipe = written(tmp_path / "a.wav", noise(1)), tmp_path / "pipe"
+    whole, pipe = write_recording(tmp_path / "a.wav", noise(1)), tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(target=lambda: pipe.write_bytes(whole.read_bytes()))
     writer.start()
@@ -111,7 +102,7 @@ def test_input_that_is_not_audio_is_refused(tmp_path):
         Recording(tmp_path / "samples.raw", RATE)
     (tmp_path / "text.wav").write_text("this is a letter, not a sound\n" * 50)
     (tmp_path / "empty.wav").write_bytes(b"")
-    written(tmp_path / "none.wav", np.zeros((0, 1), np.float32))
+    write_recording(tmp_path / "none.wav", np.zeros((0, 1), np.float32))
     for name, message in (
         ("text.wav", "cannot be read as audio"),
         ("empty.wav", "cannot be read as audio"),
@@ -128,18 +119,18 @@ def test_a_sample_that_is_not_finite_is_located(tmp_path):
     samples = noise(2)
     samples[24000] = np.nan
     with pytest.raises(UsageError, match=r"sample at 1\.500 s is not a finite number"):
-        samples_of(written(tmp_path / "nan.wav", samples, subtype="FLOAT"))
+        samples_of(write_recording(tmp_path / "nan.wav", samples, subtype="FLOAT"))
 
 
 def test_unusual_recordings_log_a_warning(tmp_path, caplog):
     caplog.set_level(logging.WARNING)
-    samples_of(written(tmp_path / "clipped.wav", np.sign(noise(1))))
+    samples_of(write_recording(tmp_path / "clipped.wav", np.sign(noise(1))))
     assert "clipped: 100.0 % of the samples are at full scale" in caplog.text
     caplog.clear()
-    samples_of(written(tmp_path / "loud.wav", 100 * noise(1), subtype="FLOAT"))
+    samples_of(write_recording(tmp_path / "loud.wav", 100 * noise(1), subtype="FLOAT"))
     assert "expected at most 1" in caplog.text
     caplog.clear()
-    whole = written(tmp_path / "whole.flac", noise(10))
+    whole = write_recording(tmp_path / "whole.flac", noise(10))
     cut = tmp_path / "cut.flac"
     cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
     found = samples_of(cut)
@@ -149,7 +140,7 @@ def test_unusual_recordings_log_a_warning(tmp_path, caplog):
         and ("truncated" in caplog.text or "damaged" in caplog.text)
     )
     caplog.clear()
-    plain = written(tmp_path / "plain.wav", noise(1))
+    plain = write_recording(tmp_path / "plain.wav", noise(1))
     samples_of(plain)
     assert not caplog.text
     cut = tmp_path / "cut.wav"

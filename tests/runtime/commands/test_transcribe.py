@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import soundfile
+from support.runtime.recordings import RATE, noise, write_recording
 
 from bundle.errors import UsageError
 from export.__main__ import main as export
@@ -19,24 +19,12 @@ from runtime.engines.base import EngineOptions
 from runtime.opening import open_bundle, open_task
 from runtime.speech_to_text import SpeechToText
 
-RATE = 16000
 pytestmark = pytest.mark.slow
-
-
-def noise(seconds: float, rate: int = RATE, channels: int = 1) -> np.ndarray:
-    return (0.1 * np.random.default_rng(0).standard_normal((round(seconds * rate), channels))).astype(
-        np.float32
-    )
-
-
-def written(path: Path, samples: np.ndarray, rate: int = RATE) -> Path:
-    soundfile.write(path, samples, rate)
-    return path
 
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory) -> Path:
-    return written(tmp_path_factory.mktemp("sound") / "talk.flac", noise(4, 44100, 2), 44100)
+    return write_recording(tmp_path_factory.mktemp("sound") / "talk.flac", noise(4, 44100, 2), 44100)
 
 
 @pytest.mark.parametrize("target", ["onnx", "executorch", "coreml"])
@@ -81,7 +69,7 @@ def test_every_format_is_written_to_a_file(realtime_bundles, recording, tmp_path
 
 @pytest.mark.parametrize("seconds", [0.01, 1.0])
 def test_short_and_silent_recordings_are_no_errors(realtime_bundles, tmp_path, seconds):
-    path = written(tmp_path / "short.wav", np.zeros((round(seconds * RATE), 1), np.float32))
+    path = write_recording(tmp_path / "short.wav", np.zeros((round(seconds * RATE), 1), np.float32))
     assert runtime(["transcribe", str(path), "--bundle", str(realtime_bundles / "onnx")]) == 0
 
 

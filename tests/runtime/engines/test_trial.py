@@ -40,26 +40,26 @@ def tries(monkeypatch) -> list[str]:
 def test_a_bundle_is_tried_until_it_was_good_once(bundle, tries):
     tries += ["import os; os.abort()", "raise SystemExit(3)", ""]
     with pytest.raises(IntegrityError, match=f"the engine ended with signal {signal.SIGABRT:d}; fetch"):
-        trial.try_once(bundle)
-    trial.try_once(bundle)  # the caller reports that error itself
-    trial.try_once(bundle)
+        trial.trial_run_once(bundle)
+    trial.trial_run_once(bundle)  # the caller reports that error itself
+    trial.trial_run_once(bundle)
     assert not tries
-    trial.try_once(bundle)  # would fail without another code
+    trial.trial_run_once(bundle)  # would fail without another code
 
 
 def test_a_changed_file_is_tried_again(bundle, tries):
     tries += ["", ""]
-    trial.try_once(bundle)
+    trial.trial_run_once(bundle)
     os.utime(bundle.folder / "a.pte", (1, 1))
-    trial.try_once(bundle)
+    trial.trial_run_once(bundle)
     assert not tries
 
 
 def test_a_program_without_end_is_stopped(bundle, tries, monkeypatch):
     tries += ["import time; time.sleep(60)"]
-    monkeypatch.setattr(trial, "SECONDS", 0.5)
+    monkeypatch.setattr(trial, "TIMEOUT_S", 0.5)
     with pytest.raises(IntegrityError, match="does not end"):
-        trial.try_once(bundle)
+        trial.trial_run_once(bundle)
 
 
 def test_no_module_is_imported_from_the_current_folder(bundle, monkeypatch):
@@ -67,7 +67,7 @@ def test_no_module_is_imported_from_the_current_folder(bundle, monkeypatch):
     for name in ("numpy.py", "bundle.py", "sitecustomize.py"):
         (bundle.folder / name).write_text("open('imported', 'w')")
     monkeypatch.chdir(bundle.folder)
-    trial.try_once(bundle)
+    trial.trial_run_once(bundle)
     assert not (bundle.folder / "imported").exists()
 
 
@@ -81,7 +81,7 @@ def test_every_component_of_a_right_bundle_can_be_called_with_zeros(bundles, tar
 def test_the_programs_are_called_in_another_process(bundles, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     copy = shutil.copytree(bundles / "executorch", tmp_path / "bundle")
-    trial.try_once(Bundle(copy))
+    trial.trial_run_once(Bundle(copy))
     assert len(list((tmp_path / "cache" / "voxport" / "tried").iterdir())) == 1
 
 

@@ -141,7 +141,7 @@ def test_connections_without_a_request_count_too(limits, count):
 
 
 def test_connections_beyond_those_that_are_refused_are_closed(monkeypatch):
-    monkeypatch.setattr("runtime.serve.http.protocol.SPARE", 1)
+    monkeypatch.setattr("runtime.serve.http.protocol.EXTRA_CONNECTIONS", 1)
     with running({"tone": ToneSpeech()}, Limits(connections=1)) as server:
         addresses = [("127.0.0.1", server.port)] * 3
         opened = [socket.create_connection(address, timeout=3) for address in addresses]

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
-from support.serve.http_server import Running, running, wait_until
-from support.serve.loud_to_text import RATE as LISTEN_RATE
+from support.serve.http_server import RunningServer, running, wait_until
+from support.serve.loud_to_text import RATE as TRANSCRIPTION_RATE
 from support.serve.loud_to_text import LoudToText
 from support.serve.tone_speech import ToneSlots, ToneSpeech
 
@@ -60,12 +60,12 @@ class SteppedSlots(ToneSlots):
         return pieces
 
     def decode(self, count: int) -> None:
-        if not self.is_warming:
+        if not self.is_warming_up:
             self.task.wait()
 
 
 @contextmanager
-def asking(server: Running, **fields) -> Iterator[socket.socket]:
+def asking(server: RunningServer, **fields) -> Iterator[socket.socket]:
     """A request whose client closes the connection at the end of the block."""
     body = json.dumps({"model": "tone", "input": "a" * 40, "response_format": "pcm", **fields}).encode()
     head = f"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -81,8 +81,8 @@ FORMS = {
 }
 
 
-def left(server: Running) -> float:
-    return server.value("cancelled_total", reason="client")
+def left(server: RunningServer) -> float:
+    return server.metric("cancelled_total", reason="client")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -137,7 +137,7 @@ def test_a_live_stream_is_free_after_the_step_in_progress():
         worker.live_slots = 1
         task.before_feed = lambda: gate.wait(20)
         url = f"ws://127.0.0.1:{server.port}/v1/realtime?intent=transcription"
-        sound = {"type": "input_audio_buffer.append", "audio": "A" * (4 * LISTEN_RATE // 5)}
+        sound = {"type": "input_audio_buffer.append", "audio": "A" * (4 * TRANSCRIPTION_RATE // 5)}
         with websockets.connect(url) as client:
             client.send(json.dumps(sound))
             wait_until(lambda: worker._live)
@@ -171,7 +171,7 @@ def settled(worker: SpeechWorker) -> dict[str, int]:
     return found
 
 
-def leave(server: Running, count: int) -> None:
+def leave(server: RunningServer, count: int) -> None:
     """Requests of all forms, 20 at a time. Some clients leave before, and some after the first bytes."""
 
     async def one(index: int) -> None:
@@ -253,7 +253,7 @@ def test_a_connection_is_closed_whose_client_does_not_receive_the_end():
         body = json.dumps({"model": "tone", "input": "a" * 4000, "response_format": "wav"}).encode()
         head = f"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
         client.sendall(head.encode() + b"connection: close\r\n\r\n" + body)
-        wait_until(lambda: server.value("requests_total", route="/v1/audio/speech", code="200"))
+        wait_until(lambda: server.metric("requests_total", route="/v1/audio/speech", code="200"))
         wait_until(lambda: not server.connections)
 
 

@@ -110,10 +110,10 @@ def test_requests_are_counted_by_route_and_status():
         httpx2.get(f"{server.url}/v1/models/some-name")
         httpx2.get(f"{server.url}/some/path")
         text = httpx2.get(f"{server.url}/metrics").text
-        assert server.value("requests_total", route="/v1/audio/speech", code="200") == 1
-        assert server.value("requests_total", route="/v1/audio/speech", code="400") == 1
-        assert server.value("requests_total", route="/v1/models/{name}", code="404") == 1
-        assert server.value("requests_total", route="other", code="404") == 1
+        assert server.metric("requests_total", route="/v1/audio/speech", code="200") == 1
+        assert server.metric("requests_total", route="/v1/audio/speech", code="400") == 1
+        assert server.metric("requests_total", route="/v1/models/{name}", code="404") == 1
+        assert server.metric("requests_total", route="other", code="404") == 1
         assert "some" not in text  # no label comes from a request
 
 
@@ -121,10 +121,10 @@ def test_frames_are_those_that_were_made_and_passes_are_timed():
     with running({"tone": SlowPrompts()}) as server:
         post(server.url)
         wait_until(lambda: server.models.speech_workers["tone"].is_idle)
-        assert server.value("frames_total", bundle="tone") == len(TEXT)
-        assert server.value("pass_seconds_count", bundle="tone") == len(TEXT) + 3
-        assert server.value("first_sound_seconds_count", bundle="tone") == 1
-        assert server.value("queue_seconds_count", bundle="tone") == 1
+        assert server.metric("frames_total", bundle="tone") == len(TEXT)
+        assert server.metric("pass_seconds_count", bundle="tone") == len(TEXT) + 3
+        assert server.metric("first_sound_seconds_count", bundle="tone") == 1
+        assert server.metric("queue_seconds_count", bundle="tone") == 1
 
 
 def test_slots_and_the_queue_are_counted():
@@ -137,17 +137,17 @@ def test_slots_and_the_queue_are_counted():
         for thread in threads[1:]:
             thread.start()
         wait_until(lambda: len(server.models.speech_workers["tone"]._waiting) == 2)
-        assert server.value("slots", bundle="tone") == server.value("slots_busy", bundle="tone") == 1
+        assert server.metric("slots", bundle="tone") == server.metric("slots_busy", bundle="tone") == 1
         task.fault = lambda text, frame: task.gate.clear()  # one pass
         task.gate.set()
-        wait_until(lambda: server.value("waiting", bundle="tone") == 2)
+        wait_until(lambda: server.metric("waiting", bundle="tone") == 2)
         task.fault = no_fault
         task.gate.set()
         for thread in threads:
             thread.join(10)
-        wait_until(lambda: server.value("slots_busy", bundle="tone") == 0)
-        assert server.value("waiting", bundle="tone") == 0
-        assert server.value("queue_seconds_count", bundle="tone") == 3
+        wait_until(lambda: server.metric("slots_busy", bundle="tone") == 0)
+        assert server.metric("waiting", bundle="tone") == 0
+        assert server.metric("queue_seconds_count", bundle="tone") == 3
 
 
 def test_unsent_samples_are_counted_until_they_are_sent_or_dropped():
@@ -155,24 +155,26 @@ def test_unsent_samples_are_counted_until_they_are_sent_or_dropped():
         url, body = f"{server.url}/v1/audio/speech", {"model": "tone", "input": "a" * 2000}
         with httpx2.stream("POST", url, json={**body, "response_format": "pcm"}) as response:
             assert response.status_code == 200
-            wait_until(lambda: server.value("buffer_bytes") > 100 * FRAME)
-        wait_until(lambda: server.value("buffer_bytes") == 0)
+            wait_until(lambda: server.metric("buffer_bytes") > 100 * FRAME)
+        wait_until(lambda: server.metric("buffer_bytes") == 0)
 
 
 def test_sockets_are_counted_while_they_are_open():
     async def visit(server, path: str = "/v1/realtime") -> None:
         async with websockets.connect(f"ws://127.0.0.1:{server.port}{path}") as connection:
             await connection.recv()
-            assert server.value("sockets") == 1
+            assert server.metric("sockets") == 1
 
     with running({"loud": LoudToText()}, Limits(sockets=1)) as server:
         asyncio.run(visit(server))
-        wait_until(lambda: server.value("sockets") == 0)
+        wait_until(lambda: server.metric("sockets") == 0)
         with pytest.raises(websockets.InvalidStatus):
             asyncio.run(visit(server, "/v1/realtime?model=other"))
-        wait_until(lambda: server.value("sockets") == 0)
+        wait_until(lambda: server.metric("sockets") == 0)
         for code in ("101", "404"):
-            wait_until(lambda code=code: server.value("requests_total", route="/v1/realtime", code=code) == 1)
+            wait_until(
+                lambda code=code: server.metric("requests_total", route="/v1/realtime", code=code) == 1
+            )
 
 
 def test_lateness_is_the_time_that_live_audio_waited():
@@ -192,5 +194,5 @@ def test_lateness_is_the_time_that_live_audio_waited():
     with running({"loud": task}) as server:
         task.before_feed = lambda: time.sleep(0.3)
         asyncio.run(talk(server))
-        assert server.value("late_seconds_total", bundle="loud") > 2 * (0.3 - 0.08)
-        assert server.value("frames_total", bundle="loud") == 3
+        assert server.metric("late_seconds_total", bundle="loud") > 2 * (0.3 - 0.08)
+        assert server.metric("frames_total", bundle="loud") == 3

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import websockets
 from support.paths import ROOT
-from support.serve.http_server import Running, running, wait_until
+from support.serve.http_server import RunningServer, free_port, running, wait_until
 from support.serve.loud_to_text import BLOCK, LoudToText
 from support.serve.tone_speech import FRAME, ToneSpeech, tone
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
 @dataclass
 class Proxied:
     port: int
-    servers: list[Running]
+    servers: list[RunningServer]
     tasks: list[ToneSpeech]
 
     @property
@@ -87,11 +87,6 @@ def main_config(folder: Path, ports: dict[int, int]) -> Path:
     return path
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
-
-
 def is_open(port: int) -> bool:
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
@@ -118,8 +113,8 @@ def test_a_server_that_shuts_down_loses_no_request(tmp_path):
         proxy.servers[0].models.drain(0)
         answers = [proxy.speak() for _ in range(5)]
         assert [answer.content == pcm16(tone(TEXT)) for answer in answers] == [True] * 5
-        assert proxy.servers[1].value("frames_total", bundle="tone") == 5 * len(TEXT)
-        assert proxy.servers[0].value("requests_total", route="/v1/audio/speech", code="503") >= 1
+        assert proxy.servers[1].metric("frames_total", bundle="tone") == 5 * len(TEXT)
+        assert proxy.servers[0].metric("requests_total", route="/v1/audio/speech", code="503") >= 1
 
 
 def test_a_server_that_is_down_loses_no_request(tmp_path):
@@ -180,7 +175,7 @@ def test_an_answer_that_takes_longer_than_the_read_timeout_of_sockets_is_made_on
 
 def test_a_voice_is_sent_to_one_server_only(tmp_path, monkeypatch):
     """Both servers refuse it with 503. A text that is refused so is sent to both."""
-    monkeypatch.setattr(ToneSpeech, "check_clones", lambda self: None)
+    monkeypatch.setattr(ToneSpeech, "check_cloning", lambda self: None)
     with proxied(tmp_path) as proxy:
         for server in proxy.servers:
             server.models.drain(0)

@@ -8,9 +8,7 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.serve.http_server import Running, running
-from support.serve.loud_to_text import LoudToText
-from support.serve.tone_speech import ToneSpeech
+from support.serve.http_server import RunningServer
 
 from runtime.serve.http.openapi import ERROR
 
@@ -30,12 +28,6 @@ RIGHT = {
     "speed": st.sampled_from((1, 1.0, 2)),
 }
 BODIES = st.fixed_dictionaries({}, optional={name: right | JSON for name, right in RIGHT.items()})
-
-
-@pytest.fixture(scope="module")
-def server():
-    with running({"tone": ToneSpeech(), "loud": LoudToText()}) as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +74,7 @@ def test_a_wrong_method_names_the_right_ones(server, path, methods):
 
 @settings(max_examples=40)
 @given(BODIES)
-def test_any_body_is_served_or_refused_in_the_declared_form(server: Running, document, body):
+def test_any_body_is_served_or_refused_in_the_declared_form(server: RunningServer, document, body):
     """What the schema does not allow is refused. What it allows may be refused for its content."""
     content = json.dumps(body)
     response = httpx2.post(f"{server.url}/v1/audio/speech", content=content)

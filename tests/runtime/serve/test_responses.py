@@ -92,5 +92,5 @@ def test_a_client_that_leaves_before_its_body_is_no_fault_of_the_server(caplog, 
     with running({"tone": ToneSpeech()}) as server, caplog.at_level(logging.ERROR):
         with socket.create_connection(("127.0.0.1", server.port)) as client:
             client.sendall(head.encode())
-        wait_until(lambda: server.value("requests_total", route=path, code="499"))
+        wait_until(lambda: server.metric("requests_total", route=path, code="499"))
     assert not [each for each in caplog.records if each.exc_info]

@@ -1,7 +1,6 @@
 """`voxport serve` as a process: without a bundle, with TLS and keys, with signals, with a damaged bundle."""
 
 import shutil
-import socket
 import ssl
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.serve.certificates import certificate
-from support.serve.http_server import wait_until
+from support.serve.http_server import free_port, wait_until
 
 from runtime import batching
 from runtime.engines.base import EngineOptions
@@ -28,11 +27,6 @@ HEADERS = {"authorization": f"Bearer {KEY}"}
 FRAME_BYTES = 2 * 1920
 LONG = {"model": "voxtral-tts-tiny", "input": "One two three. " * 120, "response_format": "pcm"}
 pytestmark = pytest.mark.slow
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 class Process:

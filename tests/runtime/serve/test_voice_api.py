@@ -6,12 +6,11 @@ from pathlib import Path
 
 import httpx2
 import numpy as np
-import openai
 import pytest
 import soundfile
 from safetensors import safe_open
 from support.runtime.speech_tasks import qwen_engines, qwen_task
-from support.serve.http_server import Running, running, wait_until
+from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.tone_speech import ToneSpeech
 
 from bundle.errors import UsageError, VoxportError
@@ -47,18 +46,13 @@ def server(cloning, folder):
         yield started
 
 
-@pytest.fixture(scope="module")
-def client(server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-
-
-def post(server: Running, fields: dict | None = None, content: bytes | None = None) -> httpx2.Response:
+def post(server: RunningServer, fields: dict | None = None, content: bytes | None = None) -> httpx2.Response:
     files = {"audio_sample": ("../anna.wav", recording() if content is None else content)}
     data = {"name": "Anna", **(fields or {})}
     return httpx2.post(f"{server.url}/v1/audio/voices", data=data, files=files, timeout=60)
 
 
-def speak(server: Running, voice, **fields) -> httpx2.Response:
+def speak(server: RunningServer, voice, **fields) -> httpx2.Response:
     body = {
         "model": "qwen",
         "input": "Hi.",
@@ -70,7 +64,7 @@ def speak(server: Running, voice, **fields) -> httpx2.Response:
     return httpx2.post(f"{server.url}/v1/audio/speech", json=body, timeout=60)
 
 
-def listed(server: Running) -> dict[str, dict]:
+def listed(server: RunningServer) -> dict[str, dict]:
     voices = httpx2.get(f"{server.url}/v1/audio/voices").json()["data"]
     return {voice["id"]: voice for voice in voices}
 
@@ -182,7 +176,7 @@ class Cloning(ToneSpeech):
         super().__init__()
         self.content, self.may_make, self.making = content, threading.Event(), threading.Event()
 
-    def check_clones(self) -> None: ...
+    def check_cloning(self) -> None: ...
 
     def make_voice(self, recording: Path, transcript: str | None = None) -> bytes:
         self.making.set()
@@ -224,7 +218,7 @@ def test_a_client_that_leaves_has_no_voice(held, tmp_path):
     assert task.making.is_set()
     wait_until(lambda: not server.connections)
     task.may_make.set()
-    wait_until(lambda: server.value("requests_total", route="/v1/audio/voices", code="500") == 0)
+    wait_until(lambda: server.metric("requests_total", route="/v1/audio/voices", code="500") == 0)
     wait_until(lambda: list((tmp_path / "store").iterdir()) == [])
     assert [voice for voice in listed(server) if voice.startswith("voice_")] == []
 

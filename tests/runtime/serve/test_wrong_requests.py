@@ -12,17 +12,10 @@ import soundfile
 import websockets
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.serve.http_server import Running, running
-from support.serve.loud_to_text import BLOCK, RATE, LoudToText
-from support.serve.tone_speech import ToneSpeech
+from support.serve.http_server import RunningServer
+from support.serve.loud_to_text import BLOCK, RATE
 
 DEEP = "[" * 10_000 + "]" * 10_000
-
-
-@pytest.fixture(scope="module")
-def server():
-    with running({"tone": ToneSpeech(), "loud": LoudToText()}) as started:
-        yield started
 
 
 def test_deep_json_is_refused_where_it_is_valid_too(server):
@@ -81,7 +74,7 @@ class Socket:
         return message
 
 
-def talk(server: Running, path: str, conversation):
+def talk(server: RunningServer, path: str, conversation):
     async def run():
         async with websockets.connect(f"ws://127.0.0.1:{server.port}{path}") as connection:
             socket = Socket(connection)

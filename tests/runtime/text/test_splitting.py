@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bundle.errors import UsageError
 from runtime.text.blocks import plain_lines
 from runtime.text.preparation import prepare
-from runtime.text.reading import read_text, speakable
+from runtime.text.reading import await_speakable, read_speakable, read_text
 from runtime.text.splitting import MIN_PART_CHARACTERS, sentences, spoken_parts
 
 LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "nl", "pt")
@@ -178,7 +178,7 @@ def test_a_text_with_nothing_to_speak_is_an_error(text):
     with pytest.raises(UsageError, match="nothing to speak"):
         list(prepare(text, "en", lambda part: True))
     with pytest.raises(UsageError, match="nothing to speak"):
-        speakable([text], language="en", verbatim=False, is_arriving=False)
+        read_speakable([text], language="en", verbatim=False)
 
 
 def test_verbatim_text_keeps_its_marks_and_is_still_split():
@@ -192,14 +192,10 @@ def test_verbatim_text_keeps_its_marks_and_is_still_split():
 def test_an_arriving_text_is_read_up_to_its_first_letter():
     read = []
     pieces = (read.append(piece) or piece for piece in ("😀", "a", "b"))
-    assert list(speakable(pieces, language="en", verbatim=False, is_arriving=True)) == ["😀", "a", "b"]
+    assert list(await_speakable(pieces, language="en", verbatim=False)) == ["😀", "a", "b"]
     read.clear()
-    speakable(
-        (read.append(piece) or piece for piece in ("😀", "a", "b")),
-        language="en",
-        verbatim=False,
-        is_arriving=True,
-    )
+    pieces = (read.append(piece) or piece for piece in ("😀", "a", "b"))
+    await_speakable(pieces, language="en", verbatim=False)
     assert read == ["😀", "a"]
 
 

@@ -162,7 +162,7 @@ class Model:
         return self.sequences[request.sequence]
 
     def _initial(self, state: Any) -> np.ndarray:
-        """Without an initial state the server passes memory that nobody has written: NaN here."""
+        """Without an initial state the server passes uninitialised memory: NaN here."""
         axes = [1] if self.config.max_batch_size else []
         shape = [*axes, *(1 if size == -1 else size for size in state.dims)]
         if not state.initial_state:

@@ -1,6 +1,7 @@
 """The server of `voxport serve` on a free port of this machine, in a thread."""
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,7 @@ DEFAULT = Limits()
 
 
 @dataclass
-class Running:
+class RunningServer:
     port: int
     models: Models
     metrics: Metrics
@@ -34,9 +35,12 @@ class Running:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def value(self, name: str, **labels: str) -> float:
-        """A metric."""
-        return self.metrics.registry.get_sample_value(f"voxport_{name}", labels) or 0.0
+    def metric(self, name: str, **labels: str) -> float:
+        return metric(self.metrics, name, **labels)
+
+
+def metric(metrics: Metrics, name: str, **labels: str) -> float:
+    return metrics.registry.get_sample_value(f"voxport_{name}", labels) or 0.0
 
 
 @contextmanager
@@ -47,7 +51,7 @@ def running(
     slots: int = 2,
     origins: tuple[str, ...] = (),
     voices: VoiceStore | None = None,
-) -> Iterator[Running]:
+) -> Iterator[RunningServer]:
     metrics = Metrics()
     models = Models(tasks, limits, metrics, slots, voices)
     models.start()
@@ -60,11 +64,16 @@ def running(
     thread.start()
     wait_until(lambda: server.started and models.is_ready)
     try:
-        yield Running(listener.port, models, metrics, server.server_state.connections)
+        yield RunningServer(listener.port, models, metrics, server.server_state.connections)
     finally:
         server.should_exit = True
         thread.join(10)
         models.drain(0)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
 
 
 def wait_until(condition, seconds: float = 10.0) -> None:

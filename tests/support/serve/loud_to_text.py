@@ -26,13 +26,13 @@ class LoudWords:
         self._rest = np.concatenate((self._rest, samples))
         while len(self._rest) >= BLOCK:
             block, self._rest = self._rest[:BLOCK], self._rest[BLOCK:]
-            yield from self._hear(bool(np.abs(block).max() > LOUD))
+            yield from self._deltas(bool(np.abs(block).max() > LOUD))
 
     def finish(self) -> Iterator[TranscriptDelta]:
         yield from self.feed(np.zeros(-len(self._rest) % BLOCK, np.float32))
-        yield from self._hear(False)
+        yield from self._deltas(False)
 
-    def _hear(self, is_loud: bool) -> Iterator[TranscriptDelta]:
+    def _deltas(self, is_loud: bool) -> Iterator[TranscriptDelta]:
         if is_loud and self._since is None:
             self._since = self._blocks
         end = self._blocks + is_loud
@@ -74,3 +74,7 @@ class LoudToText(SpeechToText):
         blank_penalty: bool = False,
     ) -> LoudWords:
         return LoudWords(self)
+
+
+class FrenchToText(LoudToText):
+    languages = ("fr",)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
+from support.serve.http_server import metric
 from support.serve.loud_to_text import LoudToText
 from support.serve.tone_speech import ToneSpeech
 
@@ -33,7 +34,7 @@ class PageServer:
         self.url = f"http://127.0.0.1:{port}/"
 
     def metric(self, name: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(f"voxport_{name}", labels) or 0.0
+        return metric(self.metrics, name, **labels)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import websockets
-from support.serve.http_server import Running
+from support.serve.http_server import RunningServer
 from support.serve.loud_to_text import BLOCK, RATE
 
 BLOCKS = [0.5, 0.0, 0.5, 0.0, 0.5, 0.0, 0.0, 0.0]  # three words
@@ -40,7 +40,7 @@ class Socket:
         return messages
 
 
-def talk(server: Running, conversation, path: str = "/v1/realtime", **options):
+def talk(server: RunningServer, conversation, path: str = "/v1/realtime", **options):
     """Runs a coroutine function with a connected socket."""
 
     async def run():

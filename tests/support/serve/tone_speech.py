@@ -34,7 +34,7 @@ class ToneSpeech(TextToSpeech):
     def voices(self) -> dict[str, int]:
         return dict.fromkeys(VOICES, 1)
 
-    def usual_frames(self, text: str) -> float:
+    def estimated_frames(self, text: str) -> float:
         return len(text)
 
     def slot_decoder(self, slots: int) -> "ToneSlots":
@@ -65,14 +65,14 @@ class ToneSlots:
         return fill
 
     @property
-    def is_warming(self) -> bool:
+    def is_warming_up(self) -> bool:
         """Whether only the text at the start of a server is spoken."""
         return set(self.task.running.values()) == {WARM_UP_TEXT}
 
     def feed(self, count: int) -> None: ...
 
     def decode(self, count: int) -> None:
-        if not self.is_warming:
+        if not self.is_warming_up:
             self.task.gate.wait(30)
         time.sleep(self.task.pass_s)
 

@@ -41,7 +41,7 @@ class WyomingFixture:
         self.speech_task = ToySpeechTask(lambda component, inputs: self._pause())
         self.transcription_task = LoudToText(is_live)
         self.transcription_task.before_feed = self._pause
-        tasks = {"speaking": self.speech_task, "listening": self.transcription_task, **more}
+        tasks = {"tts": self.speech_task, "stt": self.transcription_task, **more}
         self.models = Models(tasks, limits, self.metrics, slots=2)
         self.models.start()
         wait_until(lambda: self.models.is_ready)
@@ -51,11 +51,11 @@ class WyomingFixture:
 
     @property
     def speech_worker(self):
-        return self.models.speech_worker("speaking")
+        return self.models.speech_worker("tts")
 
     @property
     def transcription_worker(self):
-        return self.models.transcription_worker("listening")
+        return self.models.transcription_worker("stt")
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[AsyncClient]:

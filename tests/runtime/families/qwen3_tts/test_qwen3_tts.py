@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from bundle.errors import UsageError
 from runtime.families.qwen3_tts.builder import PromptBuilder, Voice
 from runtime.families.qwen3_tts.constants import Constants, SamplingConstants
-from runtime.families.qwen3_tts.languages import code_of_name, language_name, usual_frames
+from runtime.families.qwen3_tts.languages import code_of_name, estimated_frames, language_name
 from runtime.families.qwen3_tts.prompt import Reference
 from runtime.families.qwen3_tts.voices import choose_voice, model_digest, voice_content
 
@@ -193,7 +193,7 @@ def test_an_unknown_language_is_one_line_with_those_that_the_model_has(asked):
 
 
 def test_a_chinese_character_takes_as_long_as_several_letters():
-    assert usual_frames("今天天气很好。") > 3 * usual_frames("weather")
+    assert estimated_frames("今天天气很好。") > 3 * estimated_frames("weather")
 
 
 def test_sampling_follows_the_checkpoint():

@@ -100,7 +100,7 @@ def test_parts_of_a_long_text_leave_room_for_the_instruction(custom):
     for part in found:
         prompt = custom._builder.build(part, Voice("ryan"), "english", instruct)
         rows = PromptEmbedder(custom.engine.stream(), custom._constants).rows(prompt)
-        assert len(rows.prefill) + custom.usual_frames(part) <= CACHE
+        assert len(rows.prefill) + custom.estimated_frames(part) <= CACHE
 
 
 def test_an_instruction_that_fills_the_cache_is_named(custom):

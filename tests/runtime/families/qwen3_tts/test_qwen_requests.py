@@ -12,7 +12,7 @@ from support.runtime.speech_tasks import qwen_engines, qwen_task
 
 from bundle.errors import UsageError
 from model.synthetic.checkpoint import random_checkpoint
-from runtime.families.qwen3_tts.recording import warn_of_misfit
+from runtime.families.qwen3_tts.recording import warn_of_transcript_mismatch
 from runtime.families.qwen3_tts.task import QwenTextToSpeech
 from runtime.families.qwen3_tts.trace import TRACE
 from voxport.__main__ import main as voxport
@@ -142,7 +142,7 @@ def test_noise_of_the_frames_is_enough(task):
     ("frames", "warns"), [(10, True), (29, True), (31, False), (90, False), (269, False), (271, True)]
 )
 def test_a_transcript_that_is_far_from_the_recording_is_a_warning(caplog, frames, warns):
-    warn_of_misfit("x" * 100, frames, 90)
+    warn_of_transcript_mismatch("x" * 100, frames, 90)
     assert bool(caplog.records) is warns
     if warns:
         seconds = f"usually take 7.2 s, the recording has {frames * 0.08:.1f} s"

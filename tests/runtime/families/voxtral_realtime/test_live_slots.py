@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.runtime.toy_listen import CONSTANTS, DELAYS_MS, TOKEN, VOCAB, ToyEngine, ToyStream
+from support.runtime.toy_realtime import CONSTANTS, DELAYS_MS, TOKEN, VOCAB, ToyEngine, ToyStream
 
 from bundle.errors import UsageError
 from runtime.families.voxtral_realtime import decoder as decoder_module
@@ -127,7 +127,7 @@ def test_streams_that_come_and_go_have_the_tokens_of_each_alone(sounds, slots):
     assert differing(new_task(), sounds, slots) == []
 
 
-def test_the_toy_tells_sounds_delays_and_positions_apart():
+def test_the_toy_distinguishes_sounds_delays_and_positions():
     tokens = [tuple(single_request(seed, 20, delay)) for seed in (1, 2) for delay in (0, 1)]
     assert len(set(tokens)) == 4 and len(set(tokens[0])) >= 5 and max(tokens[0]) < VOCAB
 

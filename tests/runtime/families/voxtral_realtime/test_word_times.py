@@ -2,7 +2,13 @@
 
 import numpy as np
 import pytest
-from support.runtime.toy_listen import CONSTANTS, DELAYS_MS, TOKEN, writing_sound, writing_task
+from support.runtime.toy_realtime import (
+    CONSTANTS,
+    DELAYS_MS,
+    TOKEN,
+    noise_of_varying_level,
+    task_with_many_words,
+)
 
 from runtime.audio.captions import Word
 from runtime.families.voxtral_realtime.transcript import Transcript
@@ -10,7 +16,7 @@ from runtime.families.voxtral_realtime.transcript import Transcript
 
 def words_in_a_batch(samples: np.ndarray, delay_ms: int) -> list[Word]:
     """A stream in the second slot of a batch."""
-    batch = writing_task().live_batch(2)
+    batch = task_with_many_words().live_batch(2)
     batch.begin(delay_ms)
     stream, words = batch.begin(delay_ms), []
     for block in np.split(samples, range(TOKEN, len(samples), TOKEN)):
@@ -25,9 +31,13 @@ def words_in_a_batch(samples: np.ndarray, delay_ms: int) -> list[Word]:
 @pytest.mark.parametrize("delay_ms", DELAYS_MS)
 @pytest.mark.parametrize("count", [TOKEN // 2, 16000, 47960])
 def test_times_are_in_order_and_within_the_sound(count, delay_ms):
-    samples = (writing_sound(count) / 2**15).astype(np.float32)
+    samples = (noise_of_varying_level(count) / 2**15).astype(np.float32)
     found = [
-        [word for delta in writing_task().transcribe([samples], delay_ms, live) for word in delta.words]
+        [
+            word
+            for delta in task_with_many_words().transcribe([samples], delay_ms, live)
+            for word in delta.words
+        ]
         for live in (False, True)
     ]
     assert found[0] == found[1] == words_in_a_batch(samples, delay_ms)

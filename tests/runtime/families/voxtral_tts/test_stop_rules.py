@@ -11,7 +11,7 @@ from bundle.errors import UsageError
 from bundle.manifest import MANIFEST
 from runtime.batching import BatchedDecoder, Status, Ticket
 from runtime.families.voxtral_tts.decoder import END_AUDIO, Prompt
-from runtime.families.voxtral_tts.prompt import FRAMES_PER_CHARACTER, usual_frames
+from runtime.families.voxtral_tts.prompt import FRAMES_PER_CHARACTER, estimated_frames
 from runtime.families.voxtral_tts.task import SpeechSlots
 from runtime.prefix_cache import PrefixCache
 from runtime.speech_request import SPARE_FRAMES, SpeechRequest
@@ -95,7 +95,7 @@ def test_speech_much_longer_than_its_text_is_stopped(decoder, monkeypatch, budge
 
 def test_the_default_budget_is_three_times_the_usual_length_and_forty_frames():
     """0.68 frames per character are published: 100 characters may take 204 + 40 frames, 19.5 s."""
-    assert SpeechRequest("a" * 100).budget_frames(usual_frames("a" * 100)) == 244
+    assert SpeechRequest("a" * 100).budget_frames(estimated_frames("a" * 100)) == 244
     assert (FRAMES_PER_CHARACTER, SPARE_FRAMES) == (0.68, 40)
 
 

@@ -16,7 +16,7 @@ def test_the_server_is_shown(page):
     wait_for_text(page, "#server-rows tr:first-child", "0 of 4")
 
 
-def test_errors_are_shown_as_the_api_tells_them(browser, server):
+def test_errors_are_shown_with_the_message_of_the_api(browser, server):
     context = browser.new_context()
     page = opened(context.new_page(), server.url)
     speak(page, "d" * 4097)

@@ -26,7 +26,7 @@ def spoken(url: str, text: str) -> np.ndarray:
         return np.frombuffer(response.read(), "<i2")
 
 
-def test_speech_is_heard_while_it_is_made(page, server):
+def test_speech_is_played_while_it_is_made(page, server):
     assert page.locator("#voice option").all_inner_texts() == ["anna", "bob"]
     speak(page, TEXT)
     wait_for_text(page, "#speech-status", "Speaking")
@@ -109,7 +109,7 @@ def test_slow_speech_pauses_and_says_so(watched):
         lengths = start + length
 
 
-def test_speech_that_breaks_off_is_heard_and_reported(browser, server):
+def test_speech_that_breaks_off_is_played_and_reported(browser, server):
     context = browser.new_context()
     context.add_init_script(WATCH)
     page = opened(context.new_page(), server.url)

@@ -9,18 +9,18 @@ import numpy as np
 import openai
 import pytest
 import soundfile
-from support.runtime.toy_listen import CONSTANTS, DELAYS_MS, writing_sound, writing_task
+from support.runtime.toy_realtime import CONSTANTS, DELAYS_MS, noise_of_varying_level, task_with_many_words
 from support.serve.http_server import running
 from support.serve.realtime_client import MISTRAL, VLLM, Socket, talk, text_of
 
 RATE = CONSTANTS.sample_rate
-SOUND = writing_sound(47952)  # 2.997 s
+SOUND = noise_of_varying_level(47952)  # 2.997 s
 DELAYS = dict(zip(("minimal", "xhigh"), DELAYS_MS, strict=True))
 
 
 @pytest.fixture(scope="module")
 def server():
-    with running({"toy": writing_task()}) as started:
+    with running({"toy": task_with_many_words()}) as started:
         yield started
 
 

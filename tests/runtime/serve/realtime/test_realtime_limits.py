@@ -6,7 +6,7 @@ import threading
 
 import pytest
 import websockets
-from support.serve.http_server import Running, running, wait_until
+from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import LoudToText
 from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of
 
@@ -33,7 +33,7 @@ def test_keys_and_origins_of_sockets():
         assert talk(server, conversation, subprotocols=protocols) == "realtime"
 
 
-def closing_code(server: Running, conversation=None, path: str = OPENAI) -> tuple[int, list[dict]]:
+def closing_code(server: RunningServer, conversation=None, path: str = OPENAI) -> tuple[int, list[dict]]:
     """The code with which the server closes the socket, and its last messages."""
 
     async def run(socket: Socket):
@@ -185,7 +185,7 @@ def test_the_sixty_fifth_socket_is_refused_until_another_one_closes():
             assert answer.status_code == 503 and int(answer.headers["retry-after"]) >= 1
             assert json.loads(answer.body)["error"]["code"] == "server_is_overloaded"
             await opened.pop().close()
-            await asyncio.to_thread(wait_until, lambda: server.value("sockets") == 63)
+            await asyncio.to_thread(wait_until, lambda: server.metric("sockets") == 63)
             opened.append(await websockets.connect(address))
             await asyncio.gather(*(socket.close() for socket in opened))
 
@@ -209,7 +209,7 @@ async def commit(socket: Socket) -> None:
     await socket.until("conversation.item.done")
 
 
-def test_a_server_that_shuts_down_sends_the_text_of_what_it_has_heard():
+def test_a_server_that_shuts_down_sends_the_text_of_the_audio_so_far():
     """It takes longer than the server looks at its sockets. New sockets and utterances are refused."""
     task, gate = LoudToText(), threading.Event()
     with running({"loud": task}) as server:

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 from support.serve.http_server import running, wait_until
-from support.serve.loud_to_text import LoudToText
+from support.serve.loud_to_text import FrenchToText, LoudToText
 from support.serve.realtime_client import OPENAI, VLLM, Socket, pcm, talk, text_of
 
-from runtime.live import OneLiveStream
+from runtime.live import SingleStreamBatch
 
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 
@@ -54,12 +54,8 @@ def test_fields_that_an_update_leaves_out_stay_and_null_resets_them(server):
     assert talk(server, conversation, OPENAI) == expected
 
 
-class French(LoudToText):
-    languages = ("fr",)
-
-
 def test_a_model_without_the_language_of_the_session_is_refused_and_the_error_says_what_to_send():
-    with running({"loud": LoudToText(), "french": French()}) as server:
+    with running({"loud": LoudToText(), "french": FrenchToText()}) as server:
 
         async def conversation(socket: Socket):
             await socket.receive()
@@ -142,8 +138,8 @@ def test_a_place_that_cannot_be_freed_ends_no_other_session(monkeypatch):
 
     with running({"loud": LoudToText()}) as server:
         worker = server.models.transcription_workers["loud"]
-        end = OneLiveStream.end
-        monkeypatch.setattr(OneLiveStream, "end", fail_once)
+        end = SingleStreamBatch.end
+        monkeypatch.setattr(SingleStreamBatch, "end", fail_once)
 
         async def leave(socket: Socket):
             await socket.receive()

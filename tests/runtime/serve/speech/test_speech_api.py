@@ -10,13 +10,12 @@ import numpy as np
 import openai
 import pytest
 import soundfile
-from support.serve.http_server import Running, running, wait_until
+from support.serve.http_server import running, wait_until
+from support.serve.speech_requests import TEXT, post_speech, speech_body
 from support.serve.tone_speech import FRAME, RATE, ToneSpeech, tone
 
 from runtime.audio.files import pcm16
 from runtime.serve.limits import Limits
-
-TEXT = "Hello there."
 
 
 @pytest.fixture(scope="module")
@@ -25,22 +24,8 @@ def server():
         yield started
 
 
-@pytest.fixture(scope="module")
-def client(server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-
-
 def speak(client: openai.OpenAI, **fields) -> bytes:
     return client.audio.speech.create(**{"model": "tone", "voice": "anna", "input": TEXT, **fields}).content
-
-
-def post(server: Running, content: bytes | dict, **options) -> httpx2.Response:
-    body = {"json": content} if isinstance(content, dict) else {"content": content}
-    return httpx2.post(f"{server.url}/v1/audio/speech", **body, **options)
-
-
-def request(**fields) -> dict:
-    return {"model": "tone", "voice": "anna", "input": TEXT, "response_format": "pcm", **fields}
 
 
 def test_pcm_is_the_speech_of_the_voice(client):
@@ -71,17 +56,17 @@ def test_mp3_is_the_default_and_types_are_named(server):
         "opus": "audio/ogg",
         "flac": "audio/flac",
     }.items():
-        assert post(server, request(response_format=name)).headers["content-type"] == kind
-    fields = request()
+        assert post_speech(server, speech_body(response_format=name)).headers["content-type"] == kind
+    fields = speech_body()
     del fields["response_format"]
-    assert post(server, fields).headers["content-type"] == "audio/mpeg"
+    assert post_speech(server, fields).headers["content-type"] == "audio/mpeg"
 
 
 def test_samples_are_sent_while_they_are_made():
     task = ToneSpeech(pass_s=0.05)
     with (
         running({"tone": task}) as server,
-        httpx2.stream("POST", f"{server.url}/v1/audio/speech", json=request(input="a" * 40)) as response,
+        httpx2.stream("POST", f"{server.url}/v1/audio/speech", json=speech_body(input="a" * 40)) as response,
     ):
         first = next(response.iter_raw())
         assert task.running and len(first) < 40 * FRAME
@@ -140,7 +125,7 @@ WRONG = [
 
 @pytest.mark.parametrize("fields, status, code, param", WRONG)
 def test_what_cannot_be_served_is_refused_by_name(server, fields, status, code, param):
-    response = post(server, request(**fields))
+    response = post_speech(server, speech_body(**fields))
     error = response.json()["error"]
     assert (response.status_code, error["code"], error["param"]) == (status, code, param)
     assert set(error) == {"message", "type", "param", "code"} and (
@@ -154,26 +139,26 @@ def test_what_cannot_be_served_is_refused_by_name(server, fields, status, code, 
     [b"", b"{", b"[" * 10_000, b"null", b"\xff", b'{"input": "' + b"a" * 100 + b'"}'],
 )
 def test_wrong_json_is_refused(server, content):
-    response = post(server, content)
+    response = post_speech(server, content)
     assert response.status_code == 400 and response.json()["error"]["type"] == "invalid_request_error"
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_a_speed_that_is_no_number_is_refused_by_name(server, number):
-    content = json.dumps(request()).replace("{", f'{{"speed": {number}, ', 1)
-    response = post(server, content.encode())
+    content = json.dumps(speech_body()).replace("{", f'{{"speed": {number}, ', 1)
+    response = post_speech(server, content.encode())
     assert response.status_code == 400 and response.json()["error"]["param"] == "speed"
 
 
 def test_a_large_body_is_refused_with_and_without_its_length(server):
     large = b'{"input": "' + b"a" * 70_000 + b'"}'
-    assert post(server, large).status_code == 413
-    assert post(server, iter([large[:50_000], large[50_000:]])).status_code == 413
+    assert post_speech(server, large).status_code == 413
+    assert post_speech(server, iter([large[:50_000], large[50_000:]])).status_code == 413
 
 
 @pytest.mark.parametrize("text", ["[" * 4096, "(" * 4096, "[" * 100_000, "a" * 10**6])
 def test_a_hard_text_is_answered_in_two_seconds(server, text):
-    assert post(server, request(input=text), timeout=2).status_code in (400, 413)
+    assert post_speech(server, speech_body(input=text), timeout=2).status_code in (400, 413)
 
 
 def test_other_paths_and_methods_have_the_same_envelope(server):
@@ -194,20 +179,20 @@ def test_a_client_that_leaves_frees_its_slot():
     task = ToneSpeech(pass_s=0.01)
     with running({"tone": task}, slots=1) as server:
         with httpx2.stream(
-            "POST", f"{server.url}/v1/audio/speech", json=request(input="a" * 250)
+            "POST", f"{server.url}/v1/audio/speech", json=speech_body(input="a" * 250)
         ) as response:
             next(response.iter_raw())
             assert task.running
         wait_until(lambda: not task.running, 0.3)
-        assert server.value("cancelled_total", reason="client") == 1
-        assert post(server, request()).status_code == 200
+        assert server.metric("cancelled_total", reason="client") == 1
+        assert post_speech(server, speech_body()).status_code == 200
 
 
 def test_a_client_that_leaves_while_a_whole_file_is_made_frees_its_slot():
     task = ToneSpeech(pass_s=0.01)
     with running({"tone": task}, slots=1) as server:
         with pytest.raises(httpx2.TimeoutException):
-            post(server, request(input="a" * 250, response_format="flac"), timeout=0.2)
+            post_speech(server, speech_body(input="a" * 250, response_format="flac"), timeout=0.2)
         wait_until(lambda: not task.running, 0.3)
 
 
@@ -215,27 +200,27 @@ def test_a_client_that_leaves_the_queue_is_not_served():
     task = ToneSpeech()
     task.gate.clear()
     with running({"tone": task}, slots=1) as server:
-        blocker = threading.Thread(target=post, args=(server, request()))
+        blocker = threading.Thread(target=post_speech, args=(server, speech_body()))
         blocker.start()
         wait_until(lambda: task.running)
         with pytest.raises(httpx2.TimeoutException):
-            post(server, request(input="Never spoken."), timeout=0.2)
+            post_speech(server, speech_body(input="Never spoken."), timeout=0.2)
         task.gate.set()
         blocker.join(10)
         wait_until(lambda: server.models.speech_workers["tone"].is_idle)
-        assert server.value("frames_total", bundle="tone") == len(TEXT)
+        assert server.metric("frames_total", bundle="tone") == len(TEXT)
 
 
-def test_a_full_queue_is_refused_at_once_with_a_time_to_retry():
+def test_a_full_queue_is_refused_immediately_with_a_time_to_retry():
     task = ToneSpeech()
     task.gate.clear()
     with running({"tone": task}, Limits(waiting=1), slots=1) as server:
-        threads = [threading.Thread(target=post, args=(server, request())) for _ in range(2)]
+        threads = [threading.Thread(target=post_speech, args=(server, speech_body())) for _ in range(2)]
         threads[0].start()
         wait_until(lambda: task.running)
         threads[1].start()
         wait_until(lambda: len(server.models.speech_workers["tone"]._waiting) == 1)
-        response = post(server, request())
+        response = post_speech(server, speech_body())
         assert response.status_code == 503 and response.json()["error"]["code"] == "server_is_overloaded"
         assert 1 <= int(response.headers["retry-after"]) <= 60 and "x-should-retry" not in response.headers
         assert httpx2.get(f"{server.url}/readyz").status_code == 200
@@ -247,10 +232,10 @@ def test_a_full_queue_is_refused_at_once_with_a_time_to_retry():
 def test_a_request_that_waits_too_long_is_refused():
     task = ToneSpeech(pass_s=0.02)
     with running({"tone": task}, Limits(queue_s=0.2), slots=1) as server:
-        blocker = threading.Thread(target=post, args=(server, request(input="a" * 100)))
+        blocker = threading.Thread(target=post_speech, args=(server, speech_body(input="a" * 100)))
         blocker.start()
         wait_until(lambda: task.running)
-        response = post(server, request())
+        response = post_speech(server, speech_body())
         assert response.status_code == 503 and "no slot in 0.2 s" in response.json()["error"]["message"]
         blocker.join(10)
 
@@ -261,12 +246,12 @@ def test_a_client_that_reads_nothing_holds_no_slot_and_is_dropped():
     text = " ".join(f"{'a' * 280}." for _ in range(6))
     limits = Limits(job_buffer_mib=2, send_s=0.5)
     with running({"tone": task}, limits, slots=1) as server:
-        with httpx2.stream("POST", f"{server.url}/v1/audio/speech", json=request(input=text)) as response:
+        with httpx2.stream("POST", f"{server.url}/v1/audio/speech", json=speech_body(input=text)) as response:
             assert response.status_code == 200
             wait_until(lambda: not task.running)
-            assert post(server, request()).content == pcm16(tone(TEXT))  # the slot is free
+            assert post_speech(server, speech_body()).content == pcm16(tone(TEXT))  # the slot is free
             wait_until(lambda: server.models.speech_workers["tone"].is_idle, 5)
-        assert server.value("frames_total", bundle="tone") < len(text)
+        assert server.metric("frames_total", bundle="tone") < len(text)
 
 
 def test_a_draining_server_finishes_what_runs_and_refuses_the_rest():
@@ -275,7 +260,7 @@ def test_a_draining_server_finishes_what_runs_and_refuses_the_rest():
         results = {}
 
         def ask(name: str) -> None:
-            results[name] = post(server, request(input=text))
+            results[name] = post_speech(server, speech_body(input=text))
 
         first, second = (threading.Thread(target=ask, args=(name,)) for name in ("runs", "waits"))
         first.start()
@@ -288,4 +273,4 @@ def test_a_draining_server_finishes_what_runs_and_refuses_the_rest():
         assert results["runs"].content == pcm16(tone(text))
         assert results["waits"].json()["error"]["code"] == "server_shutting_down"
         assert httpx2.get(f"{server.url}/readyz").status_code == 503
-        assert post(server, request()).status_code == 503
+        assert post_speech(server, speech_body()).status_code == 503

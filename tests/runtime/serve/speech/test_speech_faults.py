@@ -6,21 +6,12 @@ import socket
 import threading
 
 import httpx2
-from support.serve.http_server import Running, running, wait_until
+from support.serve.http_server import running, wait_until
+from support.serve.speech_requests import post_speech, speech_body
 from support.serve.tone_speech import FRAME, ToneSlots, ToneSpeech, tone
 
 from runtime.audio.files import pcm16
 from runtime.batching import SlotOutput, Status
-
-TEXT = "Hello there."
-
-
-def post(server: Running, content: dict) -> httpx2.Response:
-    return httpx2.post(f"{server.url}/v1/audio/speech", json=content)
-
-
-def request(**fields) -> dict:
-    return {"model": "tone", "voice": "anna", "input": TEXT, "response_format": "pcm", **fields}
 
 
 class TruncatingSlots(ToneSlots):
@@ -38,8 +29,8 @@ class TruncatedSpeech(ToneSpeech):
 
 def test_speech_that_is_cut_off_is_logged_counted_and_told(caplog):
     with running({"tone": TruncatedSpeech()}) as server, caplog.at_level(logging.WARNING):
-        lines = post(server, request(stream_format="sse")).text.splitlines()
-        assert server.value("cancelled_total", reason="budget") == 1
+        lines = post_speech(server, speech_body(stream_format="sse")).text.splitlines()
+        assert server.metric("cancelled_total", reason="budget") == 1
     assert json.loads(lines[-2].removeprefix("data: "))["ended"] == "budget"
     logged = [each.getMessage() for each in caplog.records if "cut off" in each.getMessage()]
     assert logged == ["tone: the speech of a text was cut off: budget"]
@@ -52,7 +43,7 @@ def fail_at_frame_5(text: str, frame: int) -> None:
 
 def test_an_engine_that_fails_after_the_first_samples_ends_events_with_an_error():
     with running({"tone": ToneSpeech(fault=fail_at_frame_5)}) as server:
-        lines = post(server, request(stream_format="sse")).text.splitlines()
+        lines = post_speech(server, speech_body(stream_format="sse")).text.splitlines()
     events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
     assert [each["type"] for each in events] == ["speech.audio.delta"] * 5 + ["speech.audio.error"]
     assert events[-1]["error"]["code"] == "internal_error" and "planted" not in str(events[-1])
@@ -60,7 +51,7 @@ def test_an_engine_that_fails_after_the_first_samples_ends_events_with_an_error(
 
 
 def test_an_engine_that_fails_after_the_first_samples_cuts_the_audio_without_its_last_chunk():
-    content = json.dumps(request()).encode()
+    content = json.dumps(speech_body()).encode()
     head = f"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(content)}\r\n\r\n"
     with (
         running({"tone": ToneSpeech(fault=fail_at_frame_5)}) as server,
@@ -81,7 +72,7 @@ def test_an_error_of_one_request_leaves_the_others():
         responses = {}
 
         def ask(text: str) -> None:
-            responses[text] = post(server, request(input=text))
+            responses[text] = post_speech(server, speech_body(input=text))
 
         threads = [threading.Thread(target=ask, args=(text,)) for text in ("Wrong.", "Right.", "Also right.")]
         for thread in threads:
@@ -102,7 +93,7 @@ def test_a_dead_engine_thread_is_not_ready_and_refuses(monkeypatch):
     with running({"tone": task}) as server:
         worker, answers = server.models.speech_workers["tone"], list[httpx2.Response]()
         asking = threading.Thread(
-            target=lambda: answers.append(post(server, request(response_format="flac")))
+            target=lambda: answers.append(post_speech(server, speech_body(response_format="flac")))
         )
         asking.start()
         wait_until(lambda: task.running)
@@ -116,6 +107,6 @@ def test_a_dead_engine_thread_is_not_ready_and_refuses(monkeypatch):
         worker._thread.join(10)
         assert httpx2.get(f"{server.url}/readyz").status_code == 503
         assert httpx2.get(f"{server.url}/healthz").status_code == 200
-        for answer in (*answers, post(server, request())):
+        for answer in (*answers, post_speech(server, speech_body())):
             assert answer.status_code == 503 and answer.json()["error"]["code"] == "engine_failed"
         assert len(answers) == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from support.serve.http_server import Running, running, wait_until
+from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import LoudToText
 from support.serve.tone_speech import FRAME, ToneSpeech
 
@@ -31,7 +31,7 @@ KEYS = {name: name * 8 for name in NAMES}
 SENTENCE = "a" * 200 + "."  # is a part of a text
 
 
-def post(server: Running, key: str = "anna", **fields) -> httpx2.Response:
+def post(server: RunningServer, key: str = "anna", **fields) -> httpx2.Response:
     body = {"model": "tone", "input": "Hello there.", "response_format": "pcm", **fields}
     headers = {"authorization": f"Bearer {KEYS[key]}"}
     return httpx2.post(f"{server.url}/v1/audio/speech", json=body, headers=headers)
@@ -61,9 +61,9 @@ def test_a_bundle_that_fails_its_first_pass_is_never_ready(caplog):
     def fail(*_: object) -> None:
         raise RuntimeError("planted")
 
-    listener = LoudToText(is_live=False)
-    listener.before_feed = fail
-    for task in (ToneSpeech(fault=fail), listener):
+    transcription = LoudToText(is_live=False)
+    transcription.before_feed = fail
+    for task in (ToneSpeech(fault=fail), transcription):
         models = Models({"a": task}, Limits(), Metrics())
         models.start()
         (worker,) = models._workers
@@ -102,11 +102,11 @@ def test_texts_wait_while_the_samples_of_all_requests_fill_the_buffers():
         models.start()
         worker = models.speech_workers["tone"]
         unread, waiting = (worker.submit(worker.prepare("Hello there.", {}), key) for key in NAMES)
-        await asyncio.to_thread(wait_until, lambda: unread.is_done)
+        await asyncio.to_thread(wait_until, lambda: unread.frames and not worker._running)
         await asyncio.sleep(0.1)
         assert unread.buffered and not waiting.frames, "not even while the first one ran"
         unread.cancel()
-        await asyncio.to_thread(wait_until, lambda: waiting.is_done)
+        await asyncio.to_thread(wait_until, lambda: worker.is_idle)
         assert waiting.buffered == 2 * FRAME * len("Hello there.")
         models.drain(0)
 
@@ -175,7 +175,7 @@ def test_an_encoder_that_fails_leaves_no_job(monkeypatch):
     with one_slot(task, Limits()) as (server, worker):
         monkeypatch.setitem(api.ENCODERS, "mp3", fail)
         assert post(server, response_format="mp3").status_code == 500
-        assert worker.is_idle and server.value("frames_total", bundle="tone") == 0
+        assert worker.is_idle and server.metric("frames_total", bundle="tone") == 0
         assert len(post(server).content) == 2 * FRAME * len("Hello there.")
 
 

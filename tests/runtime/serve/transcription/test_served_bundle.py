@@ -44,7 +44,7 @@ def text_alone(trained_bundles):
     return transcribe
 
 
-def heard(content: bytes) -> np.ndarray:
+def decoded_pcm(content: bytes) -> np.ndarray:
     """16-bit samples as the server decodes them."""
     return np.frombuffer(content, "<i2").astype(np.float32) / 2**15
 
@@ -62,7 +62,7 @@ def test_a_recording_has_the_text_that_the_runtime_gives(server, utterance, text
     if name == "opus":
         content = utterance.check_recording().read_bytes()
     else:
-        file, samples = io.BytesIO(), heard(pcm16(samples))
+        file, samples = io.BytesIO(), decoded_pcm(pcm16(samples))
         soundfile.write(file, samples, RATE, format="WAV")
         content = file.getvalue()
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
@@ -82,7 +82,7 @@ def test_a_socket_has_the_text_that_the_runtime_gives_live(server, utterance, te
         messages = await socket.until("conversation.item.input_audio_transcription.completed")
         return messages[-1]["transcript"]
 
-    assert talk(server, conversation, OPENAI) == text_alone(heard(content), live=True) == utterance.text
+    assert talk(server, conversation, OPENAI) == text_alone(decoded_pcm(content), live=True) == utterance.text
 
 
 def test_audio_of_mistral_at_48_khz_has_the_text_of_16_khz(server, utterance, text_alone):

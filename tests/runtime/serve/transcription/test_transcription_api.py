@@ -12,7 +12,7 @@ import numpy as np
 import openai
 import pytest
 import soundfile
-from support.serve.http_server import Running, running, wait_until
+from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import BLOCK, RATE, LoudToText
 
 from runtime.audio.sources import Recording
@@ -40,18 +40,13 @@ def server():
         yield started
 
 
-@pytest.fixture(scope="module")
-def client(server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-
-
 def transcribe(client: openai.OpenAI, content: bytes | None = None, **fields):
     file = ("talk.wav", recording(3) if content is None else content)
     return client.audio.transcriptions.create(**{"model": "loud", "file": file, **fields})
 
 
 def post(
-    server: Running, fields: dict | None = None, content: bytes = b"", name: str = "file"
+    server: RunningServer, fields: dict | None = None, content: bytes = b"", name: str = "file"
 ) -> httpx2.Response:
     files = {name: ("talk.wav", content or recording(1))}
     return httpx2.post(
@@ -203,7 +198,7 @@ def test_a_recording_of_a_client_that_has_left_is_not_measured(monkeypatch):
             url = f"{server.url}/v1/audio/transcriptions"
             files = {"file": silence_without_length(600)}
             httpx2.post(url, data={"model": "loud"}, files=files, timeout=1)
-        wait_until(lambda: server.value("requests_total", route="/v1/audio/transcriptions", code="499"), 2)
+        wait_until(lambda: server.metric("requests_total", route="/v1/audio/transcriptions", code="499"), 2)
         time.sleep(0.2)
         count = len(blocks)
         time.sleep(0.3)
@@ -234,7 +229,7 @@ def test_sizes_and_lengths_have_limits():
         assert post(server).status_code == 200
 
 
-def test_a_full_disk_is_told(server, monkeypatch):
+def test_a_full_disk_is_reported(server, monkeypatch):
     def fail(*arguments) -> None:
         raise OSError(28, "No space left on device")
 
@@ -273,7 +268,7 @@ def test_a_client_that_leaves_frees_its_place():
                 timeout=0.3,
             )
         wait_until(lambda: server.models.transcription_workers["loud"].is_idle, 1)
-        assert server.value("cancelled_total", reason="client") == 1
+        assert server.metric("cancelled_total", reason="client") == 1
 
 
 def test_a_failing_transcription_is_an_error_of_its_request(server):

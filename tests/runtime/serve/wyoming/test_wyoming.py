@@ -42,16 +42,16 @@ def test_describe_lists_programs_voices_and_languages():
     with wyoming_fixture() as fixture:
         info = asyncio.run(scenario(fixture))
     (tts,), (asr,) = info.tts, info.asr
-    assert tts.name == "speaking" and tts.installed and tts.supports_synthesize_streaming
+    assert tts.name == "tts" and tts.installed and tts.supports_synthesize_streaming
     assert {voice.name: voice.languages for voice in tts.voices} == {"anna": ["en"], "fr_bert": ["fr"]}
-    assert asr.name == "listening" and asr.supports_transcript_streaming and asr.requires_external_vad
-    assert [(model.name, model.languages) for model in asr.models] == [("listening", ["en"])]
+    assert asr.name == "stt" and asr.supports_transcript_streaming and asr.requires_external_vad
+    assert [(model.name, model.languages) for model in asr.models] == [("stt", ["en"])]
 
 
 def test_ping_and_select_program():
     async def scenario(fixture: WyomingFixture) -> list[Event]:
         async with fixture.client() as client:
-            selected = [SelectProgram("speaking"), SelectProgram("listening")]
+            selected = [SelectProgram("tts"), SelectProgram("stt")]
             found = await ask(client, *selected, Ping("here"), until=("pong",))
             return [*found, *await ask(client, SelectProgram("other"), until=())]
 
@@ -130,7 +130,7 @@ def test_audio_gives_its_transcript_in_pieces_and_whole(is_live, channels):
     async def scenario(fixture: WyomingFixture) -> list[Event]:
         audio = np.frombuffer(tone("..x..xx."), "<i2").repeat(channels).tobytes()
         async with fixture.client() as client:
-            events = [Transcribe("listening", language="en"), *chunks(audio, channels=channels)]
+            events = [Transcribe("stt", language="en"), *chunks(audio, channels=channels)]
             return await ask(client, *events, until=END_OF_TRANSCRIPT)
 
     with wyoming_fixture(is_live) as fixture:

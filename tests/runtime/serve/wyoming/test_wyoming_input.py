@@ -6,7 +6,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.serve.loud_to_text import LoudToText
+from support.serve.loud_to_text import FrenchToText
 from support.serve.wyoming_fixture import (
     END_OF_SPEECH,
     END_OF_TRANSCRIPT,
@@ -78,7 +78,7 @@ BAD = {
         "string_above_max_length",
     ),
     "an unknown model": (line("transcribe", name="other"), "model_not_found"),
-    "a model that speaks": (line("transcribe", name="speaking"), "model_not_found"),
+    "a model that speaks": (line("transcribe", name="tts"), "model_not_found"),
     "a language that the model does not have": (line("transcribe", language="fr-FR"), "invalid_value"),
     "a language that is a number": (line("transcribe", language=5), "invalid_event"),
     "odd audio": (header(type="audio-chunk", data=AUDIO, payload_length=3) + b"abc", "invalid_audio"),
@@ -153,7 +153,7 @@ def test_the_error_of_a_language_names_those_of_the_model():
     async def scenario(fixture: WyomingFixture) -> tuple[list[Event], list[Event]]:
         async with fixture.client() as client:
             empty = await ask(client, Transcribe(language=""), Ping(), until=("pong",))
-            return empty, await ask(client, Transcribe("listening", language="xx"), Ping(), until=("pong",))
+            return empty, await ask(client, Transcribe("stt", language="xx"), Ping(), until=("pong",))
 
     with wyoming_fixture() as fixture:
         empty, (error,) = asyncio.run(scenario(fixture))
@@ -163,20 +163,16 @@ def test_the_error_of_a_language_names_those_of_the_model():
     assert error.data == {"text": expected.value.message, "code": "invalid_value"}
 
 
-class French(LoudToText):
-    languages = ("fr",)
-
-
 @pytest.mark.parametrize("begin", [AudioStart(16000, 2, 1), AudioChunk(16000, 2, 1, b"\0\0" * 1280)])
 def test_the_language_is_checked_for_the_model_that_is_selected_later(begin):
     async def scenario(fixture: WyomingFixture) -> tuple[list[Event], list[Event]]:
         async with fixture.client() as client:
-            chosen = [Transcribe(language="en"), SelectProgram("french"), SelectProgram("listening"), begin]
+            chosen = [Transcribe(language="en"), SelectProgram("french"), SelectProgram("stt"), begin]
             right = await ask(client, *chosen, AudioStop(), until=END_OF_TRANSCRIPT)
             events = [Transcribe(language="en"), SelectProgram("french"), begin, Ping()]
             return right, await ask(client, *events, until=("pong",))
 
-    made = WyomingFixture(Limits(), True, french=French())
+    made = WyomingFixture(Limits(), True, french=FrenchToText())
     try:
         right, (error,) = asyncio.run(scenario(made))
     finally:
@@ -192,7 +188,7 @@ def test_a_language_is_that_of_one_audio_only():
             await ask(client, Transcribe(language="en"), *audio, until=END_OF_TRANSCRIPT)
             return await ask(client, SelectProgram("french"), *audio, until=END_OF_TRANSCRIPT)
 
-    made = WyomingFixture(Limits(), True, french=French())
+    made = WyomingFixture(Limits(), True, french=FrenchToText())
     try:
         assert asyncio.run(scenario(made))[-1].type == "transcript-stop"
     finally:

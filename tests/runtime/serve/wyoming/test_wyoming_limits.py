@@ -63,7 +63,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_text_or_audio_leaves_nothing():
         asyncio.run(scenario(fixture))  # would wait for the thread of the text
 
 
-def test_a_client_that_leaves_while_its_audio_is_too_far_ahead_is_noticed_at_once():
+def test_a_client_that_leaves_while_its_audio_is_too_far_ahead_is_noticed_immediately():
     """The engine is held, so that only the handler of the connection can cancel the job."""
 
     async def scenario(fixture: WyomingFixture) -> None:

@@ -28,9 +28,9 @@ class Demanding(ToneSpeech):
     def slot_decoder(self, slots: int) -> ToneSlots:
         return DemandingSlots(self, slots)
 
-    def check_clones(self) -> None:
+    def check_cloning(self) -> None:
         if self.field != "voice":
-            super().check_clones()
+            super().check_cloning()
 
     def make_voice(self, recording: Path, transcript: str | None = None) -> bytes:
         return recording.read_bytes()[:4]

@@ -218,7 +218,7 @@ async def commit_three(socket: Socket, worker: TranscriptionWorker) -> None:
 
 
 @pytest.mark.parametrize("is_polite", [True, False])
-def test_a_client_that_leaves_while_its_third_utterance_waits_is_noticed_at_once(slow, is_polite):
+def test_a_client_that_leaves_while_its_third_utterance_waits_is_noticed_immediately(slow, is_polite):
     """The engine is held, so that only the handler of the socket can cancel the jobs."""
 
     async def conversation(socket: Socket):
@@ -230,7 +230,7 @@ def test_a_client_that_leaves_while_its_third_utterance_waits_is_noticed_at_once
     wait_until(lambda: all(job.is_cancelled for job in worker_of(slow)._active_jobs()), 1)
 
 
-def test_a_client_that_leaves_while_it_is_too_far_ahead_is_noticed_at_once(slow, gate):
+def test_a_client_that_leaves_while_it_is_too_far_ahead_is_noticed_immediately(slow, gate):
     async def conversation(socket: Socket):
         for _ in range(12):
             await socket.send("input_audio_buffer.append", audio=text_of(bytes(48000)))

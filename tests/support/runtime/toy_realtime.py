@@ -39,7 +39,7 @@ def spec(name: str, dtype: str, *shape: int | str) -> TensorSpec:
     return TensorSpec(name, dtype, shape, Kind.HIDDEN if dtype == "float32" else Kind.INDEX)
 
 
-HEARD = StateSpec("heard", "float32", (1, 1, DIM))
+AUDIO_STATE = StateSpec("audio_state", "float32", (1, 1, DIM))
 CACHE = StateSpec("cache", "float32", (1, WINDOW, 1, DIM), CacheSpec("BSHD", WINDOW))
 POSITION, DELAY = spec("position", "int64", 1), spec("delay", "int64", 1)
 
@@ -48,7 +48,7 @@ def encoder(tokens: int | str) -> Signature:
     inputs = (spec("mel", "float32", 1, tokens, FRAMES, MELS), POSITION)
     outputs = (spec("embeddings", "float32", 1, tokens, DIM),)
     sized = CacheSpec("BSHD", 100, 1, 4)  # bounds the length of a stream; its rows are not used
-    states = (HEARD, StateSpec("seen", "float32", (1, 103, 1, 1), sized))
+    states = (AUDIO_STATE, StateSpec("seen", "float32", (1, 103, 1, 1), sized))
     return Signature(inputs, outputs, states, {"T": (1, 4)} if tokens == "T" else {})
 
 
@@ -98,10 +98,10 @@ class ToyStream(SlotStream):
         return {"embeddings": self.engine.weights["tokens"][inputs["ids"]] / 4}
 
     def _encode(self, slot: int, inputs: Arrays) -> Arrays:
-        found, heard = [], self.states["heard"][slot]
+        found, audio_state = [], self.states["audio_state"][slot]
         for mel in inputs["mel"]:
-            heard[:] = np.tanh(mel.reshape(1, -1) @ self.engine.weights["mel"] / 2 + heard / 4)
-            found.append(heard[0].copy())
+            audio_state[:] = np.tanh(mel.reshape(1, -1) @ self.engine.weights["mel"] / 2 + audio_state / 4)
+            found.append(audio_state[0].copy())
         return {"embeddings": np.stack(found)}
 
     def _decode(self, slot: int, inputs: Arrays) -> Arrays:
@@ -134,7 +134,7 @@ class ToyEngine(SlotEngine):
         self.weights = random_weights(shapes)
 
 
-def writing_task() -> VoxtralSpeechToText:
+def task_with_many_words() -> VoxtralSpeechToText:
     """Writes many words: [STREAMING_WORD] and the most frequent token change places. A token is a letter."""
     engine, order = ToyEngine(), np.arange(VOCAB)
     order[[CONSTANTS.word_id, FREQUENT]] = FREQUENT, CONSTANTS.word_id
@@ -142,7 +142,7 @@ def writing_task() -> VoxtralSpeechToText:
     return VoxtralSpeechToText(engine, CONSTANTS, lambda token: bytes([ord("a") + token]), True, max_live=4)
 
 
-def writing_sound(count: int, seed: int = 1) -> np.ndarray:
+def noise_of_varying_level(count: int, seed: int = 1) -> np.ndarray:
     """Noise whose level changes every 80 ms, as 16-bit integers [count]. Its peak is near full scale."""
     generator = np.random.default_rng(seed)
     levels = np.repeat(10 ** generator.uniform(-3, 0, count // TOKEN + 1), TOKEN)[:count]

@@ -10,7 +10,7 @@ import pytest
 from support.serve.http_server import wait_until
 from support.serve.loud_to_text import BLOCK, LoudToText, LoudWords
 
-from runtime.live import LiveBatch, OneLiveStream
+from runtime.live import LiveBatch, SingleStreamBatch
 from runtime.serve.limits import Limits
 from runtime.serve.metrics import Metrics
 from runtime.serve.transcription import live_streams
@@ -88,7 +88,7 @@ class TimedToText(LoudToText):
     def live_batch(self, slots: int) -> LiveBatch:
         task = self
 
-        class Batch(OneLiveStream):
+        class Batch(SingleStreamBatch):
             has_room = True
 
             def step(self) -> dict:

@@ -1,0 +1,18 @@
+"""`SessionContext`: what a session needs besides the messages of its client."""
+
+from dataclasses import dataclass
+
+from runtime.serve.limits import Limits
+from runtime.serve.models import Models
+from runtime.serve.realtime.connection import Connection
+
+
+@dataclass(frozen=True)
+class SessionContext:
+    """A socket, the server's models and limits, and the client's key. `number` differs for each socket."""
+
+    connection: Connection
+    models: Models
+    limits: Limits
+    key: str
+    number: str

@@ -1,0 +1,19 @@
+"""Recordings of noise, and files of them."""
+
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+RATE = 16000
+
+
+def noise(seconds: float, rate: int = RATE, channels: int = 1) -> np.ndarray:
+    """float32 [n, channels]"""
+    samples = 0.1 * np.random.default_rng(0).standard_normal((round(seconds * rate), channels))
+    return samples.astype(np.float32)
+
+
+def write_recording(path: Path, samples: np.ndarray, rate: int = RATE, **more) -> Path:
+    soundfile.write(path, samples, rate, **more)
+    return path
