@@ -8,9 +8,12 @@ same samples, bit for bit, as one that computes them.
 import hashlib
 import json
 import logging
+from collections import OrderedDict
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -23,13 +26,18 @@ from bundle.user_cache import private_folder
 from runtime.engines.base import Arrays
 
 MAX_BYTES = 2**31  # of all files; a voice of the published model takes 45 MB at most
+MAX_MEMORY_BYTES = 2**28  # of the rows of a bundle that are kept in memory
+MAX_UNWRITTEN = 4  # files; the rows of further ones are kept in memory only
+WRITER = ThreadPoolExecutor(1, "prefix-writer")  # files take a second; the exit of the program waits for it
 log = logging.getLogger(__name__)
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 class PrefixCache:
-    """Files `prefixes/KEY.safetensors` of the user's cache folder.
+    """Files `prefixes/KEY.safetensors` of the user's cache folder, and the last used rows in memory.
+
+    Thread-safe.
 
     Bundles cannot write there, because foreign rows would change speech without an error. If the folder
     cannot be used, nothing is stored and nothing is read, and no error is raised.
@@ -40,7 +48,10 @@ class PrefixCache:
         precision.
         """
         self._bundle = hashlib.sha256((bundle.folder / MANIFEST).read_bytes() + engine.encode()).digest()
-        self._last: tuple[str, Arrays] | None = None  # consecutive requests often have one voice
+        self._recent: OrderedDict[str, Arrays] = OrderedDict()  # by key; the last one was used last
+        self._checked: set[str] = set()  # keys of files whose hashes were compared
+        self._unwritten: set[str] = set()  # keys
+        self._lock = Lock()
         self._folder: Path | None = None
         try:
             self._folder = private_folder("prefixes")
@@ -53,36 +64,58 @@ class PrefixCache:
         `prefix` is what the rows are computed from. `shapes` are the expected ones by name.
         """
         key = self._key(prefix)
-        last = self._last  # read once: other threads replace it
-        if last and last[0] == key:
-            return last[1]
+        with self._lock:
+            if key in self._recent:
+                self._recent.move_to_end(key)
+                return self._recent[key]
         path = self._path(key)
         if not path or not path.exists():
             return None
         try:
-            rows = _read(path, shapes)
+            rows = _read(path, shapes, key not in self._checked)
         except (OSError, SafetensorError, ValueError, RecursionError) as error:
             log.warning("%s: damaged (%s); the rows of the voice are computed again", path, error)
             return None
         with suppress(OSError):
             path.touch()  # the files that are used stay
-        self._last = key, rows
+        self._checked.add(key)
+        self.keep(prefix, rows)
         return rows
 
-    def save(self, prefix: bytes, rows: Arrays) -> None:
-        """Stores the rows of every cache by name. The files that were not used for longest make room."""
+    def keep(self, prefix: bytes, rows: Arrays) -> None:
+        """Keeps the rows of every cache by name in memory, in place of those that were used longest ago."""
         key = self._key(prefix)
-        rows = {name: np.ascontiguousarray(array) for name, array in rows.items()}
-        self._last = key, rows
-        if not (path := self._path(key)):
-            return
+        with self._lock:
+            self._recent[key] = rows
+            self._recent.move_to_end(key)
+            while len(self._recent) > 1 and sum(map(_size, self._recent.values())) > MAX_MEMORY_BYTES:
+                self._recent.popitem(last=False)
+
+    def save(self, prefix: bytes, rows: Arrays) -> None:
+        """Keeps the rows of every cache by name, and stores them in another thread.
+
+        The files that were not used for longest make room.
+        """
+        key, rows = self._key(prefix), {name: np.ascontiguousarray(array) for name, array in rows.items()}
+        self.keep(prefix, rows)
+        with self._lock:
+            if not (path := self._path(key)) or len(self._unwritten) >= MAX_UNWRITTEN:
+                return
+            self._unwritten.add(key)
+        with suppress(RuntimeError):  # the program ends
+            WRITER.submit(self._write, key, path, rows)
+
+    def _write(self, key: str, path: Path, rows: Arrays) -> None:
         try:
             if not path.is_file():
                 path.unlink(missing_ok=True)  # a pipe would be written to in place
             write_whole(path, save(rows, metadata={"sha256": json.dumps(_digests(rows))}))
             _evict_oldest(path.parent)
         except (OSError, VoxportError) as error:
-            log.info("%s: not stored: %s", path, error)
+            log.warning("%s: not stored: %s", path, error)
+        finally:
+            with self._lock:
+                self._unwritten.discard(key)
 
     def _key(self, prefix: bytes) -> str:
         return hashlib.sha256(self._bundle + prefix).hexdigest()[:32]
@@ -91,7 +124,12 @@ class PrefixCache:
         return self._folder / f"{key}.safetensors" if self._folder else None
 
 
-def _read(path: Path, shapes: Shapes) -> Arrays:
+def _size(rows: Arrays) -> int:
+    """Bytes."""
+    return sum(array.nbytes for array in rows.values())
+
+
+def _read(path: Path, shapes: Shapes, check_hashes: bool) -> Arrays:
     """Raises ValueError on rows that are not the expected ones."""
     if not path.is_file():  # opening a pipe would wait for ever
         raise ValueError("not a file")
@@ -102,7 +140,7 @@ def _read(path: Path, shapes: Shapes) -> Arrays:
             raise ValueError("its shapes or types are not those of the bundle's caches")
         expected = json.loads((file.metadata() or {}).get("sha256", "{}"))
         rows = {name: file.get_tensor(name) for name in found}
-    if _digests(rows) != expected:
+    if check_hashes and _digests(rows) != expected:
         raise ValueError("its hash differs")
     return rows
 

@@ -25,6 +25,7 @@ class PartOptions(TypedDict, total=False):
     budget: float | None
     may_be_empty: bool
     chunk_frames: int
+    store_prefix: bool
 
 
 class SpeechOptions(PartOptions, total=False):
@@ -51,7 +52,9 @@ class SpeechRequest:
     sampling by name (see `SAMPLING`). `seed` decides the start noise, which is the same on every target.
     Speech stops after `max_frames` frames of 80 ms, or when it is `budget` times as long as its text usually
     takes, repeats itself or is silent for 4 s (None: none of these limits). The model cannot end it before
-    the first frame unless it `may_be_empty`. Samples come in chunks of `chunk_frames` frames.
+    the first frame unless it `may_be_empty`. Samples come in chunks of `chunk_frames` frames. `store_prefix`:
+    whether the cache rows of the voice may be stored in the user's cache folder; with an instruction they
+    are not.
     """
 
     text: str
@@ -64,6 +67,7 @@ class SpeechRequest:
     budget: float | None = DEFAULT_BUDGET
     may_be_empty: bool = False
     chunk_frames: int = 5
+    store_prefix: bool = True
 
     def __post_init__(self) -> None:
         """Raises UsageError that names the wrong field."""

@@ -118,7 +118,18 @@ class TextToSpeech(ABC):
 
     @abstractmethod
     def voices(self) -> dict[str, int]:
-        """Names of the bundle's voices, and the prompt rows of each."""
+        """Names of the voices, the bundle's and the user's, and the prompt rows of each."""
+
+    def bundle_voices(self) -> list[str]:
+        """Names of the bundle's own voices, which anyone may use. Reads no voice file."""
+        return list(self.voices())
+
+    def default_bundle_voice(self) -> str | None:
+        """The voice of the bundle that speaks where none is named; None where the model chooses one.
+
+        Raises UsageError where a voice must be named.
+        """
+        return None
 
     @abstractmethod
     def slot_decoder(self, slots: int) -> CodeSlots[SpeechRequest]:

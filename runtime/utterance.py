@@ -42,12 +42,13 @@ class PromptDecoder(Protocol[PromptIn]):
 
 @dataclass(frozen=True)
 class PromptPrefix:
-    """The part of a prompt that does not depend on its text: what its rows are computed from, and their
-    number.
+    """The part of a prompt that does not depend on its text: what its rows are computed from, their number,
+    and whether they may be stored on disk.
     """
 
     key: bytes
     rows: int
+    is_storable: bool = True
 
 
 def read_prompt(
@@ -57,7 +58,8 @@ def read_prompt(
     rows = cache.load(prefix.key, decoder.stream.row_shapes(prefix.rows))
     if rows is None:
         yield from decoder.read_prefix(prompt, limit)
-        cache.save(prefix.key, decoder.stream.save_rows(prefix.rows))
+        keep = cache.save if prefix.is_storable else cache.keep
+        keep(prefix.key, decoder.stream.save_rows(prefix.rows))
         yield
     else:
         decoder.load_prefix(prompt, rows)

@@ -1,16 +1,12 @@
 """Sound to be transcribed: recordings in any format, and live sound from a pipe. Both come in blocks."""
 
 import logging
-import os
-import sys
-import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import RawIOBase
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import soundfile
@@ -20,14 +16,17 @@ from bundle.bounds import MAX_RATE, MIN_RATE
 from bundle.errors import UsageError, VoxportError, first_line
 from runtime.audio.files import SAMPLE_BYTES, from_pcm16
 from runtime.audio.gain import decibels
+from runtime.audio.opening import (
+    UNKNOWN_FRAMES,
+    open_audio,
+    rewind,
+    source_of,
+    warn_if_shorter_than_header,
+)
 
 BLOCK_S = 1.0  # seconds of a file in memory at a time, and of audio lost where a file is damaged
 MAX_BLOCK_VALUES = 2**24  # 64 MB
-MAX_MEMORY_BYTES = 2**24  # of a file from a pipe; a larger one is stored on disk
-READ_BYTES = 2**20
 MAX_INPUT_MB = 2048  # of a recording from a pipe: 3 hours of 16-bit stereo sound at 48 kHz
-UNKNOWN_BYTES = 0x7FFF0000  # smallest length in the header of a WAV that was written to a pipe
-UNKNOWN_FRAMES = 2**62  # smallest number of frames that libsndfile reports for an unknown length
 MIN_CLIPPED = 0.99  # absolute value from which a sample counts as clipped; 8-bit audio ends at 0.992
 MAX_CLIPPED_FRACTION = 0.001  # fraction of clipped samples without a warning
 LIVE_BLOCK_S = 0.02  # seconds of a block; a token of 80 ms would wait for the rest of a longer one
@@ -68,7 +67,8 @@ class Recording:
         Raises UsageError if there is no such file, it is not audio, or a pipe is longer.
         """
         self._name, self._rate = "stdin" if str(path) == "-" else str(path), rate
-        self._file = _open(path, self._name, max_input_mb)
+        self._source = source_of(path, max_input_mb)
+        self._file = open_audio(self._source, self._name)
         if not self._file.frames:
             raise UsageError(f"{self._name}: has no samples; expected a file of audio")
         if not MIN_RATE <= self._file.samplerate <= MAX_RATE:
@@ -79,7 +79,7 @@ class Recording:
         # frames in memory at a time: fewer where there are hundreds of channels
         self._block = min(int(BLOCK_S * self._file.samplerate), MAX_BLOCK_VALUES // self._file.channels)
         if path.is_file():
-            _warn_if_shorter_than_header(path)
+            warn_if_shorter_than_header(path)
         self.seconds = 0.0  # read so far
         self.damage: str | None = None  # where and why it cannot be decoded, as `peak_dbfs` found
 
@@ -88,23 +88,20 @@ class Recording:
         """Seconds of sound by the header; None where the header has no length."""
         return self._file.frames / self._file.samplerate if self._file.frames < UNKNOWN_FRAMES else None
 
-    def peak_dbfs(self) -> float:
+    def peak_dbfs(self, check: Callable[[float], object] = lambda seconds: None) -> float:
         """The largest sample of the mixed channels. Reads the file up to its first damage, and rewinds.
 
-        Raises UsageError where a damaged file cannot be rewound.
+        `check` takes the seconds so far after each block; what it raises stops the reading. Raises UsageError
+        where a damaged file cannot be rewound.
         """
         peak, frames = 0.0, 0
         try:
             while len(block := self._file.read(self._block, dtype="float32", always_2d=True)):
                 peak, frames = max(peak, float(np.abs(block.mean(axis=1)).max())), frames + len(block)
+                check(frames / self._file.samplerate)
         except soundfile.LibsndfileError as error:
             self.damage = f"damaged after {frames / self._file.samplerate:.1f} s ({first_line(error)})"
-        try:
-            self._file.seek(0)
-        except soundfile.LibsndfileError as error:
-            raise UsageError(
-                f"{self._name}: damaged, it cannot be read from the start ({first_line(error)}); repair it"
-            ) from None
+        self._file = rewind(self._file, self._source, self._name)
         return decibels(peak)
 
     @property
@@ -152,61 +149,6 @@ class Recording:
             message = "%s: damaged after %.1f s (%s); the rest is not transcribed"
             log.warning(message, self._name, self.seconds, first_line(error))
             return None
-
-
-def _open(path: Path, name: str, max_input_mb: int) -> soundfile.SoundFile:
-    """Opens a file, a named pipe, or stdin for `-`. Raises UsageError."""
-    is_stdin = str(path) == "-"
-    if not is_stdin and (path.is_dir() or not path.exists()):
-        reason = "is a folder" if path.is_dir() else "no such file"
-        raise UsageError(f"{path}: {reason}; expected a file of audio")
-    try:
-        return soundfile.SoundFile(
-            path if path.is_file() and not is_stdin else _copy_of_pipe(path, max_input_mb)
-        )
-    except TypeError:
-        raise UsageError(
-            f"{path}: raw samples do not say their rate; transcribe them live from stdin and give the rate"
-        ) from None
-    except (soundfile.LibsndfileError, OSError) as error:
-        reason = str(getattr(error, "error_string", first_line(error))).rstrip(".")
-        raise UsageError(
-            f"{name}: cannot be read as audio ({reason}); "
-            "expected WAV, FLAC, MP3, OGG or another format of libsndfile"
-        ) from None
-
-
-def _warn_if_shorter_than_header(path: Path) -> None:
-    """Compares a WAV with the length in its header, because libsndfile accepts a shorter file."""
-    with path.open("rb") as file:
-        head = file.read(12)
-    length, size = int.from_bytes(head[4:8], "little") + 8, path.stat().st_size
-    if head[:4] == b"RIFF" and size < length < UNKNOWN_BYTES:
-        log.warning("%s: truncated: it has %d bytes, its header says %d", path, size, length)
-
-
-def _copy_of_pipe(path: Path, max_mb: int) -> IO[bytes]:
-    """All bytes of a pipe, or of stdin for `-`, as a seekable file.
-
-    Raises UsageError if stdin is closed, or beyond `max_mb` MB.
-    """
-    is_stdin = str(path) == "-"
-    log.info(
-        "%s: reading to the end before transcription; an endless stream needs live transcription",
-        "stdin" if is_stdin else path,
-    )
-    file = tempfile.SpooledTemporaryFile(MAX_MEMORY_BYTES)  # noqa: SIM115  stays open until it is read
-    with raw_stdin() if is_stdin else path.open("rb") as source:
-        while piece := source.read(READ_BYTES):
-            file.write(piece)
-            if file.tell() > max_mb * 10**6:
-                file.close()
-                raise UsageError(
-                    f"max_input_mb {max_mb}: {path} holds more; give a larger number, or transcribe live",
-                    field="max_input_mb",
-                )
-    file.seek(0)
-    return file
 
 
 class LiveSource:
@@ -334,14 +276,3 @@ class LiveSource:
         if time.monotonic() - self._warned >= 1:
             self._warned = time.monotonic()
             log.warning("sound arrives faster than it is transcribed: %s", consequence)
-
-
-def raw_stdin() -> RawIOBase:
-    """Standard input without a buffer. Raises UsageError if it is closed.
-
-    A thread that waits in a buffered read holds the buffer's lock, which blocks the exit of the program.
-    """
-    try:
-        return open(os.dup(sys.stdin.fileno()), "rb", buffering=0)
-    except (AttributeError, OSError, ValueError):
-        raise UsageError("stdin: closed, expected audio in a pipe") from None

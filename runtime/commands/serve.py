@@ -152,7 +152,6 @@ def serve_bundles(arguments: argparse.Namespace, setup: ServerSetup) -> int:
     from runtime.serve.metrics import Metrics
     from runtime.serve.models import Models, open_bundles
 
-    logging.getLogger("runtime.text").setLevel(logging.INFO)  # its debug lines quote the text of a client
     limits, metrics = setup.limits, Metrics()
     tasks = open_bundles(arguments.bundle, engine_options(arguments), not arguments.no_check)
     models = Models(tasks, limits, metrics, arguments.slots, setup.voices)

@@ -20,7 +20,8 @@ from bundle.files import check_writable, write_whole
 from bundle.progress import Progress
 from runtime.audio.captions import Word, as_json, as_json_line, as_lines, as_srt, as_text_line, as_vtt
 from runtime.audio.gain import amplified, automatic_gain, check_gain, recording_gain_db, with_quiet_warning
-from runtime.audio.sources import MAX_INPUT_MB, LiveSource, Recording, raw_stdin
+from runtime.audio.opening import raw_stdin
+from runtime.audio.sources import MAX_INPUT_MB, LiveSource, Recording
 from runtime.commands import add_task_arguments, engine_options
 from runtime.opening import open_task
 from runtime.speech_to_text import SpeechToText

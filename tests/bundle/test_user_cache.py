@@ -1,12 +1,15 @@
 """The user's cache folder is private or not used, and the stored rows of voices take a bounded size."""
 
 import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.runtime.prefixes import wait_until_written
 
+from bundle.errors import VoxportError
 from bundle.manifest import MANIFEST
 from bundle.user_cache import private_folder
 from runtime import prefix_cache
@@ -14,6 +17,7 @@ from runtime.prefix_cache import PrefixCache
 
 ROWS = {"cache": np.ones((1, 5, 2), np.float32)}
 SHAPES = {"cache": (1, 5, 2)}
+READ = prefix_cache._read
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +35,11 @@ def cache(tmp_path) -> PrefixCache:
     return PrefixCache(SimpleNamespace(folder=tmp_path), "toy")
 
 
+def saved(stored: PrefixCache, prefix: bytes, rows: dict[str, np.ndarray]) -> None:
+    stored.save(prefix, rows)
+    wait_until_written()
+
+
 def test_the_folder_is_private(home):
     assert private_folder("one") == home / "one"
     assert {path.stat().st_mode & 0o777 for path in (home, home / "one")} == {0o700}
@@ -41,7 +50,7 @@ def test_a_folder_that_others_could_write_is_not_used(tmp_path, home):
     (home / "prefixes").chmod(0o777)
     with pytest.raises(PermissionError, match="prefixes"):
         private_folder("prefixes")
-    cache(tmp_path).save(prompt(1), ROWS)
+    saved(cache(tmp_path), prompt(1), ROWS)
     assert not list((home / "prefixes").iterdir())
 
 
@@ -62,32 +71,87 @@ def test_a_link_is_not_followed(tmp_path, home):
 
 def test_the_files_that_were_not_used_for_longest_make_room(tmp_path, home, monkeypatch):
     stored = cache(tmp_path)
-    stored.save(prompt(0), ROWS)
+    saved(stored, prompt(0), ROWS)
     (first,) = (home / "prefixes").iterdir()
     monkeypatch.setattr(prefix_cache, "MAX_BYTES", 3 * first.stat().st_size)
     for voice in (1, 2):
-        stored.save(prompt(voice), ROWS)
+        saved(stored, prompt(voice), ROWS)
     for age, path in enumerate((home / "prefixes").iterdir()):
         os.utime(path, (age, age))
     os.utime(first, (0, 0))
     assert cache(tmp_path).load(prompt(0), SHAPES) is not None  # used now, though made first
-    stored.save(prompt(3), ROWS)
+    saved(stored, prompt(3), ROWS)
     found = [cache(tmp_path).load(prompt(voice), SHAPES) is not None for voice in range(4)]
     assert found[0] and found[3] and sum(found) == 3
 
 
+def test_the_file_of_each_voice_is_read_once(tmp_path, monkeypatch):
+    for voice in (1, 2):
+        saved(cache(tmp_path), prompt(voice), {"cache": ROWS["cache"] * voice})
+    read = []
+    monkeypatch.setattr(prefix_cache, "_read", lambda *rest: read.append(rest[0]) or READ(*rest))
+    stored = cache(tmp_path)
+    for voice in (1, 2) * 3:
+        np.testing.assert_array_equal(stored.load(prompt(voice), SHAPES)["cache"], voice)
+    assert len(read) == len(set(read)) == 2
+
+
+def test_the_rows_that_were_used_longest_ago_leave_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(prefix_cache, "MAX_MEMORY_BYTES", 2 * ROWS["cache"].nbytes)
+    stored = cache(tmp_path)
+    stored.keep(prompt(0), ROWS)
+    stored.keep(prompt(1), ROWS)
+    stored.load(prompt(0), SHAPES)
+    stored.keep(prompt(2), ROWS)
+    assert [stored.load(prompt(voice), SHAPES) is not None for voice in range(3)] == [True, False, True]
+
+
+def test_rows_that_are_only_kept_are_on_no_disk(tmp_path, home):
+    stored = cache(tmp_path)
+    stored.keep(prompt(0), ROWS)
+    wait_until_written()
+    assert stored.load(prompt(0), SHAPES) is ROWS and not list((home / "prefixes").iterdir())
+
+
+def test_rows_are_stored_in_another_thread(tmp_path, monkeypatch):
+    names, gate = [], threading.Event()
+
+    def write(path: Path, content: bytes) -> None:
+        gate.wait(10)
+        names.append(threading.current_thread().name)
+        raise VoxportError("the disk is full")
+
+    monkeypatch.setattr(prefix_cache, "write_whole", write)
+    stored = cache(tmp_path)
+    for voice in range(9):
+        stored.save(prompt(voice), ROWS)
+    assert stored.load(prompt(0), SHAPES) is not None and not names
+    gate.set()
+    wait_until_written()
+    assert len(names) == prefix_cache.MAX_UNWRITTEN and all("prefix-writer" in name for name in names)
+
+
+def test_rows_that_cannot_be_stored_are_warned_of(tmp_path, monkeypatch, caplog):
+    def write(path: Path, content: bytes) -> None:
+        raise VoxportError("the disk is full")
+
+    monkeypatch.setattr(prefix_cache, "write_whole", write)
+    saved(cache(tmp_path), prompt(0), ROWS)
+    assert "not stored: the disk is full" in caplog.text
+
+
 def test_rows_of_other_shapes_are_not_loaded(tmp_path, caplog):
-    cache(tmp_path).save(prompt(0), ROWS)
+    saved(cache(tmp_path), prompt(0), ROWS)
     assert cache(tmp_path).load(prompt(0), {"cache": (1, 6, 2)}) is None
     assert "computed again" in caplog.text
 
 
 def test_a_pipe_in_place_of_rows_is_replaced(tmp_path, home):
-    cache(tmp_path).save(prompt(0), ROWS)
+    saved(cache(tmp_path), prompt(0), ROWS)
     (path,) = (home / "prefixes").iterdir()
     path.unlink()
     os.mkfifo(path)
     stored = cache(tmp_path)
     assert stored.load(prompt(0), SHAPES) is None
-    stored.save(prompt(0), ROWS)
+    saved(stored, prompt(0), ROWS)
     assert path.is_file() and cache(tmp_path).load(prompt(0), SHAPES) is not None

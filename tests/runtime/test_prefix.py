@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from support.bundle_options import write_hashes
+from support.runtime.prefixes import wait_until_written
 
 from bundle.errors import UsageError
 from bundle.manifest import Bundle
@@ -28,7 +29,9 @@ def copy(bundles, tmp_path, request) -> Path:
 
 def spoken(bundle: Path, text: str = "Hello there.", voice: str | None = None) -> np.ndarray:
     task = open_bundle(bundle, check_hashes=False)
-    return np.concatenate(list(task.speak(text, voice=voice, seed=3, max_frames=4)))
+    samples = np.concatenate(list(task.speak(text, voice=voice, seed=3, max_frames=4)))
+    wait_until_written()
+    return samples
 
 
 def prefixes() -> Path:

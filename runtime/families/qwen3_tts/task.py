@@ -32,6 +32,7 @@ from runtime.families.qwen3_tts.recording import read_recording, read_samples, w
 from runtime.families.qwen3_tts.split_stream import standard_stream
 from runtime.families.qwen3_tts.tokenizer import QwenTokenizer
 from runtime.families.qwen3_tts.voices import (
+    bundle_voices,
     check_voice,
     choose_voice,
     count_rows,
@@ -81,6 +82,16 @@ class QwenTextToSpeech(TextToSpeech):
 
     def voices(self) -> dict[str, int]:
         return count_rows(self.bundle, self._constants)
+
+    def bundle_voices(self) -> list[str]:
+        return bundle_voices(self.bundle, self._constants)
+
+    def default_bundle_voice(self) -> str | None:
+        if self._constants.kind != "base":
+            return None
+        if not (voices := self.bundle_voices()):
+            raise UsageError(f"voice: {self.bundle.folder.name} has none of its own; name one", field="voice")
+        return voices[0]
 
     def check_cloning(self) -> None:
         if self._constants.kind != "base":
@@ -212,7 +223,8 @@ class SpeechSlots(UtteranceSlots["Utterance"]):
         decoder = SpeechDecoder(self._stream.slot(slot), self._constants, sampling)
         self._utterances[slot] = Utterance(decoder, request)
         rows = PromptEmbedder(decoder.stream, self._constants).rows(prompt)
-        prefix = PromptPrefix(rows.prefill[: rows.fixed].tobytes(), rows.fixed)
+        is_storable = request.store_prefix and request.instruct is None
+        prefix = PromptPrefix(rows.prefill[: rows.fixed].tobytes(), rows.fixed, is_storable)
         yield from read_prompt(decoder, rows, prefix, self._prefixes, limit)
 
     def replace_codes(self, slot: int, codes: np.ndarray) -> None:

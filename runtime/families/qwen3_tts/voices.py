@@ -76,6 +76,11 @@ def count_rows(bundle: Bundle, constants: Constants) -> dict[str, int]:
     return found
 
 
+def bundle_voices(bundle: Bundle, constants: Constants) -> list[str]:
+    """Names of the preset speakers, and of the voice files of the bundle."""
+    return [*sorted(constants.speakers), *bundle.manifest.voices]
+
+
 def model_digest(bundle: Bundle) -> str:
     """Names the checkpoint of a bundle, whatever its target and recipe."""
     files = {name: entry.sha256 for name, entry in bundle.job.source.files.items()}

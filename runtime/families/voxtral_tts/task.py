@@ -19,7 +19,7 @@ from runtime.families.voxtral_tts.decoder import (
     max_slots,
 )
 from runtime.families.voxtral_tts.prompt import PromptBuilder, estimated_frames, open_tokenizer
-from runtime.families.voxtral_tts.voices import count_rows, language_of_voice
+from runtime.families.voxtral_tts.voices import count_rows, default_voice, language_of_voice
 from runtime.prefix_cache import PrefixCache
 from runtime.speech_request import SpeechRequest
 from runtime.text.tokenizer import tokenizer_paths
@@ -56,6 +56,12 @@ class VoxtralTextToSpeech(TextToSpeech):
     def voices(self) -> dict[str, int]:
         return count_rows(self.bundle, self._constants.dim)
 
+    def bundle_voices(self) -> list[str]:
+        return list(self.bundle.manifest.voices)
+
+    def default_bundle_voice(self) -> str | None:
+        return default_voice(self.bundle)
+
     def code_sizes(self) -> tuple[int, ...]:
         return self._constants.code_sizes
 
@@ -87,7 +93,8 @@ class SpeechSlots(UtteranceSlots["Utterance"]):
     def _read(self, request: SpeechRequest, prompt: Prompt, slot: int, limit: RowLimit) -> Iterator[None]:
         decoder = SpeechDecoder(self._stream.slot(slot), self._constants)
         self._utterances[slot] = Utterance(decoder, request)
-        prefix = PromptPrefix(prompt.prefix.tobytes() + prompt.voice.tobytes(), len(prompt.prefix))
+        key = prompt.prefix.tobytes() + prompt.voice.tobytes()
+        prefix = PromptPrefix(key, len(prompt.prefix), request.store_prefix)
         yield from read_prompt(decoder, prompt, prefix, self._prefixes, limit)
 
     def _step(self, stream: Stream, utterances: Sequence["Utterance"], codes: np.ndarray) -> None:

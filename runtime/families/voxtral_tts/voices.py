@@ -18,7 +18,7 @@ DTYPES = ("F32", "F16", "BF16")  # as safetensors names them
 def choose_voice(bundle: Bundle, name: str | None, dim: int) -> np.ndarray:
     """Rows float32 [N, dim] of a voice by name or file. Raises UsageError that lists the voices."""
     names = list(bundle.manifest.voices)
-    name = name or _default_voice(bundle)
+    name = name or default_voice(bundle)
     if name in names:
         return read_voice(bundle.folder / bundle.manifest.voices[name], dim)
     path = Path(name)
@@ -39,7 +39,7 @@ def choose_voice(bundle: Bundle, name: str | None, dim: int) -> np.ndarray:
 
 def language_of_voice(bundle: Bundle, voice: str | None) -> str:
     """ISO 639 code of the language that the name of a published voice begins with, as in fr_male."""
-    language = Path(voice or _default_voice(bundle)).name.partition("_")[0]
+    language = Path(voice or default_voice(bundle)).name.partition("_")[0]
     return language if language in LANGUAGES else "en"
 
 
@@ -48,7 +48,8 @@ def count_rows(bundle: Bundle, dim: int) -> dict[str, int]:
     return {name: len(read_voice(bundle.folder / path, dim)) for name, path in bundle.manifest.voices.items()}
 
 
-def _default_voice(bundle: Bundle) -> str:
+def default_voice(bundle: Bundle) -> str:
+    """Raises UsageError where the bundle has no voice."""
     names = list(bundle.manifest.voices)
     if not names:
         raise UsageError(

@@ -40,6 +40,7 @@ def build_app(
     origins: Iterable[str] = (),
 ) -> ASGIApp:
     """The application. `models` are started."""
+    logging.getLogger("runtime.text").setLevel(logging.INFO)  # its debug lines quote the text of a client
     app = FastAPI(title="voxport", docs_url=None, redoc_url=None)
     app.include_router(speech_router(models, limits))
     app.include_router(transcription_router(models, limits))

@@ -15,7 +15,10 @@ EXTRA_CONNECTIONS = 64  # beyond the limit, which are refused with an answer; fu
 
 
 class SendTimer(asyncio.Protocol):
-    """Aborts a connection whose client does not receive. A transport that closes would wait for it."""
+    """Aborts a connection whose client receives nothing for `send_s`; a slow client may go on.
+
+    A transport that closes would wait for it.
+    """
 
     limits: Limits
     loop: asyncio.AbstractEventLoop
@@ -25,11 +28,11 @@ class SendTimer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._closing = self.loop.call_later(self.limits.send_s, self._check_timer, False)
+        self._closing = self.loop.call_later(self.limits.send_s, self._check_closing, None)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._sending = self.loop.call_later(self.limits.send_s, self.transport.abort)
+        self._watch_sending()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -45,13 +48,24 @@ class SendTimer(asyncio.Protocol):
         if self._sending is not None:
             self._sending.cancel()
 
-    def _check_timer(self, was_closing: bool) -> None:
-        """Aborts a transport that was closing at the last check, because its client does not receive."""
-        if was_closing:
+    def _watch_sending(self) -> None:
+        unsent = self.transport.get_write_buffer_size()
+        self._sending = self.loop.call_later(self.limits.send_s, self._check_sending, unsent)
+
+    def _check_sending(self, before: int) -> None:
+        """`before`: the unsent bytes at the last check."""
+        if self.transport.get_write_buffer_size() < before:
+            self._watch_sending()
+        else:
+            self.transport.abort()
+
+    def _check_closing(self, before: int | None) -> None:
+        """`before`: the unsent bytes at the last check; None where the transport was not closing."""
+        unsent = self.transport.get_write_buffer_size() if self.transport.is_closing() else None
+        if before is not None and unsent is not None and unsent >= before:
             self.transport.abort()
         elif self.transport.get_protocol() is self:  # and no socket has taken over
-            is_closing = self.transport.is_closing()
-            self._closing = self.loop.call_later(self.limits.send_s, self._check_timer, is_closing)
+            self._closing = self.loop.call_later(self.limits.send_s, self._check_closing, unsent)
 
 
 class TimedHttp(SendTimer, H11Protocol):

@@ -57,13 +57,14 @@ class StreamedResponse(Response):
         pieces: AsyncIterator[bytes],
         media_type: str,
         cancel: Callable[[], None],
-        send_s: float,
         final_bytes: Callable[[ApiError], bytes] | None = None,
     ):
-        """`cancel` is called in the end, in every case. A client has `send_s` to receive a piece."""
+        """`cancel` is called in the end, in every case. `protocols` ends connections of clients that do not
+        receive.
+        """
         super().__init__(media_type=media_type, headers={"cache-control": "no-store"})
         del self.headers["content-length"]
-        self._pieces, self._cancel, self._send_s, self._final_bytes = pieces, cancel, send_s, final_bytes
+        self._pieces, self._cancel, self._final_bytes = pieces, cancel, final_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -74,21 +75,14 @@ class StreamedResponse(Response):
             self._cancel()
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_in_time(message: Message) -> None:
-            try:
-                async with asyncio.timeout(self._send_s):  # `wait_for` can lose a cancellation
-                    await send(message)
-            except TimeoutError:
-                raise ClientLeft from None
-
         has_begun = False
         try:
             async for piece in self._pieces:
                 if not has_begun:
                     start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-                    await send_in_time(start)
+                    await send(start)
                     has_begun = True
-                await send_in_time({"type": "http.response.body", "body": piece, "more_body": True})
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
         except ClientLeft:
             raise
         except Exception as raised:
@@ -100,10 +94,8 @@ class StreamedResponse(Response):
                 return
             if self._final_bytes is None:
                 return  # the server closes the connection without the last chunk
-            await send_in_time(
-                {"type": "http.response.body", "body": self._final_bytes(error), "more_body": True}
-            )
-        await send_in_time({"type": "http.response.body", "body": b"", "more_body": False})
+            await send({"type": "http.response.body", "body": self._final_bytes(error), "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def with_body_limits(request: Request, size: int, what: str, seconds: float) -> Request:

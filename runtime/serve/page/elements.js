@@ -4,12 +4,12 @@ export function element(id) {
   return document.getElementById(id);
 }
 
-/** Fills a select with values, and keeps the chosen one where it is still there. */
-export function fill(select, values) {
+/** Fills a select with items of `id` and perhaps `name`, and keeps the chosen one where it is still there. */
+export function fill(select, items) {
   const chosen = select.value;
-  select.replaceChildren(...values.map((value) => new Option(value, value)));
-  if (values.includes(chosen)) select.value = chosen;
-  select.disabled = values.length === 0;
+  select.replaceChildren(...items.map(({ id, name }) => new Option(name ?? id, id)));
+  if (items.some(({ id }) => id === chosen)) select.value = chosen;
+  select.disabled = items.length === 0;
 }
 
 /** Disables a button. The keyboard's focus moves to `next` where the button had it. */

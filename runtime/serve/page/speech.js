@@ -21,13 +21,13 @@ let finished = null; // the speech that can be saved
 /** Takes the description of the page and the list of voices. */
 export function offerSpeech(page, voices) {
   offered = { ...page, voices };
-  fill(model, page.speaking.map((each) => each.id));
+  fill(model, page.speaking);
   showVoices();
   showCount();
 }
 
 function showVoices() {
-  fill(voice, offered.voices.filter((each) => each.model === model.value).map((each) => each.id));
+  fill(voice, offered.voices.filter((each) => each.model === model.value));
 }
 
 function showCount() {

@@ -14,7 +14,7 @@ let offered = { transcribing: [] };
 /** Takes the description of the page. */
 export function offerTranscription(page) {
   offered = page;
-  fill(model, page.transcribing.map((each) => each.id));
+  fill(model, page.transcribing);
   file.disabled = model.disabled;
   showObstacle();
 }

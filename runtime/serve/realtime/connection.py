@@ -16,7 +16,7 @@ from runtime.serve.errors import ApiError, draining
 from runtime.serve.limits import MIB, Limits
 from runtime.serve.waiting import first_of
 
-NORMAL, INTERNAL, SHUTTING_DOWN, TRY_LATER = 1000, 1011, 1012, 1013
+NORMAL, TOO_LARGE, INTERNAL, SHUTTING_DOWN, TRY_LATER = 1000, 1009, 1011, 1012, 1013
 POLL_S = 0.5  # between checks whether the server is shutting down
 FRAME_BYTES = 1024  # that a frame takes besides its content
 Message = Json  # of a client or of the server
@@ -75,6 +75,7 @@ class Connection:
         frame = await self._next_frame(session)
         if frame["type"] == "websocket.disconnect":
             raise SocketClosed
+        self._check_size(frame)
         text = frame.get("text")
         if text is None:
             raise ApiError(400, "a binary message; expected a JSON object as text", "invalid_event")
@@ -85,6 +86,14 @@ class Connection:
         if not isinstance(message, dict) or not isinstance(message.get("type"), str):
             raise ApiError(400, "expected a JSON object with a type", "invalid_event")
         return message
+
+    def _check_size(self, frame: AsgiMessage) -> None:
+        """Servers other than ours may take larger messages, such as that of Ray. Raises SocketError."""
+        content, most = frame.get("text") or frame.get("bytes") or b"", int(self._limits.message_mib * MIB)
+        size = len(content.encode()) if isinstance(content, str) else len(content)
+        if size > most:
+            message = f"a message of {size} bytes; expected at most {most}"
+            raise SocketError(ApiError(413, message, "message_too_large"), TOO_LARGE)
 
     async def while_connected(self, waiting: Coroutine[object, object, None]) -> None:
         """Awaits `waiting`. Raises SocketClosed as soon as the client leaves.

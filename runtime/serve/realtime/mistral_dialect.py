@@ -1,5 +1,6 @@
 """The realtime transcription of Mistral's API."""
 
+from bundle.bounds import MAX_RATE, MIN_RATE
 from runtime.serve.errors import ApiError
 from runtime.serve.realtime.connection import Message
 from runtime.serve.realtime.context import SessionContext
@@ -8,7 +9,7 @@ from runtime.serve.realtime.utterances import Utterance, decode_pcm
 from runtime.serve.transcription.worker import TranscriptionWorker
 from runtime.transcription import TranscriptDelta
 
-ENCODING, RATES = "pcm_s16le", (8000, 48000)
+ENCODING = "pcm_s16le"
 MAX_APPEND = 262_144  # bytes
 CODES = {400: 3001, 404: 3004, 429: 3029, 503: 3053}  # of errors; the API documents only that they are ints
 
@@ -72,8 +73,8 @@ class MistralSession(Session):
         rate, delay = form.get("sample_rate", self._rate), session.get("target_streaming_delay_ms")
         if form.get("encoding", ENCODING) != ENCODING:
             raise ApiError(400, f"audio_format.encoding: expected {ENCODING}")
-        if not isinstance(rate, int) or not RATES[0] <= rate <= RATES[1]:
-            raise ApiError(400, f"audio_format.sample_rate: expected {RATES[0]} to {RATES[1]}")
+        if not isinstance(rate, int) or not MIN_RATE <= rate <= MAX_RATE:
+            raise ApiError(400, f"audio_format.sample_rate: expected {MIN_RATE} to {MAX_RATE}")
         delays = self._worker.task.delays_ms
         if delay is not None and delay not in delays:
             raise ApiError(400, f"target_streaming_delay_ms: expected one of {', '.join(map(str, delays))}")

@@ -52,6 +52,11 @@ class SpeechBody(BaseModel):
     def voice_name(self) -> str | None:
         return self.voice.id if isinstance(self.voice, VoiceId) else self.voice
 
+    @property
+    def instruct(self) -> str | None:
+        """Some clients send an empty text where there are no instructions."""
+        return self.instructions or None
+
 
 def parse_body(content: bytes) -> SpeechBody:
     """Raises ApiError that names the field."""
@@ -91,16 +96,21 @@ def check_body(body: SpeechBody, limits: Limits, task: TextToSpeech) -> None:
         raise ApiError(
             400, "speed: this server speaks at speed 1 only; leave it out", "invalid_value", "speed"
         )
-    if body.instructions is not None and not task.follows_instructions:
+    if body.instruct is not None and not task.follows_instructions:
         reason = f"instructions: {body.model} follows none; leave them out"
         raise ApiError(400, reason, "invalid_value", "instructions")
 
 
-def choose_voice(name: str, worker: SpeechWorker, store: VoiceStore | None) -> str:
-    """A voice of the bundle by name, or the path of a stored one. Raises ApiError on any other name."""
+def choose_voice(name: str | None, worker: SpeechWorker, store: VoiceStore | None) -> str | None:
+    """A voice of the bundle by name, or the path of a stored one. Raises ApiError on any other name.
+
+    Voices of the operator are not among them.
+    """
+    if name is None:
+        return worker.default_voice()
     if store and (path := store.path(worker.name, name)):
         return str(path)
-    voices = worker.task.voices()
+    voices = worker.task.bundle_voices()
     if name not in voices:
         stored = [voice.id for voice in store.of(worker.name)] if store else []
         names = ", ".join([*sorted(voices), *stored]) or "none"
@@ -121,17 +131,15 @@ def speech_router(models: Models, limits: Limits) -> APIRouter:
         worker = models.speech_worker(body.model)
         check_body(body, limits, worker.task)
         key = request.scope["voxport"]["key"]
-        worker.check_room(key)  # before any work in threads: all of them may be busy
-        voice = None
-        if body.voice_name is not None:
-            voice = await asyncio.to_thread(choose_voice, body.voice_name, worker, models.voices)
+        worker.check_room(key)  # before any other work
+        voice = choose_voice(body.voice_name, worker, models.voices)
         # an encoder may fail, so it is made before there is a job
         encoder = ENCODERS[body.response_format](worker.task.sample_rate)
         job = await submit(worker, body, voice, key)
         if body.stream_format == "sse":
             pieces = _events(job, encoder, len(body.input))
-            return StreamedResponse(pieces, "text/event-stream", job.cancel, limits.send_s, _error_event)
-        return StreamedResponse(_pieces(job, encoder), encoder.media_type, job.cancel, limits.send_s)
+            return StreamedResponse(pieces, "text/event-stream", job.cancel, _error_event)
+        return StreamedResponse(_pieces(job, encoder), encoder.media_type, job.cancel)
 
     return router
 
@@ -144,9 +152,10 @@ async def submit(worker: SpeechWorker, body: SpeechBody, voice: str | None, key:
         "max_frames": body.max_frames,
         "voice": voice,
         "language": body.language,
-        "instruct": body.instructions,
+        "instruct": body.instruct,
+        "store_prefix": body.voice_name in (None, voice),  # a stored voice may be deleted
     }
-    worker.check_room(key)  # again: others may have taken the place while the voice was looked up
+    worker.check_room(key)  # again: others may have taken the place
     try:
         return worker.submit(await asyncio.to_thread(worker.prepare, body.input, options), key)
     except UsageError as raised:
@@ -176,7 +185,7 @@ async def _events(job: SpeechJob, encoder: Encoder, characters: int) -> AsyncIte
         if piece:
             yield event({"type": "speech.audio.delta", "audio": base64.b64encode(piece).decode()})
     usage = {"input_tokens": characters, "output_tokens": job.frames, "total_tokens": characters + job.frames}
-    yield event({"type": "speech.audio.done", "usage": usage})
+    yield event({"type": "speech.audio.done", "usage": usage, "ended": job.status})
 
 
 def _error_event(error: ApiError) -> bytes:

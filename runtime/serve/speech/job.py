@@ -70,10 +70,6 @@ class SpeechJob:
         self._error: ApiError | None = None
 
     @property
-    def is_done(self) -> bool:
-        return self._is_done
-
-    @property
     def frames_left(self) -> float:
         """About how many frames are to come."""
         return max(0.0, self.estimated_frames - self.frames)

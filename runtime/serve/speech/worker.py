@@ -17,7 +17,7 @@ import numpy as np
 from bundle.errors import UsageError
 from runtime.audio.files import SAMPLE_BYTES, write_audio
 from runtime.batching import Status, StepEvent, Ticket
-from runtime.serve.errors import from_exception, overloaded
+from runtime.serve.errors import ApiError, from_exception, overloaded
 from runtime.serve.limits import MIB, Limits
 from runtime.serve.metrics import Metrics
 from runtime.serve.speech.job import BufferPool, PreparedSpeech, SpeechJob
@@ -28,6 +28,7 @@ from runtime.text_to_speech import Speech, TextToSpeech
 INITIAL_RATE = 12.5  # frames per second until some are measured
 WARM_UP_TEXT, WARM_UP_DESCRIPTION = "Hello.", "A calm voice."
 WARM_UP_AUDIO_S, WARM_UP_HZ = 3, 220  # of the tone from which a voice is made, where the model has none
+TRUNCATED = (Status.BUDGET, Status.REPETITION, Status.SILENCE, Status.CACHE)  # not by the model or the client
 log = logging.getLogger(__name__)
 
 
@@ -71,6 +72,14 @@ class SpeechWorker(Worker[SpeechJob]):
         text_so_far = text if isinstance(text, str) else part.text
         frames = min(self.task.estimated_frames(text_so_far), options.get("max_frames") or math.inf)
         return PreparedSpeech(speech, self._decoder.prepare(part), frames, threads)
+
+    def default_voice(self) -> str | None:
+        """The voice of a request that names none; None where the model chooses one. Raises ApiError."""
+        try:
+            return self.task.default_bundle_voice()
+        except UsageError:
+            reason = f"voice: {self.name} has no voice of its own; name one"
+            raise ApiError(400, reason, "voice_not_found", "voice") from None
 
     def check_room(self, key: str) -> None:
         """Raises ApiError where a request of the key has no place in the queue."""
@@ -121,7 +130,7 @@ class SpeechWorker(Worker[SpeechJob]):
         """
         request = SpeechRequest(WARM_UP_TEXT, max_frames=1)
         with suppress(UsageError):
-            return self._decoder.submit(request)
+            return self._decoder.submit(replace(request, voice=self.task.default_bundle_voice()))
         if self.task.follows_instructions:
             return self._decoder.submit(replace(request, instruct=WARM_UP_DESCRIPTION))
         self.task.check_cloning()
@@ -130,7 +139,7 @@ class SpeechWorker(Worker[SpeechJob]):
             sound, 0.5 * np.sin(2 * np.pi * WARM_UP_HZ / rate * np.arange(WARM_UP_AUDIO_S * rate)), rate
         )
         voice.write_bytes(self.task.make_voice(sound))
-        return self._decoder.submit(replace(request, voice=str(voice)))
+        return self._decoder.submit(replace(request, voice=str(voice), store_prefix=False))
 
     def _run_once(self) -> None:
         with self._changed:
@@ -231,6 +240,9 @@ class SpeechWorker(Worker[SpeechJob]):
             self._metrics.cancelled.labels("client").inc()
             job.end()
             return
+        if ticket.status in TRUNCATED:
+            log.warning("%s: the speech of a text was cut off: %s", self.name, ticket.status)
+            self._metrics.cancelled.labels(ticket.status).inc()
         silence = job.speech.end_part(ticket.status)
         with self._changed:
             self._waiting_for_text.append(job)

@@ -4,13 +4,14 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
-from starlette.datastructures import FormData
+from starlette.datastructures import FormData, UploadFile
 
 from bundle.errors import UsageError
 from runtime.audio.captions import Word, as_srt, as_vtt, cues, timed_fields
@@ -35,6 +36,7 @@ from runtime.serve.transcription.worker import TranscriptionWorker
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 GRANULARITIES = ("word", "segment")
 LIST_FIELD = "timestamp_granularities[]"
+UNKNOWN_LANGUAGE = "unknown"  # the model detects it, and does not say which one it is
 DELAY = "^[0-9]{1,6}$"  # milliseconds
 FIELDS = (
     "file",
@@ -90,20 +92,21 @@ def transcription_router(models: Models, limits: Limits) -> APIRouter:
         options = _parse(form)
         worker = models.transcription_worker(options.model)
         worker.check_language(options.language)
+        languages = worker.task.languages
+        known = languages[0] if len(languages) == 1 else UNKNOWN_LANGUAGE
+        options = replace(options, language=options.language or known)
         key = request.scope["voxport"]["key"]
         _check_room(worker, key, options)
-        async with StoredUpload(upload, "file") as path:
-            with path_hidden(path, "file"):
-                recording = await in_upload_thread(Recording, path, worker.task.sample_rate)
-                _check_length(recording, limits)
-                blocks = await in_upload_thread(_amplified, recording)
-            job = worker.submit(key, options.delay_ms, recording.length_s)
-            feeding = asyncio.create_task(_feed(job, blocks, path, limits))
+        try:
+            found = await while_connected(request.receive, _open(upload, worker.task.sample_rate, limits))
+        except ClientLeft:
+            return Response(status_code=CLIENT_LEFT)  # nobody receives it
+        job = worker.submit(key, options.delay_ms, found.length_s)
+        feeding = asyncio.create_task(_feed(job, found, limits))
+        end = _end_function(job, feeding)
         if options.stream:
-            return StreamedResponse(
-                _events(job), "text/event-stream", _end_function(job, feeding), limits.send_s, _error_event
-            )
-        return await _whole_response(request, job, options, _end_function(job, feeding))
+            return StreamedResponse(_events(job), "text/event-stream", end, _error_event)
+        return await _whole_response(request, job, options, end)
 
     return router
 
@@ -176,36 +179,61 @@ def _check_room(worker: TranscriptionWorker, key: str, options: TranscriptionOpt
         raise from_exception(error) from None
 
 
-def _check_length(recording: Recording, limits: Limits) -> None:
-    length = recording.length_s
-    if length is not None and length > limits.recording_s:
-        raise ApiError(
-            400,
-            f"file: {length:.0f} s of audio, expected at most {limits.recording_s}",
-            "audio_too_long",
-            "file",
-        )
+@dataclass(frozen=True)
+class OpenRecording:
+    """Blocks float32 [n] of an upload. `path` was its name. `length_s` is None where the header has none."""
+
+    path: Path
+    length_s: float | None
+    blocks: Iterator[np.ndarray]
 
 
-def _amplified(recording: Recording) -> Iterator[np.ndarray]:
+async def _open(upload: UploadFile, rate: int, limits: Limits) -> OpenRecording:
+    """Stores and measures an upload, until the client leaves. Raises ApiError."""
+    has_left = Event()  # a thread cannot be stopped: it looks at this after each block
+
+    def check(seconds: float) -> None:
+        if has_left.is_set():
+            raise ClientLeft
+        _check_length(seconds, limits)
+
+    async with StoredUpload(upload, "file") as path:
+        try:
+            with path_hidden(path, "file"):
+                return await in_upload_thread(_measured, path, rate, check)
+        except asyncio.CancelledError:
+            has_left.set()
+            raise
+
+
+def _measured(path: Path, rate: int, check: Callable[[float], None]) -> OpenRecording:
     """Quiet recordings are made louder, as `voxport transcribe` does. Raises UsageError on a damaged one."""
-    gain = recording_gain_db("auto", recording.peak_dbfs())
+    recording = Recording(path, rate)
+    check(recording.length_s or 0)
+    gain = recording_gain_db("auto", recording.peak_dbfs(check))
     if recording.damage:  # a part of the text would look like all of it
         raise UsageError(f"file: {recording.damage}; repair it")
-    return amplified(recording.blocks(), gain) if gain else recording.blocks()
+    blocks = amplified(recording.blocks(), gain) if gain else recording.blocks()
+    return OpenRecording(path, recording.length_s, blocks)
 
 
-async def _feed(job: TranscriptionJob, blocks: Iterator[np.ndarray], path: Path, limits: Limits) -> None:
+def _check_length(seconds: float, limits: Limits) -> None:
+    """Raises ApiError."""
+    most = limits.recording_s
+    if seconds > most:
+        raise ApiError(400, f"file: more than {most} s of audio; split it", "audio_too_long", "file")
+
+
+async def _feed(job: TranscriptionJob, found: OpenRecording, limits: Limits) -> None:
     """Reads the recording as fast as it is transcribed."""
     try:
-        while (block := await asyncio.to_thread(next, blocks, None)) is not None:
+        while (block := await asyncio.to_thread(next, found.blocks, None)) is not None:
             job.feed(block)
-            if job.seconds > limits.recording_s:
-                raise ApiError(400, "file: the recording is too long", "audio_too_long", "file")
+            _check_length(job.seconds, limits)
             await job.wait_for_room()
         job.finish()
     except Exception as error:
-        message = str(error).replace(str(path), "file")
+        message = str(error).replace(str(found.path), "file")
         job.cancel()
         job.end(error if isinstance(error, ApiError) else ApiError(400, message, "invalid_audio", "file"))
 

@@ -84,7 +84,7 @@ def voice_router(models: Models, limits: Limits) -> APIRouter:
         workers = models.speech_workers.values() if model is None else [models.speech_worker(model)]
         voices = []
         for each in workers:
-            names = await asyncio.to_thread(each.task.voices)
+            names = each.task.bundle_voices()
             voices += [{"id": name, "name": name, "model": each.name} for name in names]
             voices += [_list_entry(voice) for voice in (store.of(each.name) if store else ())]
         return {"object": "list", "voices": voices, "data": voices}

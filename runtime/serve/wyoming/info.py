@@ -19,7 +19,7 @@ VOXPORT = Attribution("voxport", "")
 
 
 def describe(models: Models) -> Info:
-    """Reads the voices from disk. Clients take the first program of each kind."""
+    """Clients take the first program of each kind."""
     return Info(
         tts=[_tts(worker) for worker in models.speech_workers.values()],
         asr=[_asr(worker) for worker in models.transcription_workers.values()],
@@ -53,7 +53,7 @@ def _asr(worker: TranscriptionWorker) -> AsrProgram:
 
 
 def _voices(task: TextToSpeech) -> list[str]:
-    return list(task.voices()) or [DEFAULT_VOICE]
+    return task.bundle_voices() or [DEFAULT_VOICE]
 
 
 def _language(task: TextToSpeech, voice: str) -> str:
@@ -67,14 +67,13 @@ def choose_voice(
 ) -> tuple[SpeechWorker, str | None]:
     """The first of `workers` with the voice, or with one of the language, and the name of the voice.
 
-    Without a requested name or language it is the default voice of the first worker. Reads the voices from
-    disk. Raises ApiError.
+    Without a requested name or language it is the default voice of the first worker. Raises ApiError.
     """
     workers = list(workers)
     if not workers:
         raise ApiError(404, "this server has no model that speaks", "model_not_found")
     if requested is None or not (requested.name or requested.language):
-        return workers[0], None
+        return workers[0], workers[0].default_voice()
     if requested.speaker:
         raise ApiError(400, "voice.speaker: the voices have no speakers; leave it out", "voice_not_found")
     voices = [(worker, voice) for worker in workers for voice in _voices(worker.task)]
@@ -82,7 +81,7 @@ def choose_voice(
         if voice == requested.name or (
             not requested.name and _speaks(worker.task, voice, requested.language)
         ):
-            return worker, None if voice not in worker.task.voices() else voice
+            return worker, voice if voice in worker.task.bundle_voices() else worker.default_voice()
     if requested.name:
         names = ", ".join(sorted({voice for _, voice in voices}))
         raise ApiError(400, f"voice.name: expected one of {names}", "voice_not_found")

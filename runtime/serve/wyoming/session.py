@@ -99,7 +99,7 @@ class Session:
     async def _handle(self, event: Event) -> None:
         match event.type:
             case "describe":
-                await self._connection.send(await asyncio.to_thread(describe, self._models))
+                await self._connection.send(describe(self._models))
             case "ping":
                 await self._connection.send(Pong(parse(Ping, event).text))
             case "select-program":

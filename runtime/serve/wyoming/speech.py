@@ -117,14 +117,14 @@ class SpeechEvents:
     async def _synthesize(self, request: Synthesize, workers: list[SpeechWorker]) -> None:
         _check_format(request)
         self._check_length(len(request.text))
-        worker, voice = await asyncio.to_thread(choose_voice, workers, request.voice)
+        worker, voice = choose_voice(workers, request.voice)
         self._replies.add(SpeechReply(self._connection, worker, voice, request.text))
 
     async def _start(self, request: SynthesizeStart, workers: list[SpeechWorker]) -> None:
         if self._streamed_reply is not None:
             raise ApiError(400, "synthesize-start: the last text has no synthesize-stop", INVALID)
         _check_format(request)
-        worker, voice = await asyncio.to_thread(choose_voice, workers, request.voice)
+        worker, voice = choose_voice(workers, request.voice)
         reply = StreamedSpeechReply(self._connection, worker, voice, self._threads)
         self._replies.add(reply)
         self._streamed_reply = reply

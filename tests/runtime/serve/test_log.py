@@ -68,3 +68,9 @@ def test_what_is_no_request_is_not_logged(caplog):
             client.sendall(f"{SECRET}\r\n\r\n".encode())
             assert client.recv(100).startswith(b"HTTP/1.1 400 ")
     assert lines(caplog) == []
+
+
+def test_an_application_of_any_server_keeps_texts_out_of_the_log():
+    logging.getLogger("runtime.text").setLevel(logging.DEBUG)
+    with running({"tone": ToneSpeech()}):
+        assert not logging.getLogger("runtime.text.cleanup").isEnabledFor(logging.DEBUG)

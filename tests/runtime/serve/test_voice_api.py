@@ -87,6 +87,15 @@ def test_a_voice_is_made_speaks_is_listed_and_deleted(server, client, folder):
     assert made.id not in listed(server) and list(folder.iterdir()) == []
 
 
+def test_the_cache_rows_of_a_stored_voice_are_on_no_disk(server, cloning, monkeypatch):
+    kept, stored = [], []
+    monkeypatch.setattr(cloning._prefixes, "keep", lambda *rest: kept.append(rest))
+    monkeypatch.setattr(cloning._prefixes, "save", lambda *rest: stored.append(rest))
+    number = post(server, content=recording(level=0.11)).json()["id"]
+    assert speak(server, number).status_code == 200
+    assert kept and not stored
+
+
 def test_a_transcript_makes_another_voice_with_codes(server, folder):
     number = post(server, {"transcript": "How are you?"}).json()["id"]
     with safe_open(folder / f"{number}.safetensors", framework="numpy") as file:

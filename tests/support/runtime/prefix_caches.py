@@ -5,7 +5,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from bundle.manifest import MANIFEST
-from runtime.prefix_cache import PrefixCache
+from runtime.prefix_cache import WRITER, PrefixCache
+
+
+def wait_until_written() -> None:
+    WRITER.submit(lambda: None).result()
 
 
 def private_prefix_cache() -> PrefixCache:

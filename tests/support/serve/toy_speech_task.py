@@ -32,6 +32,12 @@ class ToySpeechTask(ToyVoxtral):
     def voices(self) -> dict[str, int]:
         return dict.fromkeys(VOICES, 1)
 
+    def bundle_voices(self) -> list[str]:
+        return list(VOICES)
+
+    def default_bundle_voice(self) -> str:
+        return "anna"
+
     def language(self, voice: str | None) -> str:
         return VOICES.get(voice or "anna", "en")
 

@@ -50,6 +50,14 @@ def test_speech_is_played_while_it_is_made(page, server):
     np.testing.assert_allclose(during, LEVEL / 2**0.5, rtol=0.02)
 
 
+def test_voices_are_shown_by_name_and_requested_by_id(page, server):
+    voices = [{"id": "voice_3f", "name": "Anna \u00e9", "model": "tone"}]
+    page.route("**/v1/audio/voices*", lambda route: route.fulfill(json={"data": voices, "voices": voices}))
+    opened(page, server.url)
+    assert page.locator("#voice option").all_inner_texts() == ["Anna \u00e9"]
+    assert page.input_value("#voice") == "voice_3f"
+
+
 def test_the_sound_waits_for_a_click(page):
     assert page.evaluate("watched.levels.length") == 0
 

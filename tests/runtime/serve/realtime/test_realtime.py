@@ -75,7 +75,7 @@ def test_messages_of_vllm(server):
     assert messages[-1]["text"] == "one two three" == "".join(each["delta"] for each in messages[:-1])
 
 
-@pytest.mark.parametrize("rate", [8000, 16000, 48000])
+@pytest.mark.parametrize("rate", [8000, 16000, 48000, 96000])
 def test_mistral_client(server, rate):
     """Each sound lasts two blocks, so that audio taken for that of another rate has other words. It is hardly
     louder than a word must be, so that what resampling adds before and after it is none.

@@ -12,6 +12,7 @@ from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, 
 
 from runtime.serve.http.keys import Keys
 from runtime.serve.limits import Limits
+from runtime.serve.realtime.connection import Connection, SocketError
 
 
 def test_keys_and_origins_of_sockets():
@@ -107,6 +108,23 @@ def test_a_large_message_ends_the_socket():
 
     with running({"loud": LoudToText()}, Limits(message_mib=0.1)) as server:
         assert closing_code(server, conversation)[0] == 1009
+
+
+@pytest.mark.parametrize("content", [{"text": "\u00e9" * 60_000}, {"bytes": bytes(120_000)}])
+def test_a_large_message_ends_the_socket_of_a_server_without_that_limit(content):
+    class OtherServer:
+        async def receive(self):
+            return {"type": "websocket.receive", **content}
+
+    class Idle:
+        is_busy = is_finishing = False
+
+    async def receive() -> None:
+        await Connection(OtherServer(), Limits(message_mib=0.1), lambda: False).receive(Idle())
+
+    with pytest.raises(SocketError) as raised:
+        asyncio.run(receive())
+    assert raised.value.code == 1009
 
 
 def test_audio_that_is_too_far_ahead_ends_the_session():

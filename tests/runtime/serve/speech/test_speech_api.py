@@ -33,6 +33,10 @@ def test_pcm_is_the_speech_of_the_voice(client):
     assert speak(client, response_format="pcm", voice="bob") == pcm16(tone(TEXT, "bob"))
 
 
+def test_empty_instructions_are_none(client):
+    assert speak(client, response_format="pcm", instructions="") == pcm16(tone(TEXT))
+
+
 @pytest.mark.parametrize("name, bar", [("wav", 1e-4), ("flac", 1e-4), ("mp3", 0.05), ("opus", 0.1)])
 def test_files_hold_the_whole_speech(client, name, bar):
     """Lossy formats keep the level of a tone. MP3 adds up to two of its frames of silence."""
@@ -86,6 +90,7 @@ def test_events_hold_the_samples_and_the_usage(client):
     assert events[-1] == {
         "type": "speech.audio.done",
         "usage": {"input_tokens": 12, "output_tokens": 12, "total_tokens": 24},
+        "ended": "end",
     }
 
 
@@ -103,6 +108,7 @@ WRONG = [
     ({"response_format": "mp3", "stream_format": "sse"}, 400, "invalid_value", "response_format"),
     ({"stream_format": "other"}, 400, "invalid_value", "stream_format"),
     ({"speed": 1.5}, 400, "invalid_value", "speed"),
+    ({"instructions": " "}, 400, "invalid_value", "instructions"),
     ({"instructions": "Cheerful."}, 400, "invalid_value", "instructions"),
     ({"input": ""}, 400, "invalid_value", "input"),
     ({"input": "\U0001f600"}, 400, "invalid_value", "input"),

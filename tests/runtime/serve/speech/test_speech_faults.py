@@ -1,6 +1,7 @@
 """Faults of the engine while texts are spoken: what each client gets."""
 
 import json
+import logging
 import socket
 import threading
 
@@ -10,6 +11,29 @@ from support.serve.speech_requests import TEXT, asking, post_speech, speech_body
 from support.serve.tone_speech import FRAME, ToneSlots, ToneSpeech, tone
 
 from runtime.audio.files import pcm16
+from runtime.batching import SlotOutput, Status
+
+
+class TruncatingSlots(ToneSlots):
+    """Each part ends at its second frame."""
+
+    def take(self, slot: int) -> SlotOutput:
+        samples, final = super().take(slot)
+        return SlotOutput(samples, final or (Status.BUDGET if self._speech[slot][2] == 2 else None))
+
+
+class TruncatedSpeech(ToneSpeech):
+    def slot_decoder(self, slots: int) -> ToneSlots:
+        return TruncatingSlots(self, slots)
+
+
+def test_speech_that_is_cut_off_is_logged_counted_and_told(caplog):
+    with running({"tone": TruncatedSpeech()}) as server, caplog.at_level(logging.WARNING):
+        lines = post_speech(server, speech_body(stream_format="sse")).text.splitlines()
+        assert server.metric("cancelled_total", reason="budget") == 1
+    assert json.loads(lines[-2].removeprefix("data: "))["ended"] == "budget"
+    logged = [each.getMessage() for each in caplog.records if "cut off" in each.getMessage()]
+    assert logged == ["tone: the speech of a text was cut off: budget"]
 
 
 def fail_at_frame_5(text: str, frame: int) -> None:

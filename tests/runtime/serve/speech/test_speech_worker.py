@@ -102,11 +102,11 @@ def test_texts_wait_while_the_samples_of_all_requests_fill_the_buffers():
         models.start()
         worker = models.speech_workers["tone"]
         unread, waiting = (worker.submit(worker.prepare("Hello there.", {}), key) for key in NAMES)
-        await asyncio.to_thread(wait_until, lambda: unread.is_done)
+        await asyncio.to_thread(wait_until, lambda: unread.frames and not worker._running)
         await asyncio.sleep(0.1)
         assert unread.buffered and not waiting.frames, "not even while the first one ran"
         unread.cancel()
-        await asyncio.to_thread(wait_until, lambda: waiting.is_done)
+        await asyncio.to_thread(wait_until, lambda: worker.is_idle)
         assert waiting.buffered == 2 * FRAME * len("Hello there.")
         models.drain(0)
 

@@ -4,6 +4,7 @@ import io
 import json
 import tempfile
 import threading
+import time
 from itertools import count
 from pathlib import Path
 
@@ -74,6 +75,14 @@ def test_a_language_of_the_model_is_taken_and_named(client):
             client, response_format="verbose_json", language=language, temperature=0, prompt=""
         )
         assert found.language == language and found.text == "one two three"
+    assert transcribe(client, response_format="verbose_json").language == "en"
+
+
+def test_the_language_of_a_model_with_several_is_unknown(monkeypatch):
+    monkeypatch.setattr(LoudToText, "languages", ("en", "fr"))
+    with running({"loud": LoudToText()}) as server:
+        found = post(server, {"response_format": "verbose_json"}).json()
+    assert found["language"] == "unknown"
 
 
 def test_events_add_up_to_the_text(client):
@@ -164,6 +173,53 @@ def test_wrong_multipart_is_refused(server):
         assert httpx2.post(url, content=content, headers=kind).status_code == 400
     assert post(server, {f"field{index}": "x" for index in range(1001)}).status_code == 400
     assert httpx2.post(url, json={}).status_code == 400
+
+
+def silence_without_length(seconds: int) -> bytes:
+    """A FLAC whose header has no number of samples."""
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros(seconds * RATE, np.float32), RATE, format="FLAC")
+    content = bytearray(file.getvalue())
+    content[21:26] = bytes([content[21] & 0xF0, 0, 0, 0, 0])
+    return bytes(content)
+
+
+def test_a_recording_without_a_length_is_read_up_to_the_limit(monkeypatch):
+    blocks = watch_blocks(monkeypatch)
+    with running({"loud": LoudToText()}, Limits(recording_s=2)) as server:
+        long = post(server, content=silence_without_length(600))
+    assert long.status_code == 400 and long.json()["error"]["code"] == "audio_too_long"
+    assert len(blocks) == 3
+
+
+def test_a_recording_of_a_client_that_has_left_is_not_measured(monkeypatch):
+    blocks = watch_blocks(monkeypatch, pause_s=0.05)
+    with running({"loud": LoudToText()}) as server:
+        with pytest.raises(httpx2.TimeoutException):
+            url = f"{server.url}/v1/audio/transcriptions"
+            files = {"file": silence_without_length(600)}
+            httpx2.post(url, data={"model": "loud"}, files=files, timeout=1)
+        wait_until(lambda: server.metric("requests_total", route="/v1/audio/transcriptions", code="499"), 2)
+        time.sleep(0.2)
+        count = len(blocks)
+        time.sleep(0.3)
+        assert 0 < count == len(blocks) < 600
+
+
+def watch_blocks(monkeypatch, pause_s: float = 0.0) -> list[float]:
+    """The seconds so far after each block that is measured."""
+    seen, measure = list[float](), Recording.peak_dbfs
+
+    def watched(self, check) -> float:
+        def checked(seconds: float) -> None:
+            time.sleep(pause_s)
+            seen.append(seconds)
+            check(seconds)
+
+        return measure(self, checked)
+
+    monkeypatch.setattr(Recording, "peak_dbfs", watched)
+    return seen
 
 
 def test_sizes_and_lengths_have_limits():

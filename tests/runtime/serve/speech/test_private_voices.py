@@ -1,0 +1,79 @@
+"""Voices that the operator made with `voxport voice` are not served."""
+
+import httpx2
+import numpy as np
+import pytest
+from support.runtime.speech_tasks import qwen_engines, qwen_task
+from support.serve.http_server import running
+from wyoming.tts import SynthesizeVoice
+
+from runtime.families.qwen3_tts import voices
+from runtime.serve.errors import ApiError
+from runtime.serve.wyoming.info import choose_voice, describe
+
+PRIVATE = "operator"
+
+
+@pytest.fixture
+def task(tmp_path, monkeypatch):
+    """A model that clones, with a private voice and a damaged one. Reading them fails the test."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    found = qwen_task(qwen_engines())
+    np.save(tmp_path / "vector.npy", np.ones(found._constants.dim, np.float32))
+    found.voice_path(PRIVATE).write_bytes(found.import_voice(tmp_path / "vector.npy"))
+    found.voice_path("damaged").write_bytes(b"damaged")
+    private, read_voice = found.voice_path(PRIVATE).parent, voices.read_voice
+
+    def read(path, *rest):
+        assert path.parent != private, "a private voice was read"
+        return read_voice(path, *rest)
+
+    monkeypatch.setattr(voices, "read_voice", read)
+    return found
+
+
+def add_bundle_voice(task, name: str) -> None:
+    content = task.voice_path(PRIVATE).read_bytes()
+    (task.bundle.folder / "voice.safetensors").write_bytes(content)
+    task.bundle.manifest.voices[name] = "voice.safetensors"
+
+
+def speak(server, **fields) -> httpx2.Response:
+    body = {"model": "qwen", "input": "Hi.", "response_format": "pcm", "max_frames": 2} | fields
+    return httpx2.post(f"{server.url}/v1/audio/speech", json=body, timeout=60)
+
+
+def refusal(response: httpx2.Response) -> tuple:
+    error = response.json()["error"]
+    assert "damaged" not in error["message"]
+    return response.status_code, error["code"], error["param"]
+
+
+def test_a_bundle_without_voices_serves_none(task):
+    with running({"qwen": task}, slots=1) as server:
+        assert httpx2.get(f"{server.url}/v1/audio/voices").json()["data"] == []
+        for fields in ({}, {"voice": PRIVATE}, {"voice": "damaged"}):
+            assert refusal(speak(server, **fields)) == (400, "voice_not_found", "voice")
+
+
+def test_the_default_is_a_voice_of_the_bundle(task):
+    add_bundle_voice(task, "zoe")
+    with running({"qwen": task}, slots=1) as server:
+        names = [each["id"] for each in httpx2.get(f"{server.url}/v1/audio/voices").json()["data"]]
+        assert names == ["zoe"]
+        assert refusal(speak(server, voice=PRIVATE)) == (400, "voice_not_found", "voice")
+        answer = speak(server)
+        assert len(answer.content) == 2 * 1920 * 2 and answer.content == speak(server, voice="zoe").content
+
+
+def test_wyoming_offers_and_speaks_voices_of_the_bundle_only(task):
+    with running({"qwen": task}, slots=1) as server:
+        workers = list(server.models.speech_workers.values())
+        assert [voice.name for voice in describe(server.models).tts[0].voices] == ["default"]
+        for wish in (None, SynthesizeVoice(name=PRIVATE), SynthesizeVoice(name="default")):
+            with pytest.raises(ApiError) as raised:
+                choose_voice(workers, wish)
+            assert raised.value.code == "voice_not_found" and "damaged" not in raised.value.message
+        add_bundle_voice(task, "zoe")
+        assert [voice.name for voice in describe(server.models).tts[0].voices] == ["zoe"]
+        assert choose_voice(workers, None) == (workers[0], "zoe")
