@@ -20,11 +20,12 @@ Found = Json
 def table(found: Sequence[Found]) -> str:
     """A row for each bundle, and a column for each figure that any of them has."""
     keys = [key for key in FIGURES if any(key in each["figures"] for each in found)]
-    names = ["bundle", "MB", *(FIGURES[key][0] for key in keys)]
+    names = ["bundle", "MB", "readings", *(FIGURES[key][0] for key in keys)]
     rows = [names, ["---"] * len(names)]
     for each in sorted(found, key=lambda each: (list(MARKS).index(each["target"]), each["recipe"])):
         cells = [_cell(each["figures"], key) for key in keys]
-        rows.append([each["bundle"], f"{each['bytes'] / 1e6:.1f}", *cells])
+        readings = len(each["rows"]) // len({row["name"] for row in each["rows"]})
+        rows.append([each["bundle"], f"{each['bytes'] / 1e6:.1f}", str(readings), *cells])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
