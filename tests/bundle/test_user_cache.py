@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.runtime.prefixes import wait_until_written
+from support.runtime.prefix_caches import wait_until_written
 
 from bundle.errors import VoxportError
 from bundle.manifest import MANIFEST

@@ -15,7 +15,7 @@ from export.resolve import Source, resolve
 from export.verify.eager import EagerEngine
 from model.qwen3_tts.split_six import components
 from runtime.engines.base import Arrays, Stream
-from runtime.families.qwen3_tts import six
+from runtime.families.qwen3_tts import split_stream
 from runtime.families.qwen3_tts.decoder import SpeechDecoder
 from runtime.families.qwen3_tts.prompt import PromptEmbedder
 from runtime.families.qwen3_tts.split_stream import SplitStream, standard_stream
@@ -105,5 +105,5 @@ def test_components_that_do_not_fit_the_constants_are_refused(changes, says):
 
 
 def test_the_model_and_the_runtime_have_the_same_mask_and_window():
-    assert components.HIDDEN_ROW == six.HIDDEN_ROW
-    assert components.WINDOW_CONTEXT == six.WINDOW_CONTEXT
+    assert components.HIDDEN_ROW == split_stream.MASKED_SCORE
+    assert components.WINDOW_CONTEXT == split_stream.WINDOW_CONTEXT

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from support.bundle_options import write_hashes
-from support.runtime.prefixes import wait_until_written
+from support.runtime.prefix_caches import wait_until_written
 
 from bundle.errors import UsageError
 from bundle.manifest import Bundle

@@ -26,7 +26,9 @@ def table(found: Json) -> str:
     for name, bundle in found["bundles"].items():
         for clients, figures in bundle["clients"].items():
             sound = (f"{figures[key]:.2f} s" for key in ("first_sound_s", "last_first_sound_s"))
-            rows.append((f"{name}, {bundle['slots']} slots", clients, *sound, f"{figures['frames_per_s']:.0f}"))
+            rows.append(
+                (f"{name}, {bundle['slots']} slots", clients, *sound, f"{figures['frames_per_s']:.0f}")
+            )
     lines = [f"| {' | '.join(row)} |" for row in rows] + [""]
     for key, what in (
         ("refusal_ms", "refusal while the queue is full"),
@@ -34,12 +36,14 @@ def table(found: Json) -> str:
     ):
         times = [bundle[key] for bundle in found["bundles"].values()]
         medians = " and ".join(f"{each['median']:.0f}" for each in times)
-        lines.append(f"- Time to a {what}: {medians} ms (medians), at most {max(e['max'] for e in times):.0f} ms.")
+        lines.append(
+            f"- Time to a {what}: {medians} ms (medians), at most {max(e['max'] for e in times):.0f} ms."
+        )
     condition = found["conditions"]
-    lines.append(
-        f"- {condition['processor']}, {condition['threads']} threads, onnxruntime {condition['onnxruntime']}; "
-        f"answers of {condition['frames']} frames, medians of {condition['runs']} runs."
-    )
+    machine = f"{condition['processor']}, {condition['threads']} threads"
+    software = f"onnxruntime {condition['onnxruntime']}"
+    runs = f"answers of {condition['frames']} frames, medians of {condition['runs']} runs"
+    lines.append(f"- {machine}, {software}; {runs}.")
     lines.append(f"- Load average of the machine before: {condition['load_average_before']}.")
     return "\n".join(lines)
 
