@@ -43,8 +43,8 @@ def table(found: Json) -> str:
     machine = f"{condition['processor']}, {condition['threads']} threads"
     software = f"onnxruntime {condition['onnxruntime']}"
     runs = f"answers of {condition['frames']} frames, medians of {condition['runs']} runs"
-    lines.append(f"- {machine}, {software}; {runs}.")
-    lines.append(f"- Load average of the machine before: {condition['load_average_before']}.")
+    lines.append(f"- {machine}, {software}; load average before: {condition['load_average_before']}.")
+    lines.append(f"- {runs.capitalize()}.")
     return "\n".join(lines)
 
 
