@@ -42,7 +42,8 @@ def add_evaluation_arguments(parser: argparse.ArgumentParser, count: int = 100) 
         type=Path,
         metavar="PATH",
         help="text file with a sentence per line, or folder with files *.trans.txt (lines: ID TEXT) and "
-        "recordings ID.flac, as LibriSpeech (default: held-out sentences of the embedded models)",
+        "recordings ID.flac (or wav, opus, ogg, mp3), as LibriSpeech "
+        "(default: held-out sentences of the embedded models)",
     )
     parser.add_argument(
         "--count", type=integer(1), default=count, metavar="N", help="sentences to use (default: %(default)s)"
