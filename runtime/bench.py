@@ -65,6 +65,7 @@ def bench(
         {entry.name: entry.weight_bytes for entry in bundle.components},
         BenchSettings(family.bench.voice(bundle, constants), prompt_tokens, counts),
     )
+    threads = options.thread_count(bundle)
     return {
         "bundle": {
             "name": job.source.name,
@@ -73,8 +74,8 @@ def bench(
             "recipe": job.request.quant,
             "bytes": bundle.size,
         },
-        "machine": describe_machine(options.threads, ENGINES[job.target].packages[0]),
-        **measure(target, options.threads, frames),
+        "machine": describe_machine(threads, ENGINES[job.target].packages[0]),
+        **measure(target, threads, frames),
     }
 
 

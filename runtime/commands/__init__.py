@@ -72,12 +72,16 @@ COMMANDS = (
 COMPUTE_PRECISIONS = ("float16", "float32")
 
 
-def add_threads(parser: argparse.ArgumentParser, user: str = "the engine") -> None:
+def add_threads(
+    parser: argparse.ArgumentParser,
+    user: str = "the engine",
+    default: str = "all cores, or 1 for a small model",
+) -> None:
     parser.add_argument(
         "--threads",
         type=integer(1),
         metavar="N",
-        help=f"number of threads {user} uses (default: all cores)",
+        help=f"number of threads {user} uses (default: {default})",
     )
 
 

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="sequences that one call of a graph with a cache serves; above 1, a request has one row of a "
         "prompt (default: 1)",
     )
-    add_threads(parser, "each graph")
+    add_threads(parser, "each graph", "all cores")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 import math
 import mmap
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -11,6 +12,7 @@ from threading import RLock
 import numpy as np
 
 from bundle.errors import UsageError
+from bundle.manifest import Bundle
 from bundle.spec import Signature, StateSpec
 from runtime.engines.call_checks import check_inputs, check_outputs
 from runtime.machine import measure_bandwidth
@@ -18,20 +20,28 @@ from runtime.machine import measure_bandwidth
 Arrays = dict[str, np.ndarray]
 CUDA_PRECISION = "float16"  # compute precision of the ONNX bundles that CUDA can run
 PAGE_VALUES = 1024  # float32 values of a memory page
+# Of one component. With fewer, a second thread gains nothing, and is many times slower while other programs
+# use the cores (docs/performance.md).
+LEAST_BYTES_FOR_THREADS = 8 << 20
 
 
 @dataclass(frozen=True)
 class EngineOptions:
     """How an engine runs.
 
-    `threads` None is all cores. `device` applies to ONNX bundles, see `runtime.engines.onnx.open_device`. The
-    other two apply to Core ML bundles, see `open_coreml`.
+    `threads` None is a number that fits the bundle, see `thread_count`. `device` applies to ONNX bundles, see
+    `runtime.engines.onnx.open_device`. The other two apply to Core ML bundles, see `open_coreml`.
     """
 
     threads: int | None = None
     compute_precision: str | None = None
     compute_units: str | None = None
     device: str | None = None
+
+    def thread_count(self, bundle: Bundle) -> int:
+        """Threads of an engine: by default, all cores, or one for a bundle with small components."""
+        largest = max((entry.weight_bytes for entry in bundle.components), default=0)
+        return self.threads or (1 if largest < LEAST_BYTES_FOR_THREADS else os.cpu_count() or 1)
 
 
 class Engine(ABC):

@@ -95,7 +95,7 @@ class ExecuTorchEngine(Engine):
             from executorch.extension.pybindings import portable_lib
             from executorch.runtime import Runtime
 
-            portable_lib._unsafe_reset_threadpool(options.threads or os.cpu_count() or 1)
+            portable_lib._unsafe_reset_threadpool(options.thread_count(bundle))
             _multiply_in_the_calling_thread(torch)
         self.bundle, self.identity = bundle, f"executorch {version('executorch')}"
         self._torch, self._runtime = torch, Runtime.get()

@@ -4,7 +4,6 @@ Attention reads and writes the caches in place. On CUDA, states stay in the memo
 """
 
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -82,7 +81,7 @@ class OnnxEngine(Engine):
         super().__init__()
         self.bundle, self._device = bundle, open_device(bundle.job, options.device)
         self.identity = f"onnxruntime {ort.__version__}{', cuda' if self._device else ''}"
-        self._threads = options.threads or os.cpu_count() or 1
+        self._threads = options.thread_count(bundle)
         self._sessions: dict[str, ort.InferenceSession] = {}
 
     def session(self, file: str) -> ort.InferenceSession:

@@ -1,5 +1,6 @@
 """Common code of engines: the table of engines, copies of states, and the checks of every call."""
 
+import os
 import platform
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from runtime.engines.base import (
 )
 from runtime.engines.call_checks import check_inputs
 from runtime.engines.executorch import ExecuTorchEngine
+from runtime.engines.onnx import OnnxEngine
 
 SIGNATURE = Signature(
     inputs=(
@@ -197,6 +199,24 @@ def test_an_interrupted_change_of_streams_does_not_mix_their_states(bundles, mon
     assert [len(rows) for rows in written] == [most, 1, 2]
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array)
+
+
+def bundle_of_sizes(*megabytes: float):
+    return SimpleNamespace(components=[SimpleNamespace(weight_bytes=int(mb * 2**20)) for mb in megabytes])
+
+
+def test_the_number_of_threads_fits_the_largest_component(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert EngineOptions().thread_count(bundle_of_sizes(7, 7, 7)) == 1
+    assert EngineOptions().thread_count(bundle_of_sizes(0.1, 8)) == 6
+    assert EngineOptions(threads=3).thread_count(bundle_of_sizes(1)) == 3
+    assert EngineOptions(threads=3).thread_count(bundle_of_sizes(100)) == 3
+
+
+def test_sessions_of_a_small_bundle_have_one_thread(bundles):
+    engine = OnnxEngine(Bundle(bundles / "onnx"), EngineOptions())
+    (file, *_) = {entry.file for entry in engine.bundle.components}
+    assert engine.session(file).get_session_options().intra_op_num_threads == 1
 
 
 @pytest.mark.slow
