@@ -1,6 +1,5 @@
 """Any multipart body to the two endpoints that take one is served, or refused in the form of all errors."""
 
-import io
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 from support.serve.http_server import RunningServer, running, wait_until
-from support.serve.loud_to_text import BLOCK, RATE, LoudToText
+from support.serve.loud_to_text import LoudToText
+from support.serve.recordings import three_words
 from support.serve.tone_speech import ToneSpeech
 
 from bundle.errors import UsageError
@@ -28,17 +28,7 @@ from runtime.serve.voices.store import VoiceStore
 BOUNDARY = b"boundary"
 RIGHT_TYPE = b"multipart/form-data; boundary=boundary"
 VOICES, TRANSCRIPTIONS = "/v1/audio/voices", "/v1/audio/transcriptions"
-
-
-def recording() -> bytes:
-    """One two three, in 0.56 s."""
-    sound = np.repeat(np.array([0.5, 0, 0.5, 0, 0.5, 0, 0]), BLOCK)
-    file = io.BytesIO()
-    soundfile.write(file, sound, RATE, format="FLAC")
-    return file.getvalue()
-
-
-RECORDING = recording()
+RECORDING = three_words()
 RIGHT = {  # for each path: its file, and its other fields
     TRANSCRIPTIONS: ("file", {"model": "loud"}),
     VOICES: ("audio_sample", {"name": "Anna"}),
