@@ -28,6 +28,7 @@ def test_every_accepted_answer_is_whole_and_every_refusal_has_a_time_to_retry():
     assert 0 < found["server_refusal_ms"]["p50"] <= found["refusal_ms"]["max"]
 
 
+@pytest.mark.slow  # takes several seconds
 def test_what_clients_that_leave_leave_is_counted(monkeypatch):
     """One descriptor, and a client that did not leave."""
     leave, files = cancels.leave, []
