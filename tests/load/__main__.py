@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import random
 import signal
 import socket
@@ -21,6 +20,7 @@ from support.serve.http_server import free_port
 
 from load.clients import Results, forever, garbage, half_open, leave_early, speak, transcribe
 from load.server import LIMITS, LISTENERS, PASS_S, SLOTS, TALKERS, LoopLag, percentiles
+from runtime.machine import describe_machine
 
 CLIENTS, SOCKETS = 200, 20
 REFUSAL_MS, LAG_MS, SHARE, GROWTH_MB = 100, 50, 0.2, 20  # bars
@@ -134,7 +134,7 @@ def report(results: Results, server: dict[str, dict[str, float]]) -> dict[str, A
         "memory_growth_mb": figures["memory_growth_mb"] <= GROWTH_MB,
     }
     return {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "machine": describe_machine(None, "uvicorn"),
         "server": f"{SLOTS} slots, {1000 * PASS_S:g} ms for a pass, jobs_per_key {LIMITS.jobs_per_key}",
         "served": dict(results.served),
         "refused": dict(results.refused),

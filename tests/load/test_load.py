@@ -9,8 +9,10 @@ from functools import partial
 import pytest
 import websockets
 
+from load import cancels
 from load.__main__ import LoadOptions, run
 from load.clients import Results, forever, speak, transcribe
+from runtime.machine import describe_machine
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 NOW = struct.pack("ii", 1, 0)  # a connection that is closed is reset
@@ -22,7 +24,24 @@ def test_every_accepted_answer_is_whole_and_every_refusal_has_a_time_to_retry():
     assert found["examples_of_wrong"] == [] and found["wrong"] == 0
     assert found["served"]["talking"] > 0 and found["served"]["utterance"] > 0
     assert found["refused"]["503"] > 0 and found["served"]["garbage"] > 0
+    assert found["machine"].keys() == describe_machine(None, "uvicorn").keys()
     assert 0 < found["server_refusal_ms"]["p50"] <= found["refusal_ms"]["max"]
+
+
+@pytest.mark.slow  # takes several seconds
+def test_what_clients_that_leave_leave_is_counted(monkeypatch):
+    """One descriptor, and a client that did not leave."""
+    leave, files = cancels.leave, []
+
+    def leave_a_file(server, count: int) -> None:
+        leave(server, count - 1)
+        files.append(socket.socket())
+
+    monkeypatch.setattr(cancels, "leave", leave_a_file)
+    found = cancels.run(20)
+    assert found["left"] == {"descriptors": 1, "requests": 2} and len(files) == 2
+    for file in files:
+        file.close()
 
 
 @pytest.fixture

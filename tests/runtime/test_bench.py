@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -220,24 +219,3 @@ def test_runs_of_two_families_are_refused(tmp_path):
         text=True,
     )
     assert refused.returncode and "voxtral_realtime and voxtral_tts" in refused.stderr
-
-
-@pytest.mark.parametrize("family", ["voxtral_tts", "qwen3_tts", "voxtral_realtime"])
-def test_the_document_shows_the_figures_of_the_runs(family, tmp_path):
-    document = ROOT / "docs" / "performance.md"
-    runs = sorted((ROOT / "docs" / "bench" / family).glob("*.json"))
-    assert written(runs, "--document", document, tmp_path) == document.read_text()
-
-
-def test_the_readme_shows_the_figures_of_the_runs(tmp_path):
-    runs = sorted((ROOT / "docs" / "bench").glob("voxtral_*/*.json"))
-    assert written(runs, "--summary", ROOT / "README.md", tmp_path) == (ROOT / "README.md").read_text()
-
-
-def written(runs: list[Path], option: str, document: Path, folder: Path) -> str:
-    """A copy of the document, written again by the tool."""
-    copy = folder / document.name
-    copy.write_text(document.read_text())
-    command = [sys.executable, "tools/reports/bench_report.py", *map(str, runs), option, str(copy)]
-    subprocess.run(command, cwd=ROOT, check=True)
-    return copy.read_text()

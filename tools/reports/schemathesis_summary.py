@@ -1,7 +1,8 @@
 """Writes the counts of a schemathesis run as JSON: requests by route and class of status, failures by check.
 
-    schemathesis run URL/openapi.json --exclude-checks positive_data_acceptance --seed 20 --max-time 180 \
-        --request-timeout 120 --continue-on-failure --report ndjson --report-dir REPORT
+    SCHEMATHESIS_HOOKS=schemathesis_hooks PYTHONPATH=tools schemathesis run URL/openapi.json \
+        --exclude-checks positive_data_acceptance --seed 20 --max-time 180 --request-timeout 120 \
+        --continue-on-failure --report ndjson --report-dir REPORT
     schemathesis_summary.py REPORT/*.ndjson -o docs/bench/serving/schemathesis.json
 """
 
@@ -14,8 +15,9 @@ from pathlib import Path
 from bundle.json_types import Json
 
 COMMAND = (
-    "schemathesis run URL/openapi.json --exclude-checks positive_data_acceptance --seed {seed} "
-    "--max-time {seconds} --request-timeout 120 --continue-on-failure --report ndjson"
+    "SCHEMATHESIS_HOOKS=schemathesis_hooks schemathesis run URL/openapi.json "
+    "--exclude-checks positive_data_acceptance --seed {seed} --max-time {seconds} "
+    "--request-timeout 120 --continue-on-failure --report ndjson"
 )
 
 
@@ -35,9 +37,10 @@ def summary(report: Path, seconds: int) -> dict[str, object]:
     for scenario in events(report, "ScenarioFinished"):
         recorder = scenario["recorder"]
         for name, interaction in recorder.get("interactions", {}).items():
-            path = recorder["cases"][name]["value"]["path"]
+            case = recorder["cases"][name]["value"]
+            route = f"{case['method']} {case['path']}"
             status = (interaction["response"] or {}).get("status_code")
-            routes.setdefault(path, Counter())[f"{status // 100}xx" if status else "no response"] += 1
+            routes.setdefault(route, Counter())[f"{status // 100}xx" if status else "no response"] += 1
         for each in (check for found in recorder.get("checks", {}).values() for check in found):
             checks[each["name"]] += 1
             failures[each["name"]] += each["status"] != "success"
@@ -45,9 +48,9 @@ def summary(report: Path, seconds: int) -> dict[str, object]:
         "command": COMMAND.format(seed=start["seed"], seconds=seconds),
         "schemathesis": start["schemathesis_version"],
         "seed": start["seed"],
-        "bundles": "the embedded models, voxport serve --threads 1",
+        "bundles": "Qwen3-TTS and the embedded models, voxport serve --voices DIR --threads 1",
         "requests": sum(count for counts in routes.values() for count in counts.values()),
-        "status_classes": {path: dict(sorted(counts.items())) for path, counts in sorted(routes.items())},
+        "status_classes": {route: dict(sorted(counts.items())) for route, counts in sorted(routes.items())},
         "checks": {
             name: {"passed": checks[name] - failures[name], "failed": failures[name]} for name in checks
         },

@@ -68,9 +68,11 @@ def _complete_values(paths: Json, models: Models, limits: Limits) -> None:
     speech["input"] |= {"minLength": 1, "maxLength": limits.text_characters}
     speech["response_format"]["enum"] = list(ENCODERS)
     speech["speed"]["enum"] = [1]
-    _properties(paths, "/v1/audio/transcriptions", "multipart/form-data")["model"]["enum"] = list(
-        models.transcription_workers
-    )
+    for path, workers in (
+        ("/v1/audio/transcriptions", models.transcription_workers),
+        ("/v1/audio/voices", models.speech_workers),
+    ):
+        _properties(paths, path, "multipart/form-data")["model"]["enum"] = list(workers)
     (name,) = paths["/v1/models/{name}"]["get"]["parameters"]
     name["schema"]["enum"] = models.names
 

@@ -34,6 +34,9 @@ async def read_form(request: Request, file: str) -> tuple[FormData, UploadFile]:
     """The form, and the upload of its field `file`. Raises ApiError."""
     try:
         form = await request.form(max_files=1, max_fields=MAX_FIELDS)
+        _check_unicode(form)
+    except UnicodeError:  # of another `charset`, which the client may name in the media type
+        raise ApiError(400, "body: expected texts in UTF-8", "invalid_multipart") from None
     except (MultiPartException, HTTPException) as error:
         detail = error.message if isinstance(error, MultiPartException) else error.detail
         raise ApiError(400, f"body: {detail}", "invalid_multipart") from None
@@ -43,6 +46,12 @@ async def read_form(request: Request, file: str) -> tuple[FormData, UploadFile]:
     if not isinstance(upload, UploadFile):
         raise ApiError(400, f"{file}: expected a recording in multipart/form-data", "missing_file", file)
     return form, upload
+
+
+def _check_unicode(form: FormData) -> None:
+    """Raises UnicodeError where a name or a text has no UTF-8, so no answer can have it."""
+    for name, value in form.multi_items():
+        f"{name}{value}".encode()
 
 
 def text_fields(form: FormData, names: tuple[str, ...]) -> dict[str, str]:

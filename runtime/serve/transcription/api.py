@@ -118,7 +118,12 @@ def _schema() -> Json:
     properties["stream"]["enum"] = ["true", "false"]
     properties["delay_ms"]["pattern"] = DELAY
     properties[LIST_FIELD] = {"type": "array", "items": {"type": "string", "enum": list(GRANULARITIES)}}
-    schema = {"type": "object", "properties": properties, "required": ["file", "model"]}
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": ["file", "model"],
+        "additionalProperties": False,
+    }
     return {"content": {"multipart/form-data": {"schema": schema}}, "required": True}
 
 

@@ -161,5 +161,11 @@ def _schema() -> Json:
     properties: Json = {name: {"type": "string"} for name in FIELDS}
     properties[FILE] = {"type": "string", "format": "binary"}
     properties["type"]["enum"] = [FILE]
-    schema = {"type": "object", "properties": properties, "required": list(REQUIRED)}
+    properties["name"]["minLength"] = 1
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": list(REQUIRED),
+        "additionalProperties": False,
+    }
     return {"content": {"multipart/form-data": {"schema": schema}}, "required": True}

@@ -1,18 +1,16 @@
 """Clients that leave: their slots are free within one pass in every state, and nothing of them is left."""
 
 import asyncio
-import gc
 import json
-import os
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 import websockets
 from support.serve.http_server import RunningServer, running, wait_until
+from support.serve.leaving import FORMS, leave, settled
 from support.serve.loud_to_text import RATE as TRANSCRIPTION_RATE
 from support.serve.loud_to_text import LoudToText
 from support.serve.realtime_client import OPENAI, SOUND
@@ -23,8 +21,7 @@ from websockets.sync.client import connect
 
 from runtime.batching import Fill, RowLimit
 from runtime.serve.limits import Limits
-from runtime.serve.speech.worker import WARM_UP_TEXT, SpeechWorker
-from runtime.serve.transcription.worker import TranscriptionWorker
+from runtime.serve.speech.worker import WARM_UP_TEXT
 
 PIECES = 3  # of a prompt
 
@@ -68,13 +65,6 @@ class SteppedSlots(ToneSlots):
     def decode(self, count: int) -> None:
         if not self.is_warming_up:
             self.task.wait()
-
-
-FORMS = {
-    "stream": {},
-    "events": {"stream_format": "sse"},
-    "whole": {"response_format": "flac"},
-}
 
 
 def left(server: RunningServer) -> float:
@@ -146,53 +136,11 @@ def test_a_live_stream_is_free_after_the_step_in_progress():
             assert len(worker._streams._batches) == 1  # it has the place of the first
 
 
-def resources() -> dict[str, int]:
-    gc.collect()
-    tasks = [each for each in gc.get_objects() if isinstance(each, asyncio.Task) and not each.done()]
-    return {
-        "tasks": len(tasks),
-        "threads": threading.active_count(),
-        "descriptors": len(os.listdir("/proc/self/fd")),
-    }
-
-
-def settled(worker: SpeechWorker | TranscriptionWorker) -> dict[str, int]:
-    """The resources when nothing is spoken and their numbers no longer change."""
-    wait_until(lambda: worker.is_idle, 30)
-    found, last = resources(), {}
-    while found != last:
-        time.sleep(0.2)
-        found, last = resources(), found
-    return found
-
-
-def leave(server: RunningServer, count: int) -> None:
-    """Requests of all forms, 20 at a time. Some clients leave before, and some after the first bytes."""
-
-    async def one(index: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        body = {
-            "model": "tone",
-            "input": "a" * 200,
-            "response_format": "pcm",
-            **list(FORMS.values())[index % 3],
-        }
-        content = json.dumps(body).encode()
-        head = f"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(content)}\r\n\r\n"
-        writer.write(head.encode() + content)
-        if index % 3 < 2 and index % 2:
-            await reader.read(10)
-        writer.close()
-
-    async def run() -> None:
-        for start in range(0, count, 20):
-            await asyncio.gather(*(one(index) for index in range(start, start + 20)))
-
-    asyncio.run(run())
-
-
 def test_clients_that_leave_leave_nothing():
-    """A pass takes 5 ms, so no text is spoken to its end. The first 60 start the threads of the server."""
+    """A pass takes 5 ms, so no text is spoken to its end. The first 60 start the threads of the server.
+
+    `python -m load.cancels` has 1,000.
+    """
     limits = Limits(jobs_per_key=100, waiting=100)
     with running({"tone": ToneSpeech(pass_s=0.005)}, limits, slots=2) as server:
         worker = server.models.speech_workers["tone"]

@@ -1,16 +1,14 @@
 """GET, POST and DELETE /v1/audio/voices, with the OpenAI client and a tiny model that clones."""
 
-import io
 import threading
 from pathlib import Path
 
 import httpx2
-import numpy as np
 import pytest
-import soundfile
 from safetensors import safe_open
 from support.runtime.speech_tasks import qwen_engines, qwen_task
 from support.serve.http_server import RunningServer, running, wait_until
+from support.serve.recordings import voice_recording as recording
 from support.serve.tone_speech import ToneSpeech
 
 from bundle.errors import UsageError, VoxportError
@@ -18,15 +16,6 @@ from runtime.serve.errors import ApiError
 from runtime.serve.limits import Limits
 from runtime.serve.voices import api, store
 from runtime.serve.voices.store import VoiceStore
-
-RATE = 24_000
-
-
-def recording(seconds: float = 1.2, level: float = 0.3) -> bytes:
-    time = np.arange(int(seconds * RATE)) / RATE
-    file = io.BytesIO()
-    soundfile.write(file, level * np.sin(2 * np.pi * (180 * time + 4 * np.sin(3 * time))), RATE, format="WAV")
-    return file.getvalue()
 
 
 @pytest.fixture(scope="module")

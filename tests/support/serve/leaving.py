@@ -1,0 +1,64 @@
+"""Clients of `ToneSpeech` that leave, and what a server in this process has then."""
+
+import asyncio
+import gc
+import json
+import os
+import threading
+import time
+
+from support.serve.http_server import RunningServer, wait_until
+
+from runtime.serve.speech.worker import SpeechWorker
+from runtime.serve.transcription.worker import TranscriptionWorker
+
+FORMS = {
+    "stream": {},
+    "events": {"stream_format": "sse"},
+    "whole": {"response_format": "flac"},
+}
+
+
+def resources() -> dict[str, int]:
+    gc.collect()
+    tasks = [each for each in gc.get_objects() if isinstance(each, asyncio.Task) and not each.done()]
+    return {
+        "tasks": len(tasks),
+        "threads": threading.active_count(),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+    }
+
+
+def settled(worker: SpeechWorker | TranscriptionWorker) -> dict[str, int]:
+    """The resources when nothing is spoken and their numbers no longer change."""
+    wait_until(lambda: worker.is_idle, 30)
+    found, last = resources(), {}
+    while found != last:
+        time.sleep(0.2)
+        found, last = resources(), found
+    return found
+
+
+def leave(server: RunningServer, count: int) -> None:
+    """Requests of all forms, 20 at a time. Some clients leave before, and some after the first bytes."""
+
+    async def one(index: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        body = {
+            "model": "tone",
+            "input": "a" * 200,
+            "response_format": "pcm",
+            **list(FORMS.values())[index % 3],
+        }
+        content = json.dumps(body).encode()
+        head = f"POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(content)}\r\n\r\n"
+        writer.write(head.encode() + content)
+        if index % 3 < 2 and index % 2:
+            await reader.read(10)
+        writer.close()
+
+    async def run() -> None:
+        for start in range(0, count, 20):
+            await asyncio.gather(*(one(index) for index in range(start, min(count, start + 20))))
+
+    asyncio.run(run())

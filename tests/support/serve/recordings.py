@@ -1,0 +1,26 @@
+"""Files of short recordings, as clients send them."""
+
+import io
+
+import numpy as np
+import soundfile
+from support.serve.loud_to_text import BLOCK, RATE
+
+VOICE_RATE = 24_000
+
+
+def three_words() -> bytes:
+    """FLAC of 0.56 s, which is "one two three" for `LoudToText`."""
+    return _file(np.repeat(np.array([0.5, 0, 0.5, 0, 0.5, 0, 0]), BLOCK), RATE, "FLAC")
+
+
+def voice_recording(seconds: float = 1.2, level: float = 0.3) -> bytes:
+    """WAV of a tone that changes, from which a voice can be made."""
+    time = np.arange(int(seconds * VOICE_RATE)) / VOICE_RATE
+    return _file(level * np.sin(2 * np.pi * (180 * time + 4 * np.sin(3 * time))), VOICE_RATE, "WAV")
+
+
+def _file(samples: np.ndarray, rate: int, kind: str) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate, format=kind)
+    return file.getvalue()
