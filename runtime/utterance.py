@@ -99,20 +99,20 @@ class UtteranceSlots(ABC, Generic[AnyUtterance]):
 
     @abstractmethod
     def _step(self, stream: Stream, utterances: Sequence[AnyUtterance], codes: np.ndarray) -> None:
-        """Runs one decode step on codes int64 [slots, K]."""
+        """Runs one decode step on codes int64 [slots, K]. One that raises can be repeated."""
 
     @abstractmethod
     def _next_codes(self, stream: Stream, utterances: Sequence[AnyUtterance]) -> np.ndarray:
-        """Codes int64 [slots, K] of the next frames."""
+        """Codes int64 [slots, K] of the next frames. A call that raises can be repeated."""
 
-    def feed(self, count: int) -> None:
-        utterances = self._first(count)
+    def feed(self, count: int, first: int = 0) -> None:
+        utterances = self._from(count, first)
         codes = np.stack([utterance.codes for utterance in utterances])
-        self._step(self._stream.first(count), utterances, codes)
+        self._step(self._view(count, first), utterances, codes)
 
-    def decode(self, count: int) -> None:
-        utterances = self._first(count)
-        codes = self._next_codes(self._stream.first(count), utterances)
+    def decode(self, count: int, first: int = 0) -> None:
+        utterances = self._from(count, first)
+        codes = self._next_codes(self._view(count, first), utterances)
         for utterance, row in zip(utterances, codes, strict=True):
             utterance.codes = row
 
@@ -134,8 +134,12 @@ class UtteranceSlots(ABC, Generic[AnyUtterance]):
         decoder.stream = self._stream.slot(target)
         self._utterances[target] = self._utterances.pop(source)
 
-    def _first(self, count: int) -> list[AnyUtterance]:
-        return [self._utterances[slot] for slot in range(count)]
+    def _from(self, count: int, first: int) -> list[AnyUtterance]:
+        return [self._utterances[slot] for slot in range(first, first + count)]
+
+    def _view(self, count: int, first: int) -> Stream:
+        """The slots `first` to `first + count - 1` of the stream: the first ones, or one alone."""
+        return self._stream.slot(first) if first else self._stream.first(count)
 
 
 class FrameDecoder(Protocol):

@@ -248,11 +248,15 @@ class Utterance:
         self.decoder = decoder
         self._frames = FrameCollector(decoder, request, estimated_frames)
         self._generator = np.random.default_rng(request.seed)
+        self._noise: FrameNoise | None = None
 
     def noise(self) -> FrameNoise:
-        """Noise of the next frame."""
-        return draw_noise(self._generator, self.decoder.constants)
+        """Noise of the next frame. It stays the same until `push`."""
+        if self._noise is None:
+            self._noise = draw_noise(self._generator, self.decoder.constants)
+        return self._noise
 
     def push(self) -> SlotOutput:
         """Takes the codes of a new frame."""
+        self._noise = None
         return self._frames.push(None if self.codes[0] == END else self.codes)

@@ -115,13 +115,17 @@ class Utterance:
         self.decoder.may_end = request.may_be_empty
         self._frames = FrameCollector(decoder, request, estimated_frames)
         self._generator = np.random.default_rng(request.seed)
+        self._noise: np.ndarray | None = None
 
     def noise(self) -> np.ndarray:
-        """Noise of the next frame: float32 [1, K - 1]."""
-        codebooks = self.decoder.constants.n_codebooks
-        return self._generator.standard_normal((1, codebooks - 1), dtype=np.float32)
+        """Noise of the next frame: float32 [1, K - 1]. It stays the same until `push`."""
+        if self._noise is None:
+            codebooks = self.decoder.constants.n_codebooks
+            self._noise = self._generator.standard_normal((1, codebooks - 1), dtype=np.float32)
+        return self._noise
 
     def push(self) -> SlotOutput:
         """Takes the codes of a new frame."""
+        self._noise = None
         self.decoder.may_end = True
         return self._frames.push(None if self.codes[0] == END_AUDIO else self.codes)
