@@ -110,7 +110,8 @@ class Ticket:
     """Handle of a submitted request. `error` is set where the status is FAILED."""
 
     def __init__(self, fill: Fill):
-        self.fill, self.status = fill, Status.QUEUED
+        self.fill: Fill | None = fill  # None when the prompt is read: it may hold the rows of a voice
+        self.status = Status.QUEUED
         self.error: Exception | None = None
         self.is_cancelled = False
 
@@ -234,6 +235,7 @@ class BatchedDecoder(Generic[Request]):
         ticket = self._queue[0]
         try:
             if not self._reading:
+                assert ticket.fill is not None  # a request is read once
                 self._reading = _PromptReading(ticket, slot, ticket.fill(slot, self._row_limit))
             is_read = next(self._reading.pieces, True)  # each piece but the last yields None
         except Exception as error:  # belongs to this request, whatever it is
@@ -243,7 +245,7 @@ class BatchedDecoder(Generic[Request]):
             with self._changed:
                 self._queue.popleft()
                 self._reading = None
-                ticket.status, self._running[slot] = Status.RUNNING, ticket
+                ticket.status, ticket.fill, self._running[slot] = Status.RUNNING, None, ticket
 
     def _row_limit(self) -> int:
         return PIECE_ROWS if self._running else sys.maxsize

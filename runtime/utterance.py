@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -43,19 +43,29 @@ class PromptDecoder(Protocol[PromptIn]):
 @dataclass(frozen=True)
 class PromptPrefix:
     """The part of a prompt that does not depend on its text: what its rows are computed from, their number,
-    and whether they may be stored on disk.
+    and whether they may be stored on disk. `stored` are rows that were stored before; a request that
+    waits holds them.
     """
 
     key: bytes
     rows: int
     is_storable: bool = True
+    stored: Arrays | None = None
+
+    def load(self, cache: PrefixCache, stream: Stream) -> "PromptPrefix":
+        """The prefix with its stored rows, where `cache` has them. May read a file."""
+        return replace(self, stored=cache.load(self.key, stream.row_shapes(self.rows)))
 
 
 def read_prompt(
     decoder: PromptDecoder[Prompt], prompt: Prompt, prefix: PromptPrefix, cache: PrefixCache, limit: RowLimit
 ) -> Iterator[None]:
-    """Reads a prompt, and yields between pieces. Rows of its prefix come from `cache`, or are added to it."""
-    rows = cache.load(prefix.key, decoder.stream.row_shapes(prefix.rows))
+    """Reads a prompt, and yields between pieces. Reads no file.
+
+    Rows of its prefix are those that it was loaded with, or those that `cache` has in memory. Others are
+    computed and added to `cache`.
+    """
+    rows = cache.kept(prefix.key) if prefix.stored is None else prefix.stored
     if rows is None:
         yield from decoder.read_prefix(prompt, limit)
         keep = cache.save if prefix.is_storable else cache.keep
