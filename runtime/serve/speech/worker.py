@@ -162,7 +162,10 @@ class SpeechWorker(Worker[SpeechJob]):
         self._metrics.frames.labels(self.name).inc(frames)
         self._rate += 0.05 * (frames / max(elapsed, 1e-6) - self._rate)
         for event in events:
-            self._deliver(event)
+            try:
+                self._deliver(event)
+            except Exception as error:  # belongs to this request, whatever it is
+                self._fail(event.ticket, error)
 
     def _end_cancelled_and_expired(self) -> None:
         """Ends jobs that are cancelled, and those that waited too long."""
@@ -239,6 +242,17 @@ class SpeechWorker(Worker[SpeechJob]):
             self._end_part(job, ticket)  # first: between two parts the worker is not idle
             with self._changed:
                 del self._running[ticket]
+
+    def _fail(self, ticket: Ticket, error: Exception) -> None:
+        job = self._running[ticket]
+        log.error("%s: a request failed", self.name, exc_info=error)
+        job.end(from_exception(error))
+        ticket.cancel()
+        with self._changed:
+            if ticket.is_done:
+                del self._running[ticket]
+            if job in self._waiting_for_text:
+                self._waiting_for_text.remove(job)
 
     def _end_part(self, job: SpeechJob, ticket: Ticket) -> None:
         if ticket.error:

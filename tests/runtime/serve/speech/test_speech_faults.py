@@ -6,12 +6,15 @@ import socket
 import threading
 
 import httpx2
+import numpy as np
+import pytest
 from support.serve.http_server import running, wait_until
 from support.serve.speech_requests import TEXT, asking, post_speech, speech_body
 from support.serve.tone_speech import FRAME, ToneSlots, ToneSpeech, tone
 
 from runtime.audio.files import pcm16
 from runtime.batching import SlotOutput, Status
+from runtime.serve.speech.job import SpeechJob
 
 
 class TruncatingSlots(ToneSlots):
@@ -84,6 +87,28 @@ def test_an_error_of_one_request_leaves_the_others():
         assert "Traceback" not in responses["Wrong."].text
         for text in ("Right.", "Also right."):
             assert responses[text].content == pcm16(tone(text))
+
+
+@pytest.mark.parametrize("frame", [0, 2, len("Wrong.") - 1])
+def test_samples_that_cannot_be_handed_out_end_their_request(monkeypatch, frame):
+    """Also those of its last frame."""
+    put, wrong, failed = SpeechJob.put, tone("Wrong.", "bob"), []
+
+    def failing(job: SpeechJob, samples: np.ndarray) -> None:
+        if np.array_equal(samples, wrong[frame * FRAME : (frame + 1) * FRAME]):
+            failed.append(job)
+            raise MemoryError("planted")
+        put(job, samples)
+
+    monkeypatch.setattr(SpeechJob, "put", failing)
+    with running({"tone": ToneSpeech(pass_s=0.01)}, slots=2) as server:
+        worker = server.models.speech_workers["tone"]
+        with asking(server, "tone", input="Wrong.", voice="bob"):
+            assert post_speech(server, speech_body(input="Right.")).content == pcm16(tone("Right."))
+            wait_until(lambda: failed and worker.is_idle)
+        answer = post_speech(server, speech_body(input="Wrong.", voice="bob", response_format="flac"))
+        assert answer.status_code == 500 and answer.json()["error"]["code"] == "internal_error"
+        assert worker.is_ready and len(failed) == 2
 
 
 def fail_with(task: ToneSpeech, text: str) -> list[int]:
