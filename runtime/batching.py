@@ -5,6 +5,7 @@ first ones, so a call has a batch of as many slots as are active. The slot behin
 is being read.
 """
 
+import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ RowLimit = Callable[[], int]  # the most rows of a prompt that may be read now
 Fill = Callable[[int, RowLimit], Iterator[None]]
 
 PIECE_ROWS = 16  # of a prompt, in one step, while other requests wait for their next frame
+log = logging.getLogger(__name__)
 
 
 class Status(StrEnum):
@@ -58,8 +60,9 @@ class SlotDecoder(Protocol[RequestIn]):
     """The operations of a family on the slots of one batched stream. A step calls feed, reads a piece of a
     prompt, then calls decode and take.
 
-    `feed` and `decode` serve the first `count` slots in one call and change no other; the others concern one
-    slot.
+    `feed` and `decode` serve `count` slots from `first` on in one call and change no other; the others
+    concern one slot. `first` is 0, except where such a call has raised: it is then repeated for each slot
+    alone. So one that raises leaves positions, random numbers and codes as they were.
     """
 
     @property
@@ -71,11 +74,11 @@ class SlotDecoder(Protocol[RequestIn]):
         Thread-safe. Raises UsageError.
         """
 
-    def feed(self, count: int) -> None:
-        """Feeds the last frame of each of the first `count` slots back to the model."""
+    def feed(self, count: int, first: int = 0) -> None:
+        """Feeds the last frame of each of the slots back to the model."""
 
-    def decode(self, count: int) -> None:
-        """Computes the codes of the next frame of each of the first `count` slots."""
+    def decode(self, count: int, first: int = 0) -> None:
+        """Computes the codes of the next frame of each of the slots."""
 
     def take(self, slot: int) -> SlotOutput:
         """The samples that are complete after this frame."""
@@ -85,6 +88,12 @@ class SlotDecoder(Protocol[RequestIn]):
 
     def move(self, source: int, target: int) -> None:
         """Moves a request, whose prompt may be incomplete, to a free slot. Not called where `slots` is 1."""
+
+
+class SlotCall(Protocol):
+    """`SlotDecoder.feed` or `SlotDecoder.decode`."""
+
+    def __call__(self, count: int, first: int = 0) -> None: ...
 
 
 class CodeSlots(SlotDecoder[RequestIn], Protocol):
@@ -101,7 +110,8 @@ class Ticket:
     """Handle of a submitted request. `error` is set where the status is FAILED."""
 
     def __init__(self, fill: Fill):
-        self.fill, self.status = fill, Status.QUEUED
+        self.fill: Fill | None = fill  # None when the prompt is read: it may hold the rows of a voice
+        self.status = Status.QUEUED
         self.error: Exception | None = None
         self.is_cancelled = False
 
@@ -138,8 +148,8 @@ class BatchedDecoder(Generic[Request]):
     """Fills slots from a queue and steps them together.
 
     Any thread may call `prepare`, `enqueue`, `submit`, `unfinished` and `Ticket.cancel` at any time; one
-    thread calls `wait`, `step` or `run`. An error of one request ends that request only; an error of a call
-    for all slots ends all running requests, and the queue goes on.
+    thread calls `wait`, `step` or `run`. An error of one request ends that request only. After an error of a
+    call for all slots, each slot has a call of its own, and the requests end whose own call raises.
     """
 
     def __init__(self, slots: SlotDecoder[Request]):
@@ -225,6 +235,7 @@ class BatchedDecoder(Generic[Request]):
         ticket = self._queue[0]
         try:
             if not self._reading:
+                assert ticket.fill is not None  # a request is read once
                 self._reading = _PromptReading(ticket, slot, ticket.fill(slot, self._row_limit))
             is_read = next(self._reading.pieces, True)  # each piece but the last yields None
         except Exception as error:  # belongs to this request, whatever it is
@@ -234,7 +245,7 @@ class BatchedDecoder(Generic[Request]):
             with self._changed:
                 self._queue.popleft()
                 self._reading = None
-                ticket.status, self._running[slot] = Status.RUNNING, ticket
+                ticket.status, ticket.fill, self._running[slot] = Status.RUNNING, None, ticket
 
     def _row_limit(self) -> int:
         return PIECE_ROWS if self._running else sys.maxsize
@@ -257,13 +268,24 @@ class BatchedDecoder(Generic[Request]):
         except Exception as error:  # the state of this request is unknown now
             self._end(ticket, Status.FAILED, error)
 
-    def _call_for_all(self, call: Callable[[int], None]) -> None:
+    def _call_for_all(self, call: SlotCall) -> None:
         if not self._running:
             return
+        count = len(self._running)
         try:
-            call(len(self._running))
-        except Exception as error:  # the state of every running request is unknown now
-            for ticket in list(self._running.values()):
+            call(count)
+        except Exception as error:
+            if count > 1:  # it may belong to one of them
+                log.warning("a pass over %d requests failed; each is computed alone: %s", count, error)
+                self._call_for_each(call)
+            else:
+                self._end(self._running[0], Status.FAILED, error)
+
+    def _call_for_each(self, call: SlotCall) -> None:
+        for slot, ticket in sorted(self._running.items()):
+            try:
+                call(1, slot)
+            except Exception as error:  # belongs to this request, whatever it is
                 self._end(ticket, Status.FAILED, error)
 
     def _take(self, slot: int) -> None:

@@ -51,7 +51,7 @@ class PrefixCache:
         self._recent: OrderedDict[str, Arrays] = OrderedDict()  # by key; the last one was used last
         self._checked: set[str] = set()  # keys of files whose hashes were compared
         self._unwritten: set[str] = set()  # keys
-        self._lock = Lock()
+        self._lock, self._reading = Lock(), Lock()
         self._folder: Path | None = None
         try:
             self._folder = private_folder("prefixes")
@@ -63,11 +63,20 @@ class PrefixCache:
 
         `prefix` is what the rows are computed from. `shapes` are the expected ones by name.
         """
+        with self._reading:  # a second request of the voice finds the rows of the first one in memory
+            rows = self.kept(prefix)
+            return self._read(prefix, shapes) if rows is None else rows
+
+    def kept(self, prefix: bytes) -> Arrays | None:
+        """The rows of every cache by name, where they are in memory. Reads no file."""
         key = self._key(prefix)
         with self._lock:
             if key in self._recent:
                 self._recent.move_to_end(key)
-                return self._recent[key]
+            return self._recent.get(key)
+
+    def _read(self, prefix: bytes, shapes: Shapes) -> Arrays | None:
+        key = self._key(prefix)
         path = self._path(key)
         if not path or not path.exists():
             return None

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -43,19 +43,29 @@ class PromptDecoder(Protocol[PromptIn]):
 @dataclass(frozen=True)
 class PromptPrefix:
     """The part of a prompt that does not depend on its text: what its rows are computed from, their number,
-    and whether they may be stored on disk.
+    and whether they may be stored on disk. `stored` are rows that were stored before; a request that
+    waits holds them.
     """
 
     key: bytes
     rows: int
     is_storable: bool = True
+    stored: Arrays | None = None
+
+    def load(self, cache: PrefixCache, stream: Stream) -> "PromptPrefix":
+        """The prefix with its stored rows, where `cache` has them. May read a file."""
+        return replace(self, stored=cache.load(self.key, stream.row_shapes(self.rows)))
 
 
 def read_prompt(
     decoder: PromptDecoder[Prompt], prompt: Prompt, prefix: PromptPrefix, cache: PrefixCache, limit: RowLimit
 ) -> Iterator[None]:
-    """Reads a prompt, and yields between pieces. Rows of its prefix come from `cache`, or are added to it."""
-    rows = cache.load(prefix.key, decoder.stream.row_shapes(prefix.rows))
+    """Reads a prompt, and yields between pieces. Reads no file.
+
+    Rows of its prefix are those that it was loaded with, or those that `cache` has in memory. Others are
+    computed and added to `cache`.
+    """
+    rows = cache.kept(prefix.key) if prefix.stored is None else prefix.stored
     if rows is None:
         yield from decoder.read_prefix(prompt, limit)
         keep = cache.save if prefix.is_storable else cache.keep
@@ -99,20 +109,20 @@ class UtteranceSlots(ABC, Generic[AnyUtterance]):
 
     @abstractmethod
     def _step(self, stream: Stream, utterances: Sequence[AnyUtterance], codes: np.ndarray) -> None:
-        """Runs one decode step on codes int64 [slots, K]."""
+        """Runs one decode step on codes int64 [slots, K]. One that raises can be repeated."""
 
     @abstractmethod
     def _next_codes(self, stream: Stream, utterances: Sequence[AnyUtterance]) -> np.ndarray:
-        """Codes int64 [slots, K] of the next frames."""
+        """Codes int64 [slots, K] of the next frames. A call that raises can be repeated."""
 
-    def feed(self, count: int) -> None:
-        utterances = self._first(count)
+    def feed(self, count: int, first: int = 0) -> None:
+        utterances = self._from(count, first)
         codes = np.stack([utterance.codes for utterance in utterances])
-        self._step(self._stream.first(count), utterances, codes)
+        self._step(self._view(count, first), utterances, codes)
 
-    def decode(self, count: int) -> None:
-        utterances = self._first(count)
-        codes = self._next_codes(self._stream.first(count), utterances)
+    def decode(self, count: int, first: int = 0) -> None:
+        utterances = self._from(count, first)
+        codes = self._next_codes(self._view(count, first), utterances)
         for utterance, row in zip(utterances, codes, strict=True):
             utterance.codes = row
 
@@ -134,8 +144,12 @@ class UtteranceSlots(ABC, Generic[AnyUtterance]):
         decoder.stream = self._stream.slot(target)
         self._utterances[target] = self._utterances.pop(source)
 
-    def _first(self, count: int) -> list[AnyUtterance]:
-        return [self._utterances[slot] for slot in range(count)]
+    def _from(self, count: int, first: int) -> list[AnyUtterance]:
+        return [self._utterances[slot] for slot in range(first, first + count)]
+
+    def _view(self, count: int, first: int) -> Stream:
+        """The slots `first` to `first + count - 1` of the stream: the first ones, or one alone."""
+        return self._stream.slot(first) if first else self._stream.first(count)
 
 
 class FrameDecoder(Protocol):

@@ -163,11 +163,32 @@ def test_a_codec_that_fails_ends_one_request_and_frees_its_slot(decoder):
             )
 
 
-def test_a_failed_batch_call_ends_running_requests_and_the_queue_continues(decoder):
-    failures = iter([False, False, True])
+@pytest.mark.parametrize("component", ["embed_codes", "decode_step", "acoustic_step"])
+def test_a_batch_call_that_fails_once_changes_no_samples(decoder, component):
+    """Each slot then has a call of its own."""
+    sizes = []
+
+    def fault(name, inputs) -> None:
+        sizes.extend([len(next(iter(inputs.values())))] if name == component else [])
+        if name == component and sizes.count(2) == 2 and sizes[-1] == 2:
+            raise VoxportError("engine")
+
+    texts, many = requests(6, 6, 2), decoder(2, fault)
+    found = run(many, *[many.submit(text) for text in texts])
+    assert 1 in sizes[sizes.index(2) :]
+    for text, pieces in zip(texts, found, strict=True):
+        assert_same(pieces, single_request(decoder, text))
+
+
+def test_a_failed_engine_ends_running_requests_and_the_queue_continues(decoder):
+    fails_alone = []
 
     def fault(component, inputs) -> None:
-        if component == "decode_step" and next(failures, False):
+        if component == "decode_step" and len(inputs["position"]) == 2 and not fails_alone:
+            fails_alone[:] = [True, True, False]
+            raise VoxportError("engine")
+        if component == "decode_step" and fails_alone[:1] == [True]:
+            fails_alone.pop(0)
             raise VoxportError("engine")
 
     texts, many = requests(6, 6, 2), decoder(2, fault)

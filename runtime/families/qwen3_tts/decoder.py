@@ -115,10 +115,16 @@ class SpeechDecoder:
         return self.position < self.stream.capacity("decode_step")
 
     def first_code(self, noise: FrameNoise | None = None, may_end: bool = True) -> int:
-        """Draws code 0 of the next frame; END where the model ends the speech and `may_end`.
+        """Draws and takes code 0 of the next frame; END where the model ends the speech and `may_end`.
 
         Noise is needed unless the sampling is greedy.
         """
+        if (code := self.draw_first_code(noise, may_end)) != END:
+            self.force(code)
+        return code
+
+    def draw_first_code(self, noise: FrameNoise | None = None, may_end: bool = True) -> int:
+        """As `first_code`, but does not take the code: the next call draws it again."""
         constants, settings = self.constants, self.sampling.first
         logits = np.full_like(self.logits, -np.inf)
         logits[self._allowed] = self.logits[self._allowed]
@@ -126,10 +132,7 @@ class SpeechDecoder:
             logits[constants.codec_eos_token_id] = -np.inf
         previous = [np.array(self._first_codes, np.int64)]
         code = int(sample(logits[None], settings, None if noise is None else noise.first[None], previous)[0])
-        if code == constants.codec_eos_token_id:
-            return END
-        self._first_codes.append(code)
-        return code
+        return END if code == constants.codec_eos_token_id else code
 
     def frame(self, noise: FrameNoise | None = None) -> np.ndarray | None:
         """Draws the codes int64 [K] of the next frame; None where the model ends the speech."""
@@ -217,12 +220,13 @@ def batched_frame(
     """Codes int64 [slots, K]; code 0 is END where the model ends the speech. Each slot of the stream has a
     decoder.
 
-    A slot that ends repeats the inputs of another one; its other codes mean nothing.
+    A slot that ends repeats the inputs of another one; its other codes mean nothing. The decoders take the
+    codes at the end, so a call that raises can be repeated.
     """
     codes = np.full((stream.batch, constants.n_codebooks), END)
     inputs: dict[int, Arrays] = {}  # of the slots that do not end
     for slot, (decoder, drawn) in enumerate(zip(decoders, noise, strict=True)):
-        if (code := decoder.first_code(drawn)) != END:
+        if (code := decoder.draw_first_code(drawn)) != END:
             inputs[slot] = decoder.predictor_inputs(code, drawn)
     if inputs:
         filler = next(iter(inputs.values()))
@@ -231,6 +235,7 @@ def batched_frame(
         chosen = stream.run("code_predictor", batch)["chosen"]
         for slot in inputs:
             codes[slot] = chosen[slot]
+            decoders[slot].force(int(inputs[slot]["codes"][0, 0]))
     return codes
 
 

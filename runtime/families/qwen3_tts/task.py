@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from runtime.codes import check_codes
 from runtime.engines.base import Engine, Stream
 from runtime.families.qwen3_tts.builder import PromptBuilder, Voice
 from runtime.families.qwen3_tts.cloning import SPEECH_ENCODER, encode_reference, speaker_embedding
-from runtime.families.qwen3_tts.constants import Constants, Sampling
+from runtime.families.qwen3_tts.constants import Constants
 from runtime.families.qwen3_tts.decoder import (
     END,
     FrameNoise,
@@ -213,19 +212,19 @@ class SpeechSlots(UtteranceSlots["Utterance"]):
         self._constants, self._prompt, self._prefixes = constants, prompt, prefixes
 
     def prepare(self, request: SpeechRequest) -> Fill:
-        """Builds the prompt. Raises UsageError."""
+        """Builds the rows of the prompt, and reads the stored rows of its prefix. Raises UsageError."""
         sampling = self._constants.sampling_with(request.sampling or {})
-        return partial(self._read, request, self._prompt(request), sampling)
-
-    def _read(
-        self, request: SpeechRequest, prompt: Prompt, sampling: Sampling, slot: int, limit: RowLimit
-    ) -> Iterator[None]:
-        decoder = SpeechDecoder(self._stream.slot(slot), self._constants, sampling)
-        self._utterances[slot] = Utterance(decoder, request)
-        rows = PromptEmbedder(decoder.stream, self._constants).rows(prompt)
+        rows = PromptEmbedder(self._stream.slot(0), self._constants).rows(self._prompt(request))
         is_storable = request.store_prefix and request.instruct is None
-        prefix = PromptPrefix(rows.prefill[: rows.fixed].tobytes(), rows.fixed, is_storable)
-        yield from read_prompt(decoder, rows, prefix, self._prefixes, limit)
+        key = rows.prefill[: rows.fixed].tobytes()
+        prefix = PromptPrefix(key, rows.fixed, is_storable).load(self._prefixes, self._stream)
+
+        def read(slot: int, limit: RowLimit) -> Iterator[None]:
+            decoder = SpeechDecoder(self._stream.slot(slot), self._constants, sampling)
+            self._utterances[slot] = Utterance(decoder, request)
+            yield from read_prompt(decoder, rows, prefix, self._prefixes, limit)
+
+        return read
 
     def replace_codes(self, slot: int, codes: np.ndarray) -> None:
         self._utterances[slot].decoder.replace(int(self.codes(slot)[0]), int(codes[0]))
@@ -248,11 +247,15 @@ class Utterance:
         self.decoder = decoder
         self._frames = FrameCollector(decoder, request, estimated_frames)
         self._generator = np.random.default_rng(request.seed)
+        self._noise: FrameNoise | None = None
 
     def noise(self) -> FrameNoise:
-        """Noise of the next frame."""
-        return draw_noise(self._generator, self.decoder.constants)
+        """Noise of the next frame. It stays the same until `push`."""
+        if self._noise is None:
+            self._noise = draw_noise(self._generator, self.decoder.constants)
+        return self._noise
 
     def push(self) -> SlotOutput:
         """Takes the codes of a new frame."""
+        self._noise = None
         return self._frames.push(None if self.codes[0] == END else self.codes)

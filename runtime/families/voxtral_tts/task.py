@@ -1,7 +1,6 @@
 """`VoxtralTextToSpeech`: the text-to-speech task on a Voxtral-TTS bundle."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from runtime.engines.base import Engine, Stream
 from runtime.families.voxtral_tts.decoder import (
     END_AUDIO,
     Constants,
-    Prompt,
     SpeechDecoder,
     batched_frame,
     batched_step,
@@ -87,15 +85,18 @@ class SpeechSlots(UtteranceSlots["Utterance"]):
         self._constants, self._prompts, self._prefixes = constants, prompts, prefixes
 
     def prepare(self, request: SpeechRequest) -> Fill:
-        """Builds the prompt. Raises UsageError."""
-        return partial(self._read, request, self._prompts.build(request))
-
-    def _read(self, request: SpeechRequest, prompt: Prompt, slot: int, limit: RowLimit) -> Iterator[None]:
-        decoder = SpeechDecoder(self._stream.slot(slot), self._constants)
-        self._utterances[slot] = Utterance(decoder, request)
+        """Builds the prompt, and reads the stored rows of its prefix. Raises UsageError."""
+        prompt = self._prompts.build(request)
         key = prompt.prefix.tobytes() + prompt.voice.tobytes()
         prefix = PromptPrefix(key, len(prompt.prefix), request.store_prefix)
-        yield from read_prompt(decoder, prompt, prefix, self._prefixes, limit)
+        prefix = prefix.load(self._prefixes, self._stream)
+
+        def read(slot: int, limit: RowLimit) -> Iterator[None]:
+            decoder = SpeechDecoder(self._stream.slot(slot), self._constants)
+            self._utterances[slot] = Utterance(decoder, request)
+            yield from read_prompt(decoder, prompt, prefix, self._prefixes, limit)
+
+        return read
 
     def _step(self, stream: Stream, utterances: Sequence["Utterance"], codes: np.ndarray) -> None:
         batched_step(stream, [utterance.decoder for utterance in utterances], codes)
@@ -115,13 +116,17 @@ class Utterance:
         self.decoder.may_end = request.may_be_empty
         self._frames = FrameCollector(decoder, request, estimated_frames)
         self._generator = np.random.default_rng(request.seed)
+        self._noise: np.ndarray | None = None
 
     def noise(self) -> np.ndarray:
-        """Noise of the next frame: float32 [1, K - 1]."""
-        codebooks = self.decoder.constants.n_codebooks
-        return self._generator.standard_normal((1, codebooks - 1), dtype=np.float32)
+        """Noise of the next frame: float32 [1, K - 1]. It stays the same until `push`."""
+        if self._noise is None:
+            codebooks = self.decoder.constants.n_codebooks
+            self._noise = self._generator.standard_normal((1, codebooks - 1), dtype=np.float32)
+        return self._noise
 
     def push(self) -> SlotOutput:
         """Takes the codes of a new frame."""
+        self._noise = None
         self.decoder.may_end = True
         return self._frames.push(None if self.codes[0] == END_AUDIO else self.codes)

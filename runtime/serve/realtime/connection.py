@@ -151,12 +151,12 @@ class Connection:
             raise SocketError(ApiError(400, message, "session_expired"), NORMAL)
 
     async def send(self, message: Message) -> None:
-        """Raises SocketClosed, also where the client does not receive."""
+        """Raises SocketClosed. `protocols` ends connections of clients that do not receive."""
         try:
             text = json.dumps(message, ensure_ascii=False)
-            async with self._sending, asyncio.timeout(self._limits.send_s):
+            async with self._sending:
                 await self._socket.send_text(text)
-        except (TimeoutError, RuntimeError, OSError):
+        except (RuntimeError, OSError):
             raise SocketClosed from None
         except Exception as error:  # the exceptions of a closed socket have no common base
             raise SocketClosed from error

@@ -3,11 +3,10 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import Executor
+from collections.abc import Iterable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,7 +36,8 @@ class SpeechWorker(Worker[SpeechJob]):
 
     Handlers call `submit` and the methods of a job; one thread calls everything else. A long text has a slot
     for one part at a time. The next part starts when the client has received enough of the last one, so a
-    slow client never holds a slot. A text that still arrives is one job as well.
+    slow client never holds a slot. A text that still arrives is one job as well. Another thread prepares the
+    next parts, because that reads files.
     """
 
     def __init__(
@@ -53,8 +53,13 @@ class SpeechWorker(Worker[SpeechJob]):
         self._last_part_of_key: dict[str, int] = {}  # key -> number of the last part that was started
         self._part_numbers = count(1)
         self._rate = INITIAL_RATE
+        self._part_threads = ThreadPoolExecutor(1, f"parts of {name}")
         log.info("%s: at most %d texts at a time", name, self.slots)
         metrics.slots.labels(name).set(self.slots)
+
+    def stop(self) -> None:
+        super().stop()
+        self._part_threads.shutdown(wait=False, cancel_futures=True)
 
     # Handlers
 
@@ -114,7 +119,7 @@ class SpeechWorker(Worker[SpeechJob]):
     def _warm_up(self) -> None:
         with TemporaryDirectory(prefix="voxport-") as folder:
             try:
-                ticket = self._submit_warm_up(Path(folder))
+                ticket = self._part_threads.submit(self._submit_warm_up, Path(folder)).result()
             except UsageError as error:
                 log.warning("%s: its first request takes longer, because it refuses %s", self.name, error)
                 return
@@ -157,7 +162,10 @@ class SpeechWorker(Worker[SpeechJob]):
         self._metrics.frames.labels(self.name).inc(frames)
         self._rate += 0.05 * (frames / max(elapsed, 1e-6) - self._rate)
         for event in events:
-            self._deliver(event)
+            try:
+                self._deliver(event)
+            except Exception as error:  # belongs to this request, whatever it is
+                self._fail(event.ticket, error)
 
     def _end_cancelled_and_expired(self) -> None:
         """Ends jobs that are cancelled, and those that waited too long."""
@@ -191,13 +199,17 @@ class SpeechWorker(Worker[SpeechJob]):
                     job.next_ticket = job.threads.submit(self._next_part, job)
 
     def _next_job(self) -> SpeechJob | None:
-        """Round-robin over keys, part by part. Of one key, a text that has begun precedes a new one."""
+        """Round-robin over keys, part by part. Of one key, a text that has begun precedes a new one, also
+        while its next part is prepared.
+        """
         jobs: dict[str, SpeechJob] = {}
+        preparing = {job.key for job in self._waiting_for_text if not job.threads}
         for job in filter(self._has_room, self._waiting_for_slot):
             jobs.setdefault(job.key, job)
         if self._pool_has_room():
             for job in self._waiting.first_of_keys:
-                jobs.setdefault(job.key, job)
+                if job.key not in preparing:
+                    jobs.setdefault(job.key, job)
         return min(jobs.values(), key=lambda job: self._last_part_of_key.get(job.key, 0), default=None)
 
     def _has_room(self, job: SpeechJob) -> bool:
@@ -231,6 +243,17 @@ class SpeechWorker(Worker[SpeechJob]):
             with self._changed:
                 del self._running[ticket]
 
+    def _fail(self, ticket: Ticket, error: Exception) -> None:
+        job = self._running[ticket]
+        log.error("%s: a request failed", self.name, exc_info=error)
+        job.end(from_exception(error))
+        ticket.cancel()
+        with self._changed:
+            if ticket.is_done:
+                del self._running[ticket]
+            if job in self._waiting_for_text:
+                self._waiting_for_text.remove(job)
+
     def _end_part(self, job: SpeechJob, ticket: Ticket) -> None:
         if ticket.error:
             log.error("%s: a request failed", self.name, exc_info=ticket.error)
@@ -246,10 +269,9 @@ class SpeechWorker(Worker[SpeechJob]):
         silence = job.speech.end_part(ticket.status)
         with self._changed:
             self._waiting_for_text.append(job)
-        if job.next_ticket:
-            job.next_ticket.add_done_callback(lambda part: self._queue_next_part(job, silence, part.result))
-        else:
-            self._queue_next_part(job, silence, partial(self._next_part, job))
+        with suppress(RuntimeError):  # the worker has stopped
+            part = job.next_ticket or self._part_threads.submit(self._next_part, job)
+            part.add_done_callback(lambda part: self._queue_next_part(job, silence, part))
 
     def _next_part(self, job: SpeechJob) -> Ticket | None:
         """Prepares the next part of a text; None at the end. Waits where it is still to come."""
@@ -260,23 +282,21 @@ class SpeechWorker(Worker[SpeechJob]):
             job.estimated_frames += self.task.estimated_frames(part.text)
         return self._decoder.prepare(part)
 
-    def _queue_next_part(
-        self, job: SpeechJob, silence: np.ndarray, next_part: Callable[[], Ticket | None]
-    ) -> None:
-        """Makes the next part wait for a slot, or ends the job."""
+    def _queue_next_part(self, job: SpeechJob, silence: np.ndarray, part: Future[Ticket | None]) -> None:
+        """Makes the next part, which is prepared, wait for a slot, or ends the job."""
         ticket = error = None
         try:
-            ticket = next_part()
+            ticket = part.result()
         except Exception as raised:  # belongs to this request, whatever it is
             error = from_exception(raised)
         with self._changed:
             if job not in self._waiting_for_text:  # it was cancelled
                 return
             self._waiting_for_text.remove(job)
+            self._changed.notify_all()
             if ticket is None:
                 job.end(error)
                 return
             job.ticket = ticket
             job.put(silence)
             self._waiting_for_slot.append(job)
-            self._changed.notify_all()

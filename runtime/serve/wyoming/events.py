@@ -104,8 +104,8 @@ def error_event(error: ApiError) -> Error:
 class Connection:
     """`send` may be called by several tasks; events are sent whole and in order."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, send_s: float):
-        self._reader, self._writer, self._send_s = reader, writer, send_s
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        self._reader, self._writer = reader, writer
         self._sending = asyncio.Lock()
         self._receiving: asyncio.Task[Event | None] | None = None
         self._events_ahead: deque[Event] = deque()  # ahead of `receive`
@@ -137,11 +137,11 @@ class Connection:
         await asyncio.Future()
 
     async def send(self, event: Eventable) -> None:
-        """Raises ClientLeft, also where the client does not receive."""
+        """Raises ClientLeft. `TimedStream` ends connections of clients that do not receive."""
         try:
-            async with self._sending, asyncio.timeout(self._send_s):
+            async with self._sending:
                 await async_write_event(event.event(), self._writer)
-        except (TimeoutError, OSError):
+        except OSError:
             raise ClientLeft from None
 
     async def close(self) -> None:

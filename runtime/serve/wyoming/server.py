@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Self
 
 from bundle.errors import UsageError
 from runtime.serve.errors import ApiError, from_exception, overloaded
+from runtime.serve.http.protocol import SendTimer
 from runtime.serve.http.responses import ClientLeft
 from runtime.serve.limits import Limits
 from runtime.serve.metrics import Metrics
@@ -18,6 +20,23 @@ from runtime.serve.wyoming.session import ServerContext, Session
 
 CLOSE_S = 5.0  # for sessions to end, when the server does
 log = logging.getLogger(__name__)
+
+
+class TimedStream(SendTimer, asyncio.StreamReaderProtocol):
+    """A connection, of which `accept` gets the streams."""
+
+    def __init__(
+        self,
+        accept: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[object, object, None]],
+        limits: Limits,
+    ):
+        self.loop, self.limits = asyncio.get_running_loop(), limits
+        super().__init__(asyncio.StreamReader(HEADER_BYTES, self.loop), accept, self.loop)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        super().connection_made(transport)
 
 
 class WyomingServer:
@@ -40,8 +59,8 @@ class WyomingServer:
     async def __aenter__(self) -> Self:
         """Raises UsageError where it cannot listen."""
         try:
-            self._server = await asyncio.start_server(
-                self._accept, self._host, self._port, limit=HEADER_BYTES
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: TimedStream(self._accept, self._limits), self._host, self._port
             )
         except OSError as error:
             reason = error.strerror or error
@@ -64,7 +83,7 @@ class WyomingServer:
         self._threads.shutdown(wait=False)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = Connection(reader, writer, self._limits.send_s)
+        connection = Connection(reader, writer)
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)

@@ -56,10 +56,10 @@ class ToySlots:
         self._decoder.read(ids)
         return iter(())  # there are no other pieces
 
-    def feed(self, count: int) -> None:
+    def feed(self, count: int, first: int = 0) -> None:
         self._decoder.feed(self._letter)
 
-    def decode(self, count: int) -> None:
+    def decode(self, count: int, first: int = 0) -> None:
         self._letter = int(self._decoder.logits.argmax())
 
     def take(self, slot: int) -> SlotOutput:

@@ -62,7 +62,7 @@ class SteppedSlots(ToneSlots):
 
         return pieces
 
-    def decode(self, count: int) -> None:
+    def decode(self, count: int, first: int = 0) -> None:
         if not self.is_warming_up:
             self.task.wait()
 

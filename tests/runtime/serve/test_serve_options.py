@@ -1,10 +1,12 @@
 """Options of `voxport serve` that are wrong. Each is found before a bundle is opened."""
 
 import argparse
+import re
 import socket
 import ssl
 
 import pytest
+from support.paths import ROOT
 from support.serve.certificates import certificate
 
 from bundle.command import Parser
@@ -94,3 +96,16 @@ def test_limits_whose_type_is_a_float_take_fractions():
     assert parse("--queue-s", "0.5").queue_s == 0.5
     with pytest.raises(UsageError, match="--waiting: expected an integer"):
         parse("--waiting", "0.5")
+
+
+def test_the_document_has_a_row_for_every_limit():
+    """In the order of the help, with the default in the unit of the option."""
+    document = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    section = document.partition("\n## Limits\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(--[a-z-]+)` \| ([\d,.]+) [^|]+ \| [^|]+ \|$", section, re.MULTILINE)
+    parser = Parser()
+    serve.add_arguments(parser)
+    (limits,) = (group for group in parser._action_groups if group.title == "limits")
+    expected = {action.option_strings[0]: action.default for action in limits._group_actions}
+    assert {name: float(default.replace(",", "")) for name, default in rows} == expected
+    assert [name for name, _ in rows] == list(expected)

@@ -69,9 +69,9 @@ class ToneSlots:
         """Whether only the text at the start of a server is spoken."""
         return set(self.task.running.values()) == {WARM_UP_TEXT}
 
-    def feed(self, count: int) -> None: ...
+    def feed(self, count: int, first: int = 0) -> None: ...
 
-    def decode(self, count: int) -> None:
+    def decode(self, count: int, first: int = 0) -> None:
         if not self.is_warming_up:
             self.task.gate.wait(30)
         time.sleep(self.task.pass_s)
@@ -85,6 +85,10 @@ class ToneSlots:
         if not is_last and frame + 1 == request.max_frames:
             return SlotOutput(piece, Status.LIMIT)
         return SlotOutput(piece, Status.END if is_last else None)
+
+    def texts(self, count: int, first: int = 0) -> list[str]:
+        """Texts of the slots of a call."""
+        return [self._speech[slot][0].text for slot in range(first, first + count)]
 
     def free(self, slot: int) -> None:
         del self._speech[slot], self.task.running[slot]

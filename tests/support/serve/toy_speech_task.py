@@ -23,7 +23,7 @@ class ToySpeechTask(ToyVoxtral):
         super().__init__()
         self.engine = toy_speech.ToyEngine(fault)
         self._prompts = SimpleNamespace(build=_prompt, fits_prompt=self.fits_prompt)
-        self._prefixes = SimpleNamespace(load=lambda *_: None, save=lambda *_: None)
+        self._prefixes = SimpleNamespace(**dict.fromkeys(("load", "kept", "save"), lambda *_: None))
 
     @property
     def max_slots(self) -> int:

@@ -123,7 +123,7 @@ def also_the_slot_behind(slots, count):
 def swapped(slots, count):
     """The codes of each slot go to another one."""
     DECODE(slots, count)
-    utterances = slots._first(count)
+    utterances = slots._from(count, 0)
     codes = [utterance.codes for utterance in utterances]
     for utterance, other in zip(utterances, reversed(codes), strict=True):
         utterance.codes = other

@@ -6,12 +6,15 @@ import socket
 import threading
 
 import httpx2
+import numpy as np
+import pytest
 from support.serve.http_server import running, wait_until
 from support.serve.speech_requests import TEXT, asking, post_speech, speech_body
 from support.serve.tone_speech import FRAME, ToneSlots, ToneSpeech, tone
 
 from runtime.audio.files import pcm16
 from runtime.batching import SlotOutput, Status
+from runtime.serve.speech.job import SpeechJob
 
 
 class TruncatingSlots(ToneSlots):
@@ -86,19 +89,41 @@ def test_an_error_of_one_request_leaves_the_others():
             assert responses[text].content == pcm16(tone(text))
 
 
-def fail_once(task: ToneSpeech, text: str) -> threading.Event:
-    """The first pass raises in which `text` is spoken."""
-    failed = threading.Event()
+@pytest.mark.parametrize("frame", [0, 2, len("Wrong.") - 1])
+def test_samples_that_cannot_be_handed_out_end_their_request(monkeypatch, frame):
+    """Also those of its last frame."""
+    put, wrong, failed = SpeechJob.put, tone("Wrong.", "bob"), []
+
+    def failing(job: SpeechJob, samples: np.ndarray) -> None:
+        if np.array_equal(samples, wrong[frame * FRAME : (frame + 1) * FRAME]):
+            failed.append(job)
+            raise MemoryError("planted")
+        put(job, samples)
+
+    monkeypatch.setattr(SpeechJob, "put", failing)
+    with running({"tone": ToneSpeech(pass_s=0.01)}, slots=2) as server:
+        worker = server.models.speech_workers["tone"]
+        with asking(server, "tone", input="Wrong.", voice="bob"):
+            assert post_speech(server, speech_body(input="Right.")).content == pcm16(tone("Right."))
+            wait_until(lambda: failed and worker.is_idle)
+        answer = post_speech(server, speech_body(input="Wrong.", voice="bob", response_format="flac"))
+        assert answer.status_code == 500 and answer.json()["error"]["code"] == "internal_error"
+        assert worker.is_ready and len(failed) == 2
+
+
+def fail_with(task: ToneSpeech, text: str) -> list[int]:
+    """Every pass raises in which `text` is spoken. Returns the numbers of texts of such passes."""
+    failed: list[int] = []
     make = task.slot_decoder
 
     def slot_decoder(slots: int) -> ToneSlots:
         decoder = make(slots)
         decode = decoder.decode
 
-        def failing(count: int) -> None:
-            decode(count)
-            if text in task.running.values() and not failed.is_set():
-                failed.set()
+        def failing(count: int, first: int = 0) -> None:
+            decode(count, first)
+            if text in decoder.texts(count, first):
+                failed.append(count)
                 raise RuntimeError("planted")
 
         decoder.decode = failing
@@ -108,17 +133,17 @@ def fail_once(task: ToneSpeech, text: str) -> threading.Event:
     return failed
 
 
-def test_a_pass_that_fails_ends_what_runs_and_the_queue_goes_on():
-    """One text has sent samples, one has not, and one waits."""
-    task, later = ToneSpeech(pass_s=0.02), "The text that waits."
-    failed = fail_once(task, TEXT)
+def test_a_pass_that_fails_ends_the_text_that_it_fails_with():
+    """One text has sent samples, one fails, and one waits."""
+    task, begun_text, later = ToneSpeech(pass_s=0.02), "a" * 200, "The text that waits."
+    failed = fail_with(task, TEXT)
     with running({"tone": task}, slots=2) as server:
         answers, worker = {}, server.models.speech_workers["tone"]
 
         def ask(text: str) -> None:
             answers[text] = post_speech(server, speech_body(input=text))
 
-        with asking(server, "tone", input="a" * 200) as begun:
+        with asking(server, "tone", input=begun_text) as begun:
             begun.settimeout(10)
             content = begun.recv(2**16)
             task.gate.clear()
@@ -130,8 +155,9 @@ def test_a_pass_that_fails_ends_what_runs_and_the_queue_goes_on():
             content += b"".join(iter(lambda: begun.recv(2**16), b""))
         for thread in threads:
             thread.join(10)
-        assert failed.is_set()
-        assert content.startswith(b"HTTP/1.1 200 ") and not content.endswith(b"0\r\n\r\n")
+        assert failed == [2, 1]
+        assert content.startswith(b"HTTP/1.1 200 ") and content.endswith(b"0\r\n\r\n")
+        assert len(content) > 2 * len(begun_text) * FRAME
         assert answers[TEXT].status_code == 500
         assert answers[TEXT].json()["error"]["code"] == "internal_error"
         assert answers[later].content == pcm16(tone(later))

@@ -1,0 +1,167 @@
+"""A pass that raises with one text of a bundle ends that text. The others keep the sound of each alone.
+
+The bundles compute in float32. Sums of a batch may have another order: 1e-6 of full scale.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import soundfile
+from support.export.short_verification import shorten_verification
+
+from export.__main__ import main as export
+from runtime.batching import Status
+from runtime.engines.base import Arrays, EngineOptions
+from runtime.engines.onnx import OnnxStream
+from runtime.opening import open_task
+from runtime.speech_request import SpeechRequest
+from runtime.text_to_speech import TextToSpeech
+
+TEXTS = ("Hello.", "How are you today?", "Yes.")
+WRONG, WRONG_FRAME, FRAMES = 1, 2, 7
+BATCHED = {
+    "voxtral-tts": ("embed_codes", "decode_step", "acoustic_step"),
+    "qwen3-tts": ("embed_codes", "decode_step", "code_predictor"),
+}
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=list(BATCHED))
+def family(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def task(family, tmp_path_factory) -> TextToSpeech:
+    folder = tmp_path_factory.mktemp("float") / family
+    model = [
+        "--model",
+        family,
+        "--quant",
+        "none",
+        "--cache-length",
+        "96" if family == "qwen3-tts" else "1024",
+    ]
+    with shorten_verification():
+        assert export(["--target", "onnx", *model, "--out", str(folder)]) == 0
+    return open_task(TextToSpeech, folder, EngineOptions(threads=1))
+
+
+@pytest.fixture(scope="module")
+def voice(task, family, tmp_path_factory) -> str | None:
+    """The bundle's own, or one made from a tone."""
+    if family == "voxtral-tts":
+        return None
+    folder = tmp_path_factory.mktemp("voice")
+    sound, voice = folder / "sound.wav", folder / "voice.safetensors"
+    soundfile.write(sound, 0.3 * np.sin(np.arange(24_000) / 20), 24_000)
+    voice.write_bytes(task.make_voice(sound))
+    return str(voice)
+
+
+def request(index: int, voice: str | None) -> SpeechRequest:
+    return SpeechRequest(TEXTS[index], voice=voice, seed=index, max_frames=FRAMES, chunk_frames=1)
+
+
+@pytest.fixture(scope="module")
+def alone(task, voice) -> list[np.ndarray]:
+    """The samples of each text spoken in one slot."""
+    return [spoken(task, voice, [index])[index][1] for index in range(len(TEXTS))]
+
+
+def spoken(task: TextToSpeech, voice: str | None, indices: Sequence[int]) -> dict[int, tuple]:
+    """The ticket and the samples of each text."""
+    decoder = task.batched(len(indices))
+    tickets = {decoder.submit(request(index, voice)): index for index in indices}
+    pieces: dict = {ticket: [np.zeros(0, np.float32)] for ticket in tickets}
+    while decoder.unfinished():
+        for ticket, samples in decoder.step():
+            pieces[ticket] += [] if samples is None else [samples]
+    return {index: (ticket, np.concatenate(pieces[ticket])) for ticket, index in tickets.items()}
+
+
+class Passes:
+    """The utterances of the pass in progress, where `slots` is patched."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, slots: type):
+        self.utterances: list = []
+        for name in ("_step", "_next_codes"):
+            patch.setattr(slots, name, self._watched(getattr(slots, name)))
+
+    def _watched(self, call: Callable) -> Callable:
+        def watched(slots, stream, utterances, *rest):
+            self.utterances = utterances
+            try:
+                return call(slots, stream, utterances, *rest)
+            finally:
+                self.utterances = []
+
+        return watched
+
+    @property
+    def is_wrong(self) -> bool:
+        return any(map(is_wrong, self.utterances))
+
+
+def is_wrong(utterance) -> bool:
+    frames = utterance._frames
+    return frames._request.text == TEXTS[WRONG] and frames._frames >= WRONG_FRAME
+
+
+def assert_the_others_are_right(task: TextToSpeech, voice: str | None, alone: list[np.ndarray]) -> None:
+    found = spoken(task, voice, range(len(TEXTS)))
+    for index, (ticket, samples) in found.items():
+        np.testing.assert_allclose(samples, alone[index][: len(samples)], atol=1e-6, rtol=0)
+        assert np.abs(samples).max() > 1e-3
+        assert (ticket.status is Status.FAILED) == (index == WRONG)
+        if index == WRONG:
+            assert "planted" in str(ticket.error)
+            assert len(samples) == WRONG_FRAME * task.samples_per_frame
+        else:
+            assert len(samples) == len(alone[index])
+
+
+@pytest.mark.parametrize("call", [0, 1, 2])
+def test_an_engine_that_raises_with_one_text_ends_that_text(task, voice, alone, family, monkeypatch, call):
+    """It raises after the call, whose new rows are in the caches."""
+    passes, run, sizes = Passes(monkeypatch, type(task.slot_decoder(1))), OnnxStream._run, []
+
+    def fault(stream: OnnxStream, component: str, inputs: Arrays) -> Arrays:
+        outputs = run(stream, component, inputs)
+        if component == BATCHED[family][call] and passes.is_wrong:
+            sizes.append(stream.batch)
+            raise RuntimeError("planted")
+        return outputs
+
+    monkeypatch.setattr(OnnxStream, "_run", fault)
+    assert_the_others_are_right(task, voice, alone)
+    assert sizes[0] > 1 and sizes[1:] == [1]
+
+
+def test_work_of_one_slot_that_raises_ends_its_text(task, voice, alone, family, monkeypatch):
+    slots = task.slot_decoder(1)
+    module = __import__(type(slots).__module__, fromlist=["Utterance"])
+    noise = module.Utterance.noise
+
+    def fault(utterance):
+        found = noise(utterance)
+        if is_wrong(utterance):
+            raise RuntimeError("planted")
+        return found
+
+    monkeypatch.setattr(module.Utterance, "noise", fault)
+    assert_the_others_are_right(task, voice, alone)
+
+
+def test_an_engine_that_raises_with_each_text_ends_all_of_them(task, voice, family, monkeypatch):
+    passes, run = Passes(monkeypatch, type(task.slot_decoder(1))), OnnxStream._run
+
+    def fault(stream: OnnxStream, component: str, inputs: Arrays) -> Arrays:
+        if component == "decode_step" and passes.utterances:
+            raise RuntimeError("planted")
+        return run(stream, component, inputs)
+
+    monkeypatch.setattr(OnnxStream, "_run", fault)
+    found = spoken(task, voice, range(len(TEXTS)))
+    assert {ticket.status for ticket, _ in found.values()} == {Status.FAILED}

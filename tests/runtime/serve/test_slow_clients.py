@@ -1,0 +1,83 @@
+"""A client that receives slowly keeps its connection: each look finds fewer unsent bytes."""
+
+import asyncio
+import json
+import socket
+import time
+
+from support.serve.http_server import running
+from support.serve.loud_to_text import LoudToText
+from support.serve.wyoming_fixture import WyomingFixture, wyoming_fixture
+
+from runtime.serve.limits import Limits
+
+SEND_S, PAUSE_S, PIECE_BYTES = 1.0, 0.1, 4096  # 40 KB/s
+BUFFER_BYTES = 16_384  # of the sockets: a socket is writable again when a third of its buffer is free
+ANSWERS, ANSWER_BYTES = 3, 60_000
+UPGRADE = (
+    "GET /v1/realtime?intent=transcription&model=loud HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\n"
+    "upgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+def connected(port: int) -> socket.socket:
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+    client.settimeout(5)
+    client.connect(("127.0.0.1", port))
+    return client
+
+
+def receive_slowly(client: socket.socket, count: int) -> float:
+    """Receives so many bytes. Returns the seconds that it took."""
+    started = time.monotonic()
+    while count > 0:
+        piece = client.recv(PIECE_BYTES)
+        assert piece, f"the server closed the connection with {count} bytes to come"
+        count -= len(piece)
+        time.sleep(PAUSE_S)
+    return time.monotonic() - started
+
+
+def frame(message: dict) -> bytes:
+    """A text frame of a client; its mask changes nothing."""
+    content = json.dumps(message).encode()
+    return b"\x81\xff" + len(content).to_bytes(8, "big") + bytes(4) + content
+
+
+def test_a_slow_client_of_a_socket_gets_every_answer():
+    """Each answer repeats what was wrong. The last one is sent when the client has received the others."""
+    with running({"loud": LoudToText()}, Limits(send_s=SEND_S)) as server, connected(server.port) as client:
+        client.sendall(UPGRADE.encode())
+        assert client.recv(PIECE_BYTES).startswith(b"HTTP/1.1 101 ")
+        (connection,) = server.connections
+        sender = connection.transport.get_extra_info("socket")
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        for _ in range(ANSWERS):
+            client.sendall(frame({"type": "x", "event_id": "a" * ANSWER_BYTES}))
+        assert receive_slowly(client, ANSWERS * ANSWER_BYTES) > 2 * SEND_S
+        assert server.connections == {connection}
+
+
+def test_a_slow_client_of_wyoming_gets_every_answer(monkeypatch):
+    made = asyncio.StreamReaderProtocol.connection_made
+
+    def with_small_buffer(stream: asyncio.StreamReaderProtocol, transport: asyncio.Transport) -> None:
+        sender = transport.get_extra_info("socket")
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        made(stream, transport)
+
+    monkeypatch.setattr(asyncio.StreamReaderProtocol, "connection_made", with_small_buffer)
+
+    def ask(fixture: WyomingFixture) -> float:
+        event = {"type": "ping", "data": {"text": "x" * ANSWER_BYTES}}
+        with connected(fixture.port) as client:
+            client.sendall(ANSWERS * (json.dumps(event).encode() + b"\n"))
+            return receive_slowly(client, ANSWERS * ANSWER_BYTES)
+
+    async def scenario(fixture: WyomingFixture) -> None:
+        async with fixture.client():
+            assert await asyncio.to_thread(ask, fixture) > 2 * SEND_S
+
+    with wyoming_fixture(send_s=SEND_S) as fixture:
+        asyncio.run(scenario(fixture))
