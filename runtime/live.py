@@ -32,8 +32,8 @@ class LiveBatch(Protocol):
     def begin(self, delay_ms: int | None = None) -> LiveStream:
         """A new stream. Raises UsageError where `SpeechToText.begin` does."""
 
-    def step(self) -> dict[LiveStream, list[TranscriptDelta]]:
-        """A step of every stream that is due: the text that it completes, by stream."""
+    def step(self) -> dict[LiveStream, list[TranscriptDelta] | Exception]:
+        """A step of every stream that is due: the text that it completes, or the error that ends it."""
 
     def end(self, stream: LiveStream) -> None:
         """Frees the place of a stream, whatever its state."""
@@ -54,8 +54,13 @@ class SingleStreamBatch:
         self._stream.transcription = self._begin(delay_ms)
         return self._stream
 
-    def step(self) -> dict[LiveStream, list[TranscriptDelta]]:
-        return {self._stream: self._stream.transcribe()} if self._stream.is_due else {}
+    def step(self) -> dict[LiveStream, list[TranscriptDelta] | Exception]:
+        if not self._stream.is_due:
+            return {}
+        try:
+            return {self._stream: self._stream.transcribe()}
+        except Exception as error:
+            return {self._stream: error}
 
     def end(self, stream: LiveStream) -> None:
         self._stream = _SingleStream()

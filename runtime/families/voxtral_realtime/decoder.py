@@ -1,8 +1,10 @@
 """Audio samples to tokens, one per 80 ms, on the streams of any engine."""
 
+import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from runtime.families.voxtral_realtime.encoder import EncoderState, Observer, St
 # A long stream can stay at [STREAMING_PAD] over speech. Its logit is then up to 6.6 above the next one, in
 # silence at least 8.5. Pauses between sentences have up to 165 in a row (vllm, pull request 47615).
 BLANK_RUN, PENALTY_PER_BLANK, MAX_PENALTY = 200, 0.5, 7.0
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -152,12 +155,16 @@ class StreamingDecoder:
         return self.choose(self._prefill(np.concatenate(rows, axis=1))["logits"])
 
     def next_input(self) -> tuple[int, np.ndarray]:
-        """The token and the audio embedding float32 [1, 1, dim] of the next position behind the prompt."""
-        return self._token, self._audio.popleft()
+        """The token and the audio embedding float32 [1, 1, dim] of the next position behind the prompt.
+
+        They stay the next ones until `advance`.
+        """
+        return self._token, self._audio[0]
 
     def advance(self, logits: np.ndarray) -> int:
         """Takes the logits [1, vocab] of a decode step -> the token."""
         self.position += 1
+        self._audio.popleft()
         return self.choose(logits)
 
     @property
@@ -175,7 +182,7 @@ class StreamingDecoder:
             if not self.has_read_prompt:
                 yield self.read_prompt()
                 continue
-            token, embedding = self.next_input()
+            token, embedding = self._token, self._audio.popleft()
             yield self.choose(self._run("decode_step", [token], embedding)["logits"])
 
     def choose(self, logits: np.ndarray) -> int:
@@ -216,20 +223,42 @@ class StreamingDecoder:
         return outputs
 
 
-def batched_step(stream: Stream, decoders: Sequence[StreamingDecoder]) -> dict[int, int]:
+def batched_step(stream: Stream, decoders: Sequence[StreamingDecoder]) -> dict[int, int | Exception]:
     """One position of each decoder that is due. Decoder i has slot i of the stream.
 
-    Returns the tokens by slot. The prompt of a slot is read alone. The slots that are not due keep their
-    states.
+    Returns the token of each slot, or its error. The prompt of a slot is read alone. If the call for the
+    other slots raises, each of them has a call of its own: slots that are not due keep their states.
     """
     due = [slot for slot, decoder in enumerate(decoders) if decoder.is_due]
     steps = [slot for slot in due if decoders[slot].has_read_prompt]
-    tokens = {slot: decoders[slot].read_prompt() for slot in due if slot not in steps}
-    if steps:
-        active = stream.first(steps[-1] + 1)
-        logits = _run_step(active, decoders[: active.batch], steps)
-        tokens |= {slot: decoders[slot].advance(logits[slot : slot + 1]) for slot in steps}
-    return tokens
+    prompts = {slot: _attempt(decoders[slot].read_prompt) for slot in due if slot not in steps}
+    return prompts | _step_slots(stream, decoders, steps)
+
+
+def _step_slots(
+    stream: Stream, decoders: Sequence[StreamingDecoder], slots: Sequence[int]
+) -> dict[int, int | Exception]:
+    """A decode step of some slots: their tokens, or their errors."""
+    if not slots:
+        return {}
+    try:
+        active = stream.first(slots[-1] + 1)
+        logits = _run_step(active, decoders[: active.batch], slots)
+    except Exception as error:
+        if len(slots) == 1:
+            return {slots[0]: error}
+        log.warning("a step of %d streams failed; each is computed alone: %s", len(slots), error)
+        alone = [_step_slots(stream, decoders, [slot]) for slot in slots]
+        return {slot: result for results in alone for slot, result in results.items()}
+    return {slot: _attempt(partial(decoders[slot].advance, logits[slot : slot + 1])) for slot in slots}
+
+
+def _attempt(choose: Callable[[], int]) -> int | Exception:
+    """The token, or the error: it belongs to one slot, whatever it is."""
+    try:
+        return choose()
+    except Exception as error:
+        return error
 
 
 def _run_step(stream: Stream, decoders: Sequence[StreamingDecoder], steps: Sequence[int]) -> np.ndarray:

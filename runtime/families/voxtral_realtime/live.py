@@ -60,12 +60,15 @@ class LiveSlots:
         self._streams.append(SlotStream(decoder, self._new_transcript()))
         return self._streams[-1]
 
-    def step(self) -> dict[LiveStream, list[TranscriptDelta]]:
-        due = [stream for stream in self._streams if stream.is_due]
+    def step(self) -> dict[LiveStream, list[TranscriptDelta] | Exception]:
+        found: dict[LiveStream, list[TranscriptDelta] | Exception] = {}
         tokens = batched_step(self._batch, [stream.decoder for stream in self._streams])
-        found: dict[LiveStream, list[TranscriptDelta]] = {stream: [] for stream in due}
         for slot, token in tokens.items():
-            found[self._streams[slot]] = self._streams[slot].take(token)
+            stream = self._streams[slot]
+            try:
+                found[stream] = token if isinstance(token, Exception) else stream.take(token)
+            except Exception as error:  # belongs to this stream, whatever it is
+                found[stream] = error
         return found
 
     def end(self, stream: LiveStream) -> None:

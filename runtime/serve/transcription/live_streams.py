@@ -56,7 +56,9 @@ def _step_time(task: SpeechToText, size: int) -> float:
         started = time.perf_counter()
         for stream in streams:
             stream.feed(silence)
-        batch.step()
+        for result in batch.step().values():
+            if isinstance(result, Exception):
+                raise result
         if index >= prompt:
             times.append(time.perf_counter() - started)
     return float(np.median(times))
@@ -134,13 +136,14 @@ class LiveStreams:
                 ended.append((job, _as_api_error(error)))
         if not fed:
             return ended
-        try:
-            found = self._slots[fed[0]].batch.step()
-        except Exception as raised:  # the states of all jobs of the step are unknown now
-            return [*ended, *((job, _as_api_error(raised)) for job in fed)]
+        found = self._slots[fed[0]].batch.step()
         for job in fed:
             slot = self._slots[job]
-            for delta in found.get(slot.stream, ()):
+            text = found.get(slot.stream, [])
+            if isinstance(text, Exception):
+                ended.append((job, _as_api_error(text)))
+                continue
+            for delta in text:
                 job.put(delta)
             if slot.complete_since is not None and not slot.stream.is_due:
                 ended.append((job, None))

@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 from support.runtime.recordings import RATE, noise, write_recording
 
-from bundle.errors import UsageError
+from bundle.errors import UsageError, VoxportError
 from export.__main__ import main as export
 from runtime.__main__ import main as runtime
 from runtime.engines.base import EngineOptions
+from runtime.engines.onnx import OnnxStream
 from runtime.opening import open_bundle, open_task
 from runtime.speech_to_text import SpeechToText
 
 pytestmark = pytest.mark.slow
+RUN_ACTIVE = OnnxStream.run_active
 
 
 @pytest.fixture(scope="module")
@@ -271,8 +273,20 @@ def test_bench_compares_a_live_step_with_eager(realtime_bundles, capfd):
     )
 
 
-def test_live_streams_in_one_batch_have_the_text_of_each_alone(realtime_bundles):
-    """Three sounds at two delays. The middle one ends first, so the last one moves to its slot."""
+def raise_for_several(stream, component, inputs, active):
+    outputs = RUN_ACTIVE(stream, component, inputs, active)
+    if len(active) > 1:
+        raise VoxportError("planted")
+    return outputs
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_live_streams_in_one_batch_have_the_text_of_each_alone(realtime_bundles, monkeypatch, fails):
+    """Three sounds at two delays. The middle one ends first, so the last one moves to its slot. If every call
+    for several streams raises, after it has written their states, each stream has calls of its own.
+    """
+    if fails:
+        monkeypatch.setattr(OnnxStream, "run_active", raise_for_several)
     task = open_task(SpeechToText, realtime_bundles / "onnx", EngineOptions(threads=1))
     block, sounds = 1280, [noise(1.6)[:, 0], noise(0.8)[::-1, 0].copy(), noise(2.4)[:, 0] / 3]
     delays = [task.delays_ms[index % 2] for index in range(3)]

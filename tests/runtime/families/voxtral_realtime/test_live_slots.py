@@ -187,6 +187,65 @@ def test_streams_that_are_due_together_share_one_call():
     assert calls == {"embed_tokens": 3, "decode_step": 3}
 
 
+@pytest.mark.parametrize("where", ["prefill", "decode_step", "after decode_step", "take"])
+def test_an_error_of_one_stream_leaves_the_tokens_of_the_others(monkeypatch, where):
+    """The call of three streams raises because of the second one; so does its own."""
+    task, sounds = new_task(), [Sound(seed, 20) for seed in (1, 2, 3)]
+    expected = [single_request(sound.seed, sound.tokens, sound.delay) for sound in sounds]
+    batch = task.live_batch(3)
+    streams = [batch.begin(DELAYS_MS[sound.delay]) for sound in sounds]
+    running = [Running(sound, stream) for sound, stream in zip(sounds, streams, strict=True)]
+    raise_for(monkeypatch, streams[1].decoder, where)
+    tokens = {stream: [] for stream in streams}
+    take = live.SlotStream.take
+    monkeypatch.setattr(
+        live.SlotStream, "take", lambda self, token: tokens[self].append(token) or take(self, token)
+    )
+    errors = []
+    while running:
+        for step, each in enumerate(running):
+            each.feed(step)
+        for stream, found in batch.step().items():
+            if isinstance(found, Exception):
+                errors.append((stream, str(found)))
+                batch.end(stream)
+                running = [each for each in running if each.stream is not stream]
+        for each in [each for each in running if each.is_finished and not each.stream.is_due]:
+            batch.end(each.stream)
+            running.remove(each)
+    assert errors == [(streams[1], "planted")]
+    assert [tokens[streams[index]] for index in (0, 2)] == [expected[0], expected[2]]
+
+
+def raise_for(monkeypatch, decoder: StreamingDecoder, where: str) -> None:
+    """Calls that serve this decoder raise: before or after they change its states, or behind the engine."""
+    run, run_active = ToyStream.run, ToyStream.run_active
+
+    def planted_run(stream, component, inputs):
+        if component == where and stream is decoder.stream:
+            raise ValueError("planted")
+        return run(stream, component, inputs)
+
+    def planted_active(stream, component, inputs, active):
+        serves = decoder.position in [int(inputs["position"][slot]) for slot in active] and 1 in active
+        if component == where and serves:
+            raise ValueError("planted")
+        outputs = run_active(stream, component, inputs, active)
+        if f"after {component}" == where and serves:
+            raise ValueError("planted")
+        return outputs
+
+    def planted_choose(logits):
+        if decoder.has_read_prompt:
+            raise ValueError("planted")
+        return StreamingDecoder.choose(decoder, logits)
+
+    monkeypatch.setattr(ToyStream, "run", planted_run)
+    monkeypatch.setattr(ToyStream, "run_active", planted_active)
+    if where == "take":
+        monkeypatch.setattr(decoder, "choose", planted_choose)
+
+
 def test_the_silence_in_front_is_computed_once_per_delay():
     engine = ToyEngine()
     task = new_task(engine)
