@@ -18,9 +18,8 @@ from typing import Any
 from support.paths import ROOT
 from support.serve.http_server import free_port
 
-from load.clients import Results, forever, garbage, half_open, leave_early, speak, transcribe
-from load.server import LIMITS, LISTENERS, PASS_S, SLOTS, TALKERS, LoopLag, percentiles
-from runtime.machine import describe_machine
+from load.clients import Results, forever, garbage, half_open, leave_early, read_nothing, speak, transcribe
+from load.server import LIMITS, LISTENERS, PASS_S, SLOTS, TALKERS, LoopLag, machine, percentiles
 
 CLIENTS, SOCKETS = 200, 20
 REFUSAL_MS, LAG_MS, SHARE, GROWTH_MB = 100, 50, 0.2, 20  # bars
@@ -86,7 +85,9 @@ async def load(port: int, pid: int, options: LoadOptions, results: Results) -> N
     tenth, twentieth = options.clients // 10, options.clients // 20
     visits = [partial(speak, port, "slow", "slow", results)] * tenth
     visits += [partial(leave_early, port, results)] * tenth
-    visits += [partial(half_open, port, results)] * twentieth
+    unread = twentieth // 2
+    visits += [partial(half_open, port, results)] * (twentieth - unread)
+    visits += [partial(read_nothing, port, results)] * unread
     visits += [partial(garbage, port, results)] * twentieth
     rest = options.clients - len(visits)
     names = [TALKERS[0]] * (rest * 2 // 3) + [TALKERS[1]] * (rest - rest * 2 // 3)  # one sends more
@@ -114,7 +115,7 @@ def resident_mb(pid: int) -> float:
 
 
 def report(results: Results, server: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """`server`: the times that it measured itself. Refusals and lags of both sides tell which one is late."""
+    """`server`: what it measured itself. Refusals and lags of both sides tell which one is late."""
     shares, memory = [results.frames[name] for name in TALKERS], results.memory_mb
     settled = memory[len(memory) // 2] if len(memory) < 120 else memory[60]
     figures: dict[str, Any] = {
@@ -132,9 +133,10 @@ def report(results: Results, server: dict[str, dict[str, float]]) -> dict[str, A
         "loop_lag_ms": figures["loop_lag_ms"]["p99"] < LAG_MS,
         "share_difference": figures["share_difference"] <= SHARE,
         "memory_growth_mb": figures["memory_growth_mb"] <= GROWTH_MB,
+        "pauses": figures["pauses"].get("slow", 0) > 0,  # else slow readers slow nothing
     }
     return {
-        "machine": describe_machine(None, "uvicorn"),
+        "machine": machine(),
         "server": f"{SLOTS} slots, {1000 * PASS_S:g} ms for a pass, jobs_per_key {LIMITS.jobs_per_key}",
         "served": dict(results.served),
         "refused": dict(results.refused),

@@ -16,11 +16,14 @@ from support.serve.loud_to_text import BLOCK
 from support.serve.tone_speech import tone
 
 from load.connection import Answer, Connection
-from load.server import REFUSED, key_of
+from load.server import LIMITS, REFUSED, key_of
 from runtime.audio.files import pcm16
 
 LOST = (OSError, asyncio.IncompleteReadError)  # a connection that the server has closed
 SLOW_BYTES, SLOW_S = 1024, 1.0  # 1 kB/s
+FRAMES = (9, 19, 29, 39)
+SLOW_FRAMES = (9, 29, 34, 38)  # the server stops to write all but the first, which ends within the load
+UNREAD_S = 2 * LIMITS.send_s + 5  # the server looks after each `send_s`, and the first look may find progress
 ARRIVAL_S = 3.0  # in which the clients arrive
 LONGEST_WAIT_S = 2.0  # of what `retry-after` asks for, so that the load stays
 WORDS = [0.5, 0.0, 0.5, 0.0, 0.5, 0.0]  # one two three
@@ -67,7 +70,8 @@ async def forever(client) -> None:
 
 async def speak(port: int, name: str, kind: str, results: Results) -> None:
     """Reads an answer as fast as it comes, or as a slow reader."""
-    is_slow, text, wait = kind == "slow", "a" * random.choice((9, 19, 29, 39)) + ".", 0.0
+    is_slow, wait = kind == "slow", 0.0
+    text = "a" * random.choice(SLOW_FRAMES if is_slow else FRAMES) + "."
     async with Connection(port, key_of(name), is_slow) as connection:
         started = time.perf_counter()
         try:
@@ -79,7 +83,11 @@ async def speak(port: int, name: str, kind: str, results: Results) -> None:
             await connection.read(answer)
             wait = results.refusal(answer, started)
         elif answer.status == 200:
-            await _read_speech(connection, answer, is_slow, started, results)
+            try:
+                await _read_speech(connection, answer, is_slow, started, results)
+            except asyncio.CancelledError:  # the load ends
+                _check_start(kind, text, answer, results)
+                raise
             results.served[kind] += 1
             results.frames[name] += len(text)
             if answer.body != expected(text) or not answer.is_whole:
@@ -87,6 +95,13 @@ async def speak(port: int, name: str, kind: str, results: Results) -> None:
         else:
             results.wrong.append(f"{kind}: status {answer.status}")
     await asyncio.sleep(wait)
+
+
+def _check_start(kind: str, text: str, answer: Answer, results: Results) -> None:
+    """Of an answer that is not read to its end."""
+    results.served[f"{kind}, a part"] += 1
+    if not expected(text).startswith(answer.body):
+        results.wrong.append(f"{kind}: the first {len(answer.body)} bytes differ")
 
 
 async def _read_speech(
@@ -128,12 +143,31 @@ async def leave_early(port: int, results: Results) -> None:
 
 
 async def half_open(port: int, results: Results) -> None:
-    """Sends a part of a request, or reads nothing of the answer, until the server closes."""
+    """Sends a part of a request, and waits until the server closes."""
     async with Connection(port, key_of("half-open"), is_slow=True) as connection:
         start = b"POST /v1/audio/speech HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 50\r\n"
         connection.writer.write(start[: random.randrange(len(start))] if random.random() < 0.7 else start)
         await connection.reader.read(2**16)
         results.served["half-open"] += 1
+
+
+async def read_nothing(port: int, results: Results) -> None:
+    """Sends a whole request and reads the head of the answer only, until the server has ended it."""
+    text, wait = "a" * FRAMES[-1] + ".", 0.0
+    async with Connection(port, key_of("half-open"), is_slow=True) as connection:
+        started = time.perf_counter()
+        answer = await connection.ask({"model": "tone", "input": text, "response_format": "pcm"})
+        if answer.status in REFUSED:
+            await connection.read(answer)
+            wait = results.refusal(answer, started)
+        else:
+            await asyncio.sleep(UNREAD_S)
+            with suppress(*LOST):
+                await connection.read(answer)
+            _check_start("not read", text, answer, results)
+            if answer.is_whole:
+                results.wrong.append("not read: the server has not ended the answer")
+    await asyncio.sleep(wait)
 
 
 async def garbage(port: int, results: Results) -> None:

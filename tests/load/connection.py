@@ -5,7 +5,7 @@ import json
 import socket
 from dataclasses import dataclass, field
 
-READ_BUFFER = 4096  # of a slow reader, so that its pace is felt by the server
+READ_BUFFER = 4096  # of a slow reader. With the SEND_BUFFER of the server, its pace slows the server
 
 
 @dataclass

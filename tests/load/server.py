@@ -1,18 +1,23 @@
-"""The server under load. Prints a JSON with the times that it measured when it ends."""
+"""The server under load. Prints a JSON with what it measured when it ends."""
 
 import asyncio
 import json
+import socket
 import sys
 import time
+from collections import Counter
 from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
+from typing import ClassVar
 
 import numpy as np
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from support.serve.loud_to_text import LoudToText
 from support.serve.tone_speech import ToneSpeech
 
+from runtime.machine import describe_machine
 from runtime.serve.address import bind
+from runtime.serve.http import protocol
 from runtime.serve.http.app import build_app
 from runtime.serve.http.keys import Keys
 from runtime.serve.http.server import serve
@@ -22,6 +27,8 @@ from runtime.serve.models import Models
 
 PASS_S, SLOTS = 0.01, 4
 TICK_S = 0.02
+# Of each connection, in bytes: by default the kernel takes megabytes for a client that reads nothing.
+SEND_BUFFER = 8192
 TALKERS = ("anna", "bob")  # whose shares are compared
 REFUSED = (429, 503)
 OTHERS = ("slow", "leaving", "half-open", "garbage")
@@ -31,6 +38,9 @@ LIMITS = Limits(jobs_per_key=64, drain_s=1)
 
 def key_of(name: str) -> str:
     return f"{name}-".ljust(20, "k")
+
+
+NAMES = {key_of(name): name for name in (*TALKERS, *OTHERS, *LISTENERS)}
 
 
 class LoopLag(AbstractAsyncContextManager["LoopLag"]):
@@ -73,21 +83,43 @@ class RefusalTimes:
         await self._app(scope, receive, timed)
 
 
+class PauseCounter(protocol.TimedHttp):
+    """Counts by the name of the client how often it receives so slowly that the server stops to write."""
+
+    pauses: ClassVar[Counter[str]] = Counter()
+
+    def pause_writing(self) -> None:
+        token = dict(self.scope["headers"])[b"authorization"].decode().removeprefix("Bearer ")
+        self.pauses[NAMES[token]] += 1
+        super().pause_writing()
+
+
+def machine() -> dict[str, str | int | None]:
+    """No engine runs, so there is no number of its threads."""
+    found = describe_machine(None, "uvicorn")
+    del found["threads"]
+    return found
+
+
 def percentiles(values: list[float]) -> dict[str, float]:
     found = np.percentile(values or [0.0], [50, 99, 100])
     return dict(zip(("p50", "p99", "max"), (round(float(each), 2) for each in found), strict=True))
 
 
 def main() -> None:
-    keys = Keys({name: sha256(key_of(name).encode()).digest() for name in (*TALKERS, *OTHERS, *LISTENERS)})
+    keys = Keys({name: sha256(key.encode()).digest() for key, name in NAMES.items()})
     metrics, lag = Metrics(), LoopLag()
     tasks = {"tone": ToneSpeech(PASS_S), "loud": LoudToText()}
     models = Models(tasks, LIMITS, metrics, SLOTS)
     models.start()
     app = RefusalTimes(build_app(models, metrics, LIMITS, keys))
-    serve(app, models, LIMITS, bind("127.0.0.1", int(sys.argv[1])), lag)
+    listener = bind("127.0.0.1", int(sys.argv[1]))
+    for each in listener.sockets:  # the connections have what the listener has
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+    protocol.TimedHttp = PauseCounter  # type: ignore[misc]
+    serve(app, models, LIMITS, listener, lag)
     found = {"loop_lag_ms": percentiles(lag.lags), "server_refusal_ms": percentiles(app.times)}
-    print(json.dumps(found), flush=True)
+    print(json.dumps({**found, "pauses": PauseCounter.pauses}), flush=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import websockets
 from load import cancels
 from load.__main__ import LoadOptions, run
 from load.clients import Results, forever, speak, transcribe
-from runtime.machine import describe_machine
+from load.server import machine
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 NOW = struct.pack("ii", 1, 0)  # a connection that is closed is reset
@@ -24,7 +24,8 @@ def test_every_accepted_answer_is_whole_and_every_refusal_has_a_time_to_retry():
     assert found["examples_of_wrong"] == [] and found["wrong"] == 0
     assert found["served"]["talking"] > 0 and found["served"]["utterance"] > 0
     assert found["refused"]["503"] > 0 and found["served"]["garbage"] > 0
-    assert found["machine"].keys() == describe_machine(None, "uvicorn").keys()
+    assert found["machine"].keys() == machine().keys()
+    assert found["pauses"]["slow"] > 0 and "pauses" not in found["missed"]
     assert 0 < found["server_refusal_ms"]["p50"] <= found["refusal_ms"]["max"]
 
 
