@@ -31,16 +31,17 @@ def test_every_accepted_answer_is_whole_and_every_refusal_has_a_time_to_retry():
 
 @pytest.mark.slow  # takes several seconds
 def test_what_clients_that_leave_leave_is_counted(monkeypatch):
-    """One descriptor, and a client that did not leave."""
-    leave, files = cancels.leave, []
+    """One descriptor, and a client and a socket that did not come."""
+    leave, leave_sockets, files = cancels.leave, cancels.leave_sockets, []
 
     def leave_a_file(server, count: int) -> None:
         leave(server, count - 1)
         files.append(socket.socket())
 
     monkeypatch.setattr(cancels, "leave", leave_a_file)
+    monkeypatch.setattr(cancels, "leave_sockets", lambda server, count: leave_sockets(server, count - 1))
     found = cancels.run(20)
-    assert found["left"] == {"descriptors": 1, "requests": 2} and len(files) == 2
+    assert found["left"] == {"descriptors": 1, "requests": 1, "sockets": 1} and len(files) == 2
     for file in files:
         file.close()
 

@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-import websockets
 from support.serve.http_server import RunningServer, running, wait_until
-from support.serve.leaving import FORMS, leave, settled
+from support.serve.leaving import FORMS, leave, leave_sockets, settled
 from support.serve.loud_to_text import RATE as TRANSCRIPTION_RATE
 from support.serve.loud_to_text import LoudToText
-from support.serve.realtime_client import OPENAI, SOUND
 from support.serve.speech_requests import asking
 from support.serve.tone_speech import ToneSlots, ToneSpeech
 from websockets.exceptions import ConnectionClosed
@@ -153,29 +151,9 @@ def test_clients_that_leave_leave_nothing():
         assert left(server) == 360
 
 
-def leave_sockets(server: RunningServer, count: int) -> None:
-    """Sockets that are cut: at once, while audio is transcribed, or while the end of an utterance is."""
-
-    async def one(index: int) -> None:
-        url = f"ws://127.0.0.1:{server.port}{OPENAI}"
-        async with websockets.connect(url, ping_interval=None, close_timeout=0) as socket:
-            for _ in range(index % 3):
-                await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": SOUND}))
-            if index % 3 == 2:
-                await socket.send(json.dumps({"type": "input_audio_buffer.commit"}))
-            if index % 2:
-                await socket.recv()
-            socket.transport.abort()
-
-    async def run() -> None:
-        for start in range(0, count, 10):
-            await asyncio.gather(*(one(index) for index in range(start, start + 10)))
-
-    asyncio.run(run())
-
-
 @pytest.mark.slow  # takes several seconds
 def test_sockets_that_are_cut_leave_nothing():
+    """`python -m load.cancels` has 1,000."""
     with running({"loud": LoudToText()}, Limits(jobs_per_key=100)) as server:
         worker = server.models.transcription_workers["loud"]
         worker.live_slots = 100

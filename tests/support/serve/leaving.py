@@ -1,4 +1,4 @@
-"""Clients of `ToneSpeech` that leave, and what a server in this process has then."""
+"""Clients of `ToneSpeech` and `LoudToText` that leave, and what a server in this process has then."""
 
 import asyncio
 import gc
@@ -7,7 +7,9 @@ import os
 import threading
 import time
 
+import websockets
 from support.serve.http_server import RunningServer, wait_until
+from support.serve.realtime_client import OPENAI, SOUND
 
 from runtime.serve.speech.worker import SpeechWorker
 from runtime.serve.transcription.worker import TranscriptionWorker
@@ -60,5 +62,26 @@ def leave(server: RunningServer, count: int) -> None:
     async def run() -> None:
         for start in range(0, count, 20):
             await asyncio.gather(*(one(index) for index in range(start, min(count, start + 20))))
+
+    asyncio.run(run())
+
+
+def leave_sockets(server: RunningServer, count: int) -> None:
+    """Sockets that are cut: at once, while audio is transcribed, or while the end of an utterance is."""
+
+    async def one(index: int) -> None:
+        url = f"ws://127.0.0.1:{server.port}{OPENAI}"
+        async with websockets.connect(url, ping_interval=None, close_timeout=0) as socket:
+            for _ in range(index % 3):
+                await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": SOUND}))
+            if index % 3 == 2:
+                await socket.send(json.dumps({"type": "input_audio_buffer.commit"}))
+            if index % 2:
+                await socket.recv()
+            socket.transport.abort()
+
+    async def run() -> None:
+        for start in range(0, count, 10):
+            await asyncio.gather(*(one(index) for index in range(start, min(count, start + 10))))
 
     asyncio.run(run())
