@@ -22,7 +22,7 @@ from runtime.audio.files import pcm16
 LOST = (OSError, asyncio.IncompleteReadError)  # a connection that the server has closed
 SLOW_BYTES, SLOW_S = 1024, 1.0  # 1 kB/s
 FRAMES = (9, 19, 29, 39)
-SLOW_FRAMES = (9, 29, 34, 38)  # the server stops to write all but the first, which ends within the load
+SLOW_FRAMES = (9, 29, 38)  # the server stops to write all but the first, which ends within the load
 UNREAD_S = 2 * LIMITS.send_s + 5  # the server looks after each `send_s`, and the first look may find progress
 ARRIVAL_S = 3.0  # in which the clients arrive
 LONGEST_WAIT_S = 2.0  # of what `retry-after` asks for, so that the load stays

@@ -116,7 +116,7 @@ def main() -> None:
     listener = bind("127.0.0.1", int(sys.argv[1]))
     for each in listener.sockets:  # the connections have what the listener has
         each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-    protocol.TimedHttp = PauseCounter  # type: ignore[misc]
+    protocol.TimedHttp = PauseCounter
     serve(app, models, LIMITS, listener, lag)
     found = {"loop_lag_ms": percentiles(lag.lags), "server_refusal_ms": percentiles(app.times)}
     print(json.dumps({**found, "pauses": PauseCounter.pauses}), flush=True)
