@@ -26,9 +26,9 @@ def table(found: Json) -> str:
     for name, bundle in found["bundles"].items():
         for clients, figures in bundle["clients"].items():
             sound = (f"{figures[key]:.2f} s" for key in ("first_sound_s", "last_first_sound_s"))
-            rows.append(
-                (f"{name}, {bundle['slots']} slots", clients, *sound, f"{figures['frames_per_s']:.0f}")
-            )
+            threads = f"{bundle['threads']} thread{'s' if bundle['threads'] > 1 else ''}"
+            label = f"{name}, {bundle['slots']} slots, {threads}"
+            rows.append((label, clients, *sound, f"{figures['frames_per_s']:.0f}"))
     lines = [f"| {' | '.join(row)} |" for row in rows] + [""]
     for key, what in (
         ("refusal_ms", "refusal while the queue is full"),
@@ -40,10 +40,9 @@ def table(found: Json) -> str:
             f"- Time to a {what}: {medians} ms (medians), at most {max(e['max'] for e in times):.0f} ms."
         )
     condition = found["conditions"]
-    machine = f"{condition['processor']}, {condition['threads']} threads"
-    software = f"onnxruntime {condition['onnxruntime']}"
     runs = f"answers of {condition['frames']} frames, medians of {condition['runs']} runs"
-    lines.append(f"- {machine}, {software}; load average before: {condition['load_average_before']}.")
+    machine = f"{condition['processor']}, onnxruntime {condition['onnxruntime']}"
+    lines.append(f"- {machine}; load average before: {condition['load_average_before']}.")
     lines.append(f"- {runs.capitalize()}.")
     return "\n".join(lines)
 

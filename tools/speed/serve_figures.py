@@ -23,6 +23,8 @@ import httpx2
 import onnxruntime
 
 from bundle.json_types import Json
+from bundle.manifest import Bundle
+from runtime.engines.base import EngineOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS, RUNS, REFUSALS, CANCELS = (1, 2, 4, 8), 3, 50, 20
@@ -35,17 +37,18 @@ def main() -> None:
     parser.add_argument("bundles", nargs="+", type=Path)
     parser.add_argument("--frames", type=int, default=200, help="frames of each answer (default: 200)")
     parser.add_argument(
-        "--threads", type=int, default=os.cpu_count(), help="of the engine (default: all cores)"
+        "--threads", type=int, help="of the engine (default: as voxport serve, a number that fits the bundle)"
     )
     parser.add_argument("-o", type=Path, required=True, help="JSON to write")
     arguments = parser.parse_args()
     load = round(os.getloadavg()[0], 1)  # of other work on the machine
     bundles = {
-        bundle.name: measure(bundle, arguments.frames, arguments.threads) for bundle in arguments.bundles
+        folder.name: {"threads": EngineOptions(threads=arguments.threads).thread_count(Bundle(folder))}
+        | measure(folder, arguments.frames, arguments.threads)
+        for folder in arguments.bundles
     }
     conditions = {
         "processor": processor(),
-        "threads": arguments.threads,
         "python": platform.python_version(),
         "onnxruntime": onnxruntime.__version__,
         "frames": arguments.frames,
@@ -56,12 +59,14 @@ def main() -> None:
     arguments.o.write_text(json.dumps({"conditions": conditions, "bundles": bundles}, indent=1) + "\n")
 
 
-def measure(bundle: Path, frames: int, threads: int) -> Json:
+def measure(bundle: Path, frames: int, threads: int | None) -> Json:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     options = ["--port", str(port), "--slots", str(SLOTS), "--waiting", str(WAITING), "--queue-s", "600"]
-    command = [sys.executable, "-m", "runtime", "serve", "--bundle", str(bundle), *options]
-    server = subprocess.Popen([*command, "--threads", str(threads), "-q"], cwd=ROOT)
+    if threads is not None:
+        options += ["--threads", str(threads)]
+    command = [sys.executable, "-m", "runtime", "serve", "--bundle", str(bundle.absolute()), "-q", *options]
+    server = subprocess.Popen(command, cwd=ROOT)
     try:
         return asyncio.run(figures(f"http://127.0.0.1:{port}", bundle.name, frames))
     finally:
