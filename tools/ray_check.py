@@ -25,14 +25,18 @@ import numpy as np
 import websockets
 
 from bundle.json_types import Json
+from bundle.manifest import Bundle
 from export.evaluation.utterances import HELD_OUT, read_utterances
 from runtime.audio.files import pcm16
+from runtime.engines import ENGINES
+from runtime.machine import describe_machine
 
 ROOT = Path(__file__).resolve().parents[1]
 INSIDE = "VOXPORT_RAY_CHECK"  # set in the namespace
 URL, SOCKET = "http://127.0.0.1:8000", "ws://127.0.0.1:8000/v1/realtime?intent=transcription&model="
 TEXT = " ".join(f"Sentence number {index} is neither short nor long." for index in range(40))
 STREAMS, NEW = 6, 20
+CPUS = 1  # of a node, and of a replica
 RATE = 16000  # of the audio of a socket
 RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING": "0"}
 OBJECT_STORE = 80 * 2**20
@@ -48,10 +52,27 @@ def main() -> None:
         command = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
         environment = os.environ | RAY | {INSIDE: "1", "PYTHONPATH": str(ROOT)}
         sys.exit(subprocess.call([*command, sys.executable, *sys.argv], env=environment))
-    results = check(arguments.tts, arguments.stt)
+    results = conditions(arguments.tts, arguments.stt) | check(arguments.tts, arguments.stt)
     arguments.o.parent.mkdir(parents=True, exist_ok=True)
     arguments.o.write_text(json.dumps(results, indent=1) + "\n")
     print(json.dumps(results, indent=1))
+
+
+def conditions(*folders: Path) -> Json:
+    """The machine and the bundles. The engines of a replica have the threads that its `cpus` are."""
+    bundles = [Bundle(folder) for folder in folders]
+    entries = [
+        {
+            "name": bundle.folder.name,
+            "checkpoint": bundle.job.source.name,
+            "target": bundle.job.target,
+            "recipe": bundle.job.request.quant,
+            "bytes": bundle.size,
+        }
+        for bundle in bundles
+    ]
+    package = ENGINES[bundles[0].job.target].packages[0]
+    return {"machine": describe_machine(CPUS, package), "bundles": entries}
 
 
 def check(tts: Path, stt: Path) -> Json:
@@ -63,7 +84,7 @@ def check(tts: Path, stt: Path) -> Json:
     from runtime.serve.ray_app import build
 
     started = time.perf_counter()
-    node = {"num_cpus": 1, "object_store_memory": OBJECT_STORE, "node_ip_address": "127.0.0.1"}
+    node = {"num_cpus": CPUS, "object_store_memory": OBJECT_STORE, "node_ip_address": "127.0.0.1"}
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     other = cluster.add_node(**node)
     cluster.connect()
@@ -73,8 +94,8 @@ def check(tts: Path, stt: Path) -> Json:
         serve.start(
             proxy_location=ProxyLocation.HeadOnly, http_options=HTTPOptions(host="127.0.0.1", port=8000)
         )
-        bundles = f"{tts},{stt}"
-        serve.run(build({"bundle": bundles, "min_replicas": 2, "replicas": 2}), name="voxport")
+        options = {"bundle": f"{tts},{stt}", "cpus": CPUS, "min_replicas": 2, "replicas": 2}
+        serve.run(build(options), name="voxport")
         found["application_s"] = since(started)
         found |= asyncio.run(scenario(tts.name, stt.name, lambda: cluster.remove_node(other, False)))
     finally:
