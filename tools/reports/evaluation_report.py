@@ -38,8 +38,10 @@ def _cell(figures: dict[str, float], key: str) -> str:
 
 def plot(found: Sequence[Found], path: Path) -> None:
     """Size against word error rate: a point for each bundle, a plot for each family and recogniser."""
+    import matplotlib
     from matplotlib.figure import Figure
 
+    matplotlib.rcParams["svg.hashsalt"] = "voxport"  # the same figures give the same file
     groups = sorted({(each["family"], each["recogniser"]) for each in found})
     figure = Figure(figsize=(5 * len(groups), 3.5), layout="constrained")
     for axis, group in zip(figure.subplots(1, len(groups), squeeze=False)[0], groups, strict=True):
