@@ -6,6 +6,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 
 from runtime.serve.errors import ApiError
 from runtime.serve.http.access import CONNECTIONS, REQUEST_ID, error_response, new_request_id
@@ -120,7 +121,17 @@ class TimedHttp(SendTimer, H11Protocol):
 
 
 class TimedSocket(SendTimer, WebSocketsSansIOProtocol):
-    """A socket after its handshake."""
+    """A socket after its handshake.
+
+    Its pings keep proxies from closing it. A client that is gone is noticed without them: it sends nothing,
+    or receives nothing.
+    """
+
+    def handle_pong(self, event: Frame) -> None:
+        """Takes no time: uvicorn sends the next ping sooner by the time that an answer took, up to all of it.
+
+        An answer may be late, because it waits behind audio that is not read yet.
+        """
 
 
 def protocols(limits: Limits) -> dict[str, Any]:  # Any: passed on as keyword arguments
