@@ -49,20 +49,28 @@ class SendTimer(asyncio.Protocol):
         if self._sending is not None:
             self._sending.cancel()
 
+    def _unsent(self) -> int:
+        """Bytes that the client has not received.
+
+        With TLS, asyncio counts only those that its layer has not encrypted and passed on. It has no public
+        name for the transport below, which has the others.
+        """
+        below = getattr(getattr(self.transport, "_ssl_protocol", None), "_transport", None)
+        return self.transport.get_write_buffer_size() + (below.get_write_buffer_size() if below else 0)
+
     def _watch_sending(self) -> None:
-        unsent = self.transport.get_write_buffer_size()
-        self._sending = self.loop.call_later(self.limits.send_s, self._check_sending, unsent)
+        self._sending = self.loop.call_later(self.limits.send_s, self._check_sending, self._unsent())
 
     def _check_sending(self, before: int) -> None:
         """`before`: the unsent bytes at the last check."""
-        if self.transport.get_write_buffer_size() < before:
+        if self._unsent() < before:
             self._watch_sending()
         else:
             self.transport.abort()
 
     def _check_closing(self, before: int | None) -> None:
         """`before`: the unsent bytes at the last check; None where the transport was not closing."""
-        unsent = self.transport.get_write_buffer_size() if self.transport.is_closing() else None
+        unsent = self._unsent() if self.transport.is_closing() else None
         if before is not None and unsent is not None and unsent >= before:
             self.transport.abort()
         elif self.transport.get_protocol() is self:  # and no socket has taken over
