@@ -1,6 +1,7 @@
 """`protocols`: connections whose clients send and receive in time. uvicorn has no such limits."""
 
 import asyncio
+import math
 from typing import Any
 
 import h11
@@ -29,6 +30,8 @@ class SendTimer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        if self._tls is not None:  # would end a connection 30 s after it closes, whatever is received
+            self._tls._ssl_shutdown_timeout = math.inf
         self._closing = self.loop.call_later(self.limits.send_s, self._check_closing, None)
 
     def pause_writing(self) -> None:
@@ -49,13 +52,18 @@ class SendTimer(asyncio.Protocol):
         if self._sending is not None:
             self._sending.cancel()
 
+    @property
+    def _tls(self) -> Any:  # asyncio has no public name for it
+        """asyncio's TLS layer, or None."""
+        return getattr(self.transport, "_ssl_protocol", None)
+
     def _unsent(self) -> int:
         """Bytes that the client has not received.
 
-        With TLS, asyncio counts only those that its layer has not encrypted and passed on. It has no public
-        name for the transport below, which has the others.
+        With TLS, the transport counts only those that its layer has not encrypted and passed on. The
+        transport below has the others.
         """
-        below = getattr(getattr(self.transport, "_ssl_protocol", None), "_transport", None)
+        below = getattr(self._tls, "_transport", None)
         return self.transport.get_write_buffer_size() + (below.get_write_buffer_size() if below else 0)
 
     def _watch_sending(self) -> None:

@@ -8,8 +8,10 @@ import time
 
 import pytest
 from support.serve.certificates import certificate
-from support.serve.http_server import RunningServer, running
+from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import LoudToText
+from support.serve.speech_requests import speech_body
+from support.serve.tone_speech import FRAME, ToneSpeech
 from support.serve.wyoming_fixture import WyomingFixture, wyoming_fixture
 
 from runtime.serve.limits import Limits
@@ -18,6 +20,7 @@ SEND_S, PAUSE_S, PIECE_BYTES = 1.0, 0.1, 4096  # 40 KB/s
 BUFFER_BYTES = 16_384  # of the sockets: a socket is writable again when a third of its buffer is free
 ANSWERS, ANSWER_BYTES = 3, 60_000
 TLS_ANSWERS = 14  # more than the 512 KiB of asyncio's TLS layer, which passes them on when 64 KiB are sent
+FRAMES, FRAME_BYTES = 16, 2 * FRAME  # of an answer with 16-bit samples
 UPGRADE = (
     "GET /v1/realtime?intent=transcription&model=loud HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\n"
     "upgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
@@ -49,13 +52,19 @@ def frame(message: dict) -> bytes:
     return b"\x81\xff" + len(content).to_bytes(8, "big") + bytes(4) + content
 
 
+def make_buffer_small(server: RunningServer) -> None:
+    """That of the only connection."""
+    wait_until(lambda: server.connections)
+    (connection,) = server.connections
+    sender = connection.transport.get_extra_info("socket")
+    sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+
+
 def ask(server: RunningServer, client: socket.socket, count: int) -> None:
     """Opens a live session and sends so many messages, whose answers are as long as they are."""
     client.sendall(UPGRADE.encode())
     assert client.recv(PIECE_BYTES).startswith(b"HTTP/1.1 101 ")
-    (connection,) = server.connections
-    sender = connection.transport.get_extra_info("socket")
-    sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+    make_buffer_small(server)
     for _ in range(count):
         client.sendall(frame({"type": "x", "event_id": "a" * ANSWER_BYTES}))
 
@@ -112,3 +121,19 @@ def test_a_slow_client_of_wyoming_gets_every_answer(monkeypatch):
 
     with wyoming_fixture(send_s=SEND_S) as fixture:
         asyncio.run(scenario(fixture))
+
+
+def test_a_slow_client_gets_the_end_of_an_answer_over_tls(certificates, monkeypatch):
+    """asyncio would end a connection that closes after 30 s, however much its client receives."""
+    monkeypatch.setattr("asyncio.sslproto.constants.SSL_SHUTDOWN_TIMEOUT", SEND_S / 4)
+    own, other = certificates
+    content = json.dumps(speech_body(input=FRAMES * "a")).encode()
+    head = "POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+    with (
+        running({"tone": ToneSpeech()}, Limits(send_s=SEND_S), tls=own) as server,
+        other.wrap_socket(connected(server.port), server_hostname="127.0.0.1") as client,
+    ):
+        make_buffer_small(server)
+        client.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
+        assert receive_slowly(client, FRAMES * FRAME_BYTES) > SEND_S
+        wait_until(lambda: not server.connections, 3 * SEND_S)
