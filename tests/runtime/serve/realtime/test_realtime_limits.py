@@ -11,7 +11,7 @@ from support.serve.loud_to_text import LoudToText
 from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of
 
 from runtime.serve.http.keys import Keys
-from runtime.serve.limits import Limits
+from runtime.serve.limits import MIB, Limits
 from runtime.serve.realtime.connection import Connection, SocketError
 
 
@@ -125,6 +125,26 @@ def test_a_large_message_ends_the_socket_of_a_server_without_that_limit(content)
     with pytest.raises(SocketError) as raised:
         asyncio.run(receive())
     assert raised.value.code == 1009
+
+
+@pytest.mark.parametrize("content", [{"text": 5000 * "\u00e9"}, {"bytes": bytes(10_000)}])
+def test_a_socket_is_not_read_without_a_limit_while_something_waits(content):
+    """It may have one message more than the limit of one. Most messages come in the second wait."""
+    received = []
+
+    class OtherServer:
+        async def receive(self):
+            await asyncio.sleep(0)
+            received.append(content)
+            return {"type": "websocket.receive", **content}
+
+    async def wait_twice() -> None:
+        connection = Connection(OtherServer(), Limits(message_mib=0.1), lambda: False)
+        for _ in range(2):
+            await connection.while_connected(asyncio.sleep(0.2))
+
+    asyncio.run(wait_twice())
+    assert 80_000 < 10_000 * len(received) < 0.1 * MIB + 10_000
 
 
 def test_audio_that_is_too_far_ahead_ends_the_session():
