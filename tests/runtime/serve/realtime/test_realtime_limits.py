@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import logging
 import threading
 
 import pytest
 import websockets
+from starlette.websockets import WebSocket
 from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import LoudToText
 from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of
@@ -169,6 +171,24 @@ def test_a_client_that_leaves_frees_its_stream(server):
 
     talk(server, conversation, OPENAI)
     wait_until(lambda: server.models.transcription_workers["loud"].is_idle, 0.5)
+
+
+@pytest.mark.parametrize("path", [OPENAI, VLLM, MISTRAL])
+def test_a_socket_that_closes_right_after_its_handshake_is_no_fault(monkeypatch, caplog, path):
+    """The server takes a while between the handshake and its first message."""
+    accept = WebSocket.accept
+
+    async def accept_slowly(*arguments, **options) -> None:
+        await accept(*arguments, **options)
+        await asyncio.sleep(0.1)
+
+    async def leave(socket: Socket) -> None: ...
+
+    monkeypatch.setattr(WebSocket, "accept", accept_slowly)
+    with running({"loud": LoudToText()}) as server:
+        talk(server, leave, path)
+        wait_until(lambda: server.metric("requests_total", route=path.partition("?")[0], code="101"))
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 
 def test_more_live_streams_than_the_machine_can_follow_are_refused():
