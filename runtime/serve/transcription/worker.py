@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 class TranscriptionWorker(Worker[TranscriptionJob]):
     """Transcribes live audio first, the stream that waits longest before the others, then recordings.
 
-    A stream waits since its next 80 ms arrived, or since its last step if that was later: audio that was sent
-    ahead does not delay other streams. Streams of one batch take a step together. Recordings wait in the
+    A stream waits since its next 80 ms arrived, or since its last step if that was later: one whose audio is
+    sent ahead delays another by one step. Streams of one batch take a step together. Recordings wait in the
     queue.
     """
 
