@@ -1,11 +1,13 @@
 """`protocols`: connections whose clients send and receive in time. uvicorn has no such limits."""
 
 import asyncio
+import math
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 
 from runtime.serve.errors import ApiError
 from runtime.serve.http.access import CONNECTIONS, REQUEST_ID, error_response, new_request_id
@@ -28,6 +30,8 @@ class SendTimer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        if self._tls is not None:  # would end a connection 30 s after it closes, whatever is received
+            self._tls._ssl_shutdown_timeout = math.inf
         self._closing = self.loop.call_later(self.limits.send_s, self._check_closing, None)
 
     def pause_writing(self) -> None:
@@ -48,20 +52,33 @@ class SendTimer(asyncio.Protocol):
         if self._sending is not None:
             self._sending.cancel()
 
+    @property
+    def _tls(self) -> Any:  # asyncio has no public name for it
+        """asyncio's TLS layer, or None."""
+        return getattr(self.transport, "_ssl_protocol", None)
+
+    def _unsent(self) -> int:
+        """Bytes that the client has not received.
+
+        With TLS, the transport counts only those that its layer has not encrypted and passed on. The
+        transport below has the others.
+        """
+        below = getattr(self._tls, "_transport", None)
+        return self.transport.get_write_buffer_size() + (below.get_write_buffer_size() if below else 0)
+
     def _watch_sending(self) -> None:
-        unsent = self.transport.get_write_buffer_size()
-        self._sending = self.loop.call_later(self.limits.send_s, self._check_sending, unsent)
+        self._sending = self.loop.call_later(self.limits.send_s, self._check_sending, self._unsent())
 
     def _check_sending(self, before: int) -> None:
         """`before`: the unsent bytes at the last check."""
-        if self.transport.get_write_buffer_size() < before:
+        if self._unsent() < before:
             self._watch_sending()
         else:
             self.transport.abort()
 
     def _check_closing(self, before: int | None) -> None:
         """`before`: the unsent bytes at the last check; None where the transport was not closing."""
-        unsent = self.transport.get_write_buffer_size() if self.transport.is_closing() else None
+        unsent = self._unsent() if self.transport.is_closing() else None
         if before is not None and unsent is not None and unsent >= before:
             self.transport.abort()
         elif self.transport.get_protocol() is self:  # and no socket has taken over
@@ -120,7 +137,17 @@ class TimedHttp(SendTimer, H11Protocol):
 
 
 class TimedSocket(SendTimer, WebSocketsSansIOProtocol):
-    """A socket after its handshake."""
+    """A socket after its handshake.
+
+    Its pings keep proxies from closing it. A client that is gone is noticed without them: it sends nothing,
+    or receives nothing.
+    """
+
+    def handle_pong(self, event: Frame) -> None:
+        """Takes no time: uvicorn sends the next ping sooner by the time that an answer took, up to all of it.
+
+        An answer may be late, because it waits behind audio that is not read yet.
+        """
 
 
 def protocols(limits: Limits) -> dict[str, Any]:  # Any: passed on as keyword arguments

@@ -65,23 +65,26 @@ class StreamedResponse(Response):
         super().__init__(media_type=media_type, headers={"cache-control": "no-store"})
         del self.headers["content-length"]
         self._pieces, self._cancel, self._final_bytes = pieces, cancel, final_bytes
+        self._has_begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await while_connected(receive, self._send(scope, receive, send))
+            return
         except ClientLeft:
             log.debug("the client left")
         finally:
             self._cancel()
+        if not self._has_begun:
+            await Response(status_code=CLIENT_LEFT)(scope, receive, send)  # is counted and not sent
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
-        has_begun = False
         try:
             async for piece in self._pieces:
-                if not has_begun:
+                if not self._has_begun:
                     start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+                    self._has_begun = True
                     await send(start)
-                    has_begun = True
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         except ClientLeft:
             raise
@@ -89,7 +92,7 @@ class StreamedResponse(Response):
             error = from_exception(raised)
             if not isinstance(raised, ApiError):
                 log.exception("a response failed")
-            if not has_begun:
+            if not self._has_begun:
                 await refuse(scope, receive, send, error)
                 return
             if self._final_bytes is None:

@@ -84,6 +84,7 @@ def configuration(app: ASGIApp, limits: Limits, tls: ssl.SSLContext | None = Non
         log_level=logging.ERROR,
         access_log=False,
         server_header=False,
+        ws_ping_timeout=None,  # see `TimedSocket`
         ws_max_size=int(limits.message_mib * MIB),
         timeout_graceful_shutdown=5,
     )

@@ -89,8 +89,7 @@ class Connection:
 
     def _check_size(self, frame: AsgiMessage) -> None:
         """Servers other than ours may take larger messages, such as that of Ray. Raises SocketError."""
-        content, most = frame.get("text") or frame.get("bytes") or b"", int(self._limits.message_mib * MIB)
-        size = len(content.encode()) if isinstance(content, str) else len(content)
+        size, most = _size(frame), int(self._limits.message_mib * MIB)
         if size > most:
             message = f"a message of {size} bytes; expected at most {most}"
             raise SocketError(ApiError(413, message, "message_too_large"), TOO_LARGE)
@@ -98,18 +97,20 @@ class Connection:
     async def while_connected(self, waiting: Coroutine[object, object, None]) -> None:
         """Awaits `waiting`. Raises SocketClosed as soon as the client leaves.
 
-        It reads messages meanwhile, which `receive` returns later: about as many bytes as one may have.
+        It reads messages meanwhile, which `receive` returns later, until they have as many bytes as one may
+        have.
         """
         await first_of(waiting, self._read_ahead())
 
     async def _read_ahead(self) -> None:
         """Raises SocketClosed. Does not return."""
-        max_bytes = self._limits.message_mib * MIB
-        while sum(FRAME_BYTES + len(frame.get("text") or "") for frame in self._messages_ahead) < max_bytes:
+        room = self._limits.message_mib * MIB - sum(map(_bytes_ahead, self._messages_ahead))
+        while room > 0:
             receiving = self._receive_task()
             await asyncio.wait((receiving,))  # a receiving task that is cancelled would lose its message
             self._receiving = None
             self._messages_ahead.append(receiving.result())
+            room -= _bytes_ahead(self._messages_ahead[-1])
             if self._messages_ahead[-1]["type"] == "websocket.disconnect":
                 raise SocketClosed
         await asyncio.Future()
@@ -171,3 +172,13 @@ class Connection:
                 )
             except Exception:  # it is closed already
                 return
+
+
+def _size(frame: AsgiMessage) -> int:
+    """Bytes of the content."""
+    content = frame.get("text") or frame.get("bytes") or b""
+    return len(content.encode()) if isinstance(content, str) else len(content)
+
+
+def _bytes_ahead(frame: AsgiMessage) -> int:
+    return FRAME_BYTES + _size(frame)

@@ -76,7 +76,7 @@ class MistralSession(Session):
         if not isinstance(rate, int) or not MIN_RATE <= rate <= MAX_RATE:
             raise ApiError(400, f"audio_format.sample_rate: expected {MIN_RATE} to {MAX_RATE}")
         delays = self._worker.task.delays_ms
-        if delay is not None and delay not in delays:
+        if delay is not None and (type(delay) is not int or delay not in delays):  # 480.0 == 480
             raise ApiError(400, f"target_streaming_delay_ms: expected one of {', '.join(map(str, delays))}")
         self._rate, self._delay_ms = rate, self._delay_ms if delay is None else delay
         await self.connection.send({"type": "session.updated", "session": self.description()})

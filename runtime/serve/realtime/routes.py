@@ -31,16 +31,15 @@ def realtime_router(models: Models, limits: Limits) -> APIRouter:
         openai = OpenAiSession(context)
         if model:
             openai.choose(model)
-        await _send_session_created(openai)
         is_openai = query.get("intent") == "transcription"
-        await run_session(openai if is_openai else DialectDetection(context, openai))
+        handler = openai if is_openai else DialectDetection(context, openai)
+        await run_session(handler, _session_created(openai))
 
     @router.websocket("/v1/audio/transcriptions/realtime")
     async def mistral(socket: WebSocket) -> None:
         worker = _live_worker(models, socket.query_params.get("model", ""))
         session = MistralSession(await _accept(socket, models, limits), worker)
-        await session.connection.send({"type": "session.created", "session": session.description()})
-        await run_session(session)
+        await run_session(session, {"type": "session.created", "session": session.description()})
 
     return router
 
@@ -63,18 +62,18 @@ async def _accept(socket: WebSocket, models: Models, limits: Limits) -> SessionC
     return SessionContext(connection, models, limits, key, uuid.uuid4().hex[:12])
 
 
-async def _send_session_created(session: OpenAiSession) -> None:
+def _session_created(session: OpenAiSession) -> Message:
     """One message with the fields that clients of OpenAI and of vLLM read."""
     common = {"event_id": session.event_id(), "session": session.description()}
     vllm = {"id": f"sess-{session.context.number}", "created": int(time.time())}
-    await session.connection.send({"type": "session.created", **common, **vllm})
+    return {"type": "session.created", **common, **vllm}
 
 
 class DialectDetection(ProtocolHandler):
     """Detects the dialect from a message, then passes all messages to its session."""
 
     def __init__(self, context: SessionContext, openai: OpenAiSession):
-        """`openai` has sent `session.created`."""
+        """`session.created` is sent as by `openai`."""
         super().__init__(context)
         self._openai = openai
         self._chosen: Session | None = None

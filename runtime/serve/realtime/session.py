@@ -114,10 +114,11 @@ class Session(ProtocolHandler):
             self._utterances.close()
 
 
-async def run_session(session: ProtocolHandler) -> None:
-    """Runs a session and closes its socket, whatever happens."""
+async def run_session(session: ProtocolHandler, greeting: Message) -> None:
+    """Sends the greeting, runs a session and closes its socket, whatever happens."""
     connection, code, reason = session.connection, NORMAL, ""
     try:
+        await connection.send(greeting)
         await session.run()
     except (SessionEnded, SocketClosed):
         pass

@@ -71,6 +71,7 @@ class _StreamSlot:
     batch: LiveBatch
     stream: LiveStream
     complete_since: float | None = None  # since when the audio is complete
+    stepped_at: float = 0.0  # the end of the last step
 
 
 class LiveStreams:
@@ -111,6 +112,11 @@ class LiveStreams:
             return slot.complete_since
         return job.ready_since(self._step)
 
+    def stepped_at(self, job: TranscriptionJob) -> float:
+        """When the last step of the job ended; 0 before its first one."""
+        slot = self._slots.get(job)
+        return slot.stepped_at if slot else 0.0
+
     def jobs_in_batch_of(
         self, job: TranscriptionJob, due: Collection[TranscriptionJob]
     ) -> list[TranscriptionJob]:
@@ -136,9 +142,10 @@ class LiveStreams:
                 ended.append((job, _as_api_error(error)))
         if not fed:
             return ended
-        found = self._slots[fed[0]].batch.step()
+        found, now = self._slots[fed[0]].batch.step(), time.monotonic()
         for job in fed:
             slot = self._slots[job]
+            slot.stepped_at = now
             text = found.get(slot.stream, [])
             if isinstance(text, Exception):
                 ended.append((job, _as_api_error(text)))

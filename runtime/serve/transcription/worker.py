@@ -25,9 +25,11 @@ log = logging.getLogger(__name__)
 
 
 class TranscriptionWorker(Worker[TranscriptionJob]):
-    """Transcribes live audio first, the oldest 80 ms of all streams before the others, then recordings.
+    """Transcribes live audio first, the stream that waits longest before the others, then recordings.
 
-    Streams of one batch take a step together. Recordings wait in the queue.
+    A stream waits since its next 80 ms arrived, or since its last step if that was later: one whose audio is
+    sent ahead delays another by one step. Streams of one batch take a step together. Recordings wait in the
+    queue.
     """
 
     def __init__(self, name: str, task: SpeechToText, limits: Limits, metrics: Metrics):
@@ -200,17 +202,17 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
         return self._waiting.take(key)
 
     def _live_jobs_due(self) -> list[TranscriptionJob]:
-        """Live jobs with audio for a step, those with the oldest audio first."""
+        """Live jobs with audio for a step, those that wait longest first."""
         ready = [(at, job) for job in self._live if (at := self._streams.ready_since(job)) is not None]
         if not ready:
             return []
-        ready.sort(key=lambda pair: pair[0])
-        late = time.monotonic() - ready[0][0] - STEP_S
+        late = time.monotonic() - min(at for at, _ in ready) - STEP_S
         self._metrics.late_seconds.labels(self.name).inc(max(0.0, late))
+        ready.sort(key=lambda pair: max(pair[0], self._streams.stepped_at(pair[1])))
         return [job for _, job in ready]
 
     def _step_live(self, due: list[TranscriptionJob]) -> None:
-        """A step of the job with the oldest audio, and of those that share its batch."""
+        """A step of the job that waits longest, and of those that share its batch."""
         started, steps = time.perf_counter(), self._streams.audio_steps
         try:
             jobs = self._streams.jobs_in_batch_of(due[0], due)

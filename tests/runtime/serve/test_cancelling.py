@@ -69,6 +69,10 @@ def left(server: RunningServer) -> float:
     return server.metric("cancelled_total", reason="client")
 
 
+def requests(server: RunningServer, status: int) -> float:
+    return server.metric("requests_total", route="/v1/audio/speech", code=str(status))
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("state", ["reading", "speaking"])
 def test_a_slot_is_free_within_one_pass(state, form):
@@ -108,6 +112,8 @@ def test_a_place_in_the_queue_is_free_within_one_pass(form):
             task.allow()
             wait_until(lambda: not worker._waiting)
             assert task.passes == 1 and left(server) == 1
+            wait_until(lambda: requests(server, 499))
+            assert requests(server, 499) == 1 and not requests(server, 500)
         task.allow(1000)  # the other request is cancelled at any pass
 
 

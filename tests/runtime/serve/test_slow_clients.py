@@ -3,10 +3,15 @@
 import asyncio
 import json
 import socket
+import ssl
 import time
 
-from support.serve.http_server import running
+import pytest
+from support.serve.certificates import certificate
+from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import LoudToText
+from support.serve.speech_requests import speech_body
+from support.serve.tone_speech import FRAME, ToneSpeech
 from support.serve.wyoming_fixture import WyomingFixture, wyoming_fixture
 
 from runtime.serve.limits import Limits
@@ -14,6 +19,8 @@ from runtime.serve.limits import Limits
 SEND_S, PAUSE_S, PIECE_BYTES = 1.0, 0.1, 4096  # 40 KB/s
 BUFFER_BYTES = 16_384  # of the sockets: a socket is writable again when a third of its buffer is free
 ANSWERS, ANSWER_BYTES = 3, 60_000
+TLS_ANSWERS = 14  # more than the 512 KiB of asyncio's TLS layer, which passes them on when 64 KiB are sent
+FRAMES, FRAME_BYTES = 16, 2 * FRAME  # of an answer with 16-bit samples
 UPGRADE = (
     "GET /v1/realtime?intent=transcription&model=loud HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\n"
     "upgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
@@ -28,14 +35,14 @@ def connected(port: int) -> socket.socket:
     return client
 
 
-def receive_slowly(client: socket.socket, count: int) -> float:
+def receive_slowly(client: socket.socket, count: int, pause_s: float = PAUSE_S) -> float:
     """Receives so many bytes. Returns the seconds that it took."""
     started = time.monotonic()
     while count > 0:
         piece = client.recv(PIECE_BYTES)
         assert piece, f"the server closed the connection with {count} bytes to come"
         count -= len(piece)
-        time.sleep(PAUSE_S)
+        time.sleep(pause_s)
     return time.monotonic() - started
 
 
@@ -45,18 +52,51 @@ def frame(message: dict) -> bytes:
     return b"\x81\xff" + len(content).to_bytes(8, "big") + bytes(4) + content
 
 
+def make_buffer_small(server: RunningServer) -> None:
+    """That of the only connection."""
+    wait_until(lambda: server.connections)
+    (connection,) = server.connections
+    sender = connection.transport.get_extra_info("socket")
+    sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+
+
+def ask(server: RunningServer, client: socket.socket, count: int) -> None:
+    """Opens a live session and sends so many messages, whose answers are as long as they are."""
+    client.sendall(UPGRADE.encode())
+    assert client.recv(PIECE_BYTES).startswith(b"HTTP/1.1 101 ")
+    make_buffer_small(server)
+    for _ in range(count):
+        client.sendall(frame({"type": "x", "event_id": "a" * ANSWER_BYTES}))
+
+
 def test_a_slow_client_of_a_socket_gets_every_answer():
     """Each answer repeats what was wrong. The last one is sent when the client has received the others."""
     with running({"loud": LoudToText()}, Limits(send_s=SEND_S)) as server, connected(server.port) as client:
-        client.sendall(UPGRADE.encode())
-        assert client.recv(PIECE_BYTES).startswith(b"HTTP/1.1 101 ")
-        (connection,) = server.connections
-        sender = connection.transport.get_extra_info("socket")
-        sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
-        for _ in range(ANSWERS):
-            client.sendall(frame({"type": "x", "event_id": "a" * ANSWER_BYTES}))
+        ask(server, client, ANSWERS)
         assert receive_slowly(client, ANSWERS * ANSWER_BYTES) > 2 * SEND_S
-        assert server.connections == {connection}
+        assert len(server.connections) == 1
+
+
+@pytest.fixture
+def certificates(tmp_path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Of the server and of its client."""
+    chain, key = certificate(tmp_path)
+    own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    own.load_cert_chain(chain, key)
+    return own, ssl.create_default_context(cafile=chain)
+
+
+def test_a_slow_client_of_a_socket_gets_every_answer_over_tls(certificates):
+    """It is slow until what was unsent at first has been sent."""
+    own, other = certificates
+    with (
+        running({"loud": LoudToText()}, Limits(send_s=SEND_S), tls=own) as server,
+        other.wrap_socket(connected(server.port), server_hostname="127.0.0.1") as client,
+    ):
+        ask(server, client, TLS_ANSWERS)
+        assert receive_slowly(client, 3 * ANSWER_BYTES) > 2 * SEND_S
+        receive_slowly(client, (TLS_ANSWERS - 3) * ANSWER_BYTES, pause_s=0)
+        assert len(server.connections) == 1
 
 
 def test_a_slow_client_of_wyoming_gets_every_answer(monkeypatch):
@@ -69,7 +109,7 @@ def test_a_slow_client_of_wyoming_gets_every_answer(monkeypatch):
 
     monkeypatch.setattr(asyncio.StreamReaderProtocol, "connection_made", with_small_buffer)
 
-    def ask(fixture: WyomingFixture) -> float:
+    def ask_slowly(fixture: WyomingFixture) -> float:
         event = {"type": "ping", "data": {"text": "x" * ANSWER_BYTES}}
         with connected(fixture.port) as client:
             client.sendall(ANSWERS * (json.dumps(event).encode() + b"\n"))
@@ -77,7 +117,23 @@ def test_a_slow_client_of_wyoming_gets_every_answer(monkeypatch):
 
     async def scenario(fixture: WyomingFixture) -> None:
         async with fixture.client():
-            assert await asyncio.to_thread(ask, fixture) > 2 * SEND_S
+            assert await asyncio.to_thread(ask_slowly, fixture) > 2 * SEND_S
 
     with wyoming_fixture(send_s=SEND_S) as fixture:
         asyncio.run(scenario(fixture))
+
+
+def test_a_slow_client_gets_the_end_of_an_answer_over_tls(certificates, monkeypatch):
+    """asyncio would end a connection that closes after 30 s, however much its client receives."""
+    monkeypatch.setattr("asyncio.sslproto.constants.SSL_SHUTDOWN_TIMEOUT", SEND_S / 4)
+    own, other = certificates
+    content = json.dumps(speech_body(input=FRAMES * "a")).encode()
+    head = "POST /v1/audio/speech HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+    with (
+        running({"tone": ToneSpeech()}, Limits(send_s=SEND_S), tls=own) as server,
+        other.wrap_socket(connected(server.port), server_hostname="127.0.0.1") as client,
+    ):
+        make_buffer_small(server)
+        client.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
+        assert receive_slowly(client, FRAMES * FRAME_BYTES) > SEND_S
+        wait_until(lambda: not server.connections, 3 * SEND_S)

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -51,12 +52,13 @@ def running(
     slots: int = 2,
     origins: tuple[str, ...] = (),
     voices: VoiceStore | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> Iterator[RunningServer]:
     metrics = Metrics()
     models = Models(tasks, limits, metrics, slots, voices)
     models.start()
     app = build_app(models, metrics, limits, keys or Keys(), origins)
-    config = configuration(app, limits)
+    config = configuration(app, limits, tls)
     config.timeout_graceful_shutdown = 1
     server = uvicorn.Server(config)
     listener = bind("127.0.0.1", 0)

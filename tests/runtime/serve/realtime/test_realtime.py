@@ -151,6 +151,7 @@ WRONG = [
     (MISTRAL, {"type": "input_audio.append", "audio": text_of(b"\0\0" * 131_073)}, 3001),
     (MISTRAL, {"type": "input_audio.end"}, 3001),
     (MISTRAL, {"type": "session.update", "session": {"target_streaming_delay_ms": 81}}, 3001),
+    (MISTRAL, {"type": "session.update", "session": {"target_streaming_delay_ms": 480.0}}, 3001),
     (MISTRAL, {"type": "session.update", "session": {"audio_format": {"encoding": "mulaw"}}}, 3001),
     (MISTRAL, "{", 3001),
 ]

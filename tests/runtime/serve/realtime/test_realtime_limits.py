@@ -2,16 +2,18 @@
 
 import asyncio
 import json
+import logging
 import threading
 
 import pytest
 import websockets
+from starlette.websockets import WebSocket
 from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import LoudToText
 from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of
 
 from runtime.serve.http.keys import Keys
-from runtime.serve.limits import Limits
+from runtime.serve.limits import MIB, Limits
 from runtime.serve.realtime.connection import Connection, SocketError
 
 
@@ -127,6 +129,26 @@ def test_a_large_message_ends_the_socket_of_a_server_without_that_limit(content)
     assert raised.value.code == 1009
 
 
+@pytest.mark.parametrize("content", [{"text": 5000 * "\u00e9"}, {"bytes": bytes(10_000)}])
+def test_a_socket_is_not_read_without_a_limit_while_something_waits(content):
+    """It may have one message more than the limit of one. Most messages come in the second wait."""
+    received = []
+
+    class OtherServer:
+        async def receive(self):
+            await asyncio.sleep(0)
+            received.append(content)
+            return {"type": "websocket.receive", **content}
+
+    async def wait_twice() -> None:
+        connection = Connection(OtherServer(), Limits(message_mib=0.1), lambda: False)
+        for _ in range(2):
+            await connection.while_connected(asyncio.sleep(0.2))
+
+    asyncio.run(wait_twice())
+    assert 80_000 < 10_000 * len(received) < 0.1 * MIB + 10_000
+
+
 def test_audio_that_is_too_far_ahead_ends_the_session():
     task = LoudToText()
     with running({"loud": task}, Limits(ahead_s=0.5)) as server:
@@ -149,6 +171,24 @@ def test_a_client_that_leaves_frees_its_stream(server):
 
     talk(server, conversation, OPENAI)
     wait_until(lambda: server.models.transcription_workers["loud"].is_idle, 0.5)
+
+
+@pytest.mark.parametrize("path", [OPENAI, VLLM, MISTRAL])
+def test_a_socket_that_closes_right_after_its_handshake_is_no_fault(monkeypatch, caplog, path):
+    """The server takes a while between the handshake and its first message."""
+    accept = WebSocket.accept
+
+    async def accept_slowly(*arguments, **options) -> None:
+        await accept(*arguments, **options)
+        await asyncio.sleep(0.1)
+
+    async def leave(socket: Socket) -> None: ...
+
+    monkeypatch.setattr(WebSocket, "accept", accept_slowly)
+    with running({"loud": LoudToText()}) as server:
+        talk(server, leave, path)
+        wait_until(lambda: server.metric("requests_total", route=path.partition("?")[0], code="101"))
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 
 def test_more_live_streams_than_the_machine_can_follow_are_refused():

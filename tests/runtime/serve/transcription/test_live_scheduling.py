@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,11 +23,14 @@ ARRIVALS = [(ANNA, BOB), (BOB, ANNA), (ANNA, BOB)]  # of live audio in each turn
 
 
 class OrderedToText(LoudToText):
-    """Has the first sample of each turn in order. `arrive(client)` is called in turns of a recording."""
+    """Has the first sample of each turn in order. `arrive(client)` is called in turns of a recording,
+    `heard(client)` in every turn.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.order, self.arrive = list[float](), lambda client: None
+        self.heard: Callable[[float], None] = lambda client: None
 
     def begin(self, *arguments: object, **options: object) -> LoudWords:
         return OrderedWords(self)
@@ -37,6 +40,7 @@ class OrderedToText(LoudToText):
             for client in ARRIVALS[self.order.count(RECORDING)]:
                 self.arrive(client)
         self.order.append(sample)
+        self.heard(sample)
 
 
 class OrderedWords(LoudWords):
@@ -72,6 +76,32 @@ def test_live_audio_is_transcribed_before_the_next_turn_of_a_recording():
 
     asyncio.run(scenario())
     assert task.order == [sample for clients in ARRIVALS for sample in (RECORDING, *clients)]
+
+
+def test_audio_that_is_ahead_delays_another_batch_by_one_step():
+    """Anna has sent ten steps when Bob's first one arrives, which is during the first of hers."""
+    task = OrderedToText()
+
+    async def scenario() -> None:
+        worker = TranscriptionWorker("a", task, Limits(), Metrics())
+        worker.live_slots = 2
+        worker.start()
+        wait_until(lambda: worker.is_ready)
+        live = {client: worker.submit_live("anna", None, object()) for client in (ANNA, BOB)}
+        bob = live[BOB]
+
+        def talk(client: float) -> None:
+            if client == ANNA and bob.samples == 0:
+                bob.feed(np.full(BLOCK, BOB, np.float32))
+
+        task.heard = talk
+        live[ANNA].feed(np.full(10 * BLOCK, ANNA, np.float32))
+        for job in live.values():
+            await ended(job)
+        worker.stop()
+
+    asyncio.run(scenario())
+    assert task.order == [ANNA, BOB, *9 * [ANNA]]
 
 
 class TimedToText(LoudToText):
