@@ -19,12 +19,17 @@ UNKNOWN_FRAMES = 2**62  # smallest number of frames that libsndfile reports for 
 log = logging.getLogger(__name__)
 
 
+def check_exists(path: Path) -> None:
+    """Raises UsageError where a path is neither that of a file, a pipe or a device, nor `-`."""
+    if str(path) != "-" and (path.is_dir() or not path.exists()):
+        reason = "is a folder" if path.is_dir() else "no such file"
+        raise UsageError(f"{path}: {reason}; expected a file of audio")
+
+
 def source_of(path: Path, max_mb: int) -> Path | IO[bytes]:
     """The path of a file, or a seekable copy of a pipe, a device or stdin (`-`). Raises UsageError."""
     is_stdin = str(path) == "-"
-    if not is_stdin and (path.is_dir() or not path.exists()):
-        reason = "is a folder" if path.is_dir() else "no such file"
-        raise UsageError(f"{path}: {reason}; expected a file of audio")
+    check_exists(path)
     try:
         return path if path.is_file() and not is_stdin else _copy_of_pipe(path, max_mb)
     except OSError as error:

@@ -130,7 +130,7 @@ def check(arguments: argparse.Namespace) -> ServerSetup:
     if arguments.host not in LOOPBACK and not arguments.keys:
         raise UsageError(f"host {arguments.host}: others can reach it, so it needs --keys FILE", field="host")
     if bool(arguments.tls_cert) != bool(arguments.tls_key):
-        raise UsageError("tls_cert: needs tls_key, and the other way round", field="tls_cert")
+        raise UsageError("tls_cert: needs --tls-key, and --tls-key needs it", field="tls_cert")
     wyoming = _wyoming(arguments.wyoming) if arguments.wyoming else None
     keys = read_keys(arguments.keys) if arguments.keys else Keys()
     limits = Limits(**{name: getattr(arguments, name) for name in LIMITS})

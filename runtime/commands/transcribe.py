@@ -20,7 +20,7 @@ from bundle.files import check_writable, write_whole
 from bundle.progress import Progress
 from runtime.audio.captions import Word, as_json, as_json_line, as_lines, as_srt, as_text_line, as_vtt
 from runtime.audio.gain import amplified, automatic_gain, check_gain, recording_gain_db, with_quiet_warning
-from runtime.audio.opening import raw_stdin
+from runtime.audio.opening import check_exists, raw_stdin
 from runtime.audio.sources import MAX_INPUT_MB, LiveSource, Recording
 from runtime.commands import add_task_arguments, engine_options
 from runtime.opening import open_task
@@ -145,6 +145,7 @@ def check(arguments: argparse.Namespace) -> None:
         raise UsageError(
             f"transcribe: --timestamps is for text and json; {arguments.format} always has times"
         )
+    check_exists(Path(arguments.audio))  # before a bundle is opened, or even exported
     for name, default in LIVE_ONLY.items():
         if getattr(arguments, name) is None:
             setattr(arguments, name, default)

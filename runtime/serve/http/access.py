@@ -107,7 +107,7 @@ class AccessMiddleware:
             return
         raise ApiError(
             403,
-            f"host {host!r} is not one of this server; the server can allow it with its option allow_origin",
+            f"host {host!r} is not one of this server; its option --allow-origin can allow it",
             "host_not_allowed",
         )
 
@@ -121,7 +121,7 @@ class AccessMiddleware:
             return
         raise ApiError(
             403,
-            f"origin {origin!r} is not allowed; the server can allow it with its option allow_origin",
+            f"origin {origin!r} is not allowed; the server's option --allow-origin can allow it",
             "origin_not_allowed",
         )
 

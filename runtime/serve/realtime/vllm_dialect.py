@@ -8,7 +8,7 @@ from runtime.serve.realtime.utterances import Utterance, Utterances, decode_pcm
 from runtime.transcription import TranscriptDelta
 
 RATE = 16000
-NO_MODEL = "send session.update with the name of a model first"
+NO_MODEL = 'send {"type": "session.update", "model": "NAME"} first'
 TOKENS_PER_SECOND = 12.5
 
 

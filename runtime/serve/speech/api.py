@@ -168,7 +168,8 @@ def _with_api_field(error: ApiError) -> ApiError:
     if error.param not in PARAMS:
         return error
     name = PARAMS[error.param]
-    message = f"{name}{error.message.removeprefix(error.param)}"
+    found = error.message.removeprefix(error.param)
+    message = f"{name}{found}" if found != error.message else f"{name}: {found}"
     return ApiError(error.status, message, error.code, name)
 
 

@@ -117,7 +117,7 @@ def voice_router(models: Models, limits: Limits) -> APIRouter:
 
 def _not_stored() -> ApiError:
     return ApiError(
-        403, "this server stores no voices; its option voices names a folder for them", "voices_not_stored"
+        403, "this server stores no voices; its option --voices names a folder for them", "voices_not_stored"
     )
 
 

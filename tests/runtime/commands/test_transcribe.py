@@ -19,6 +19,7 @@ from runtime.engines.base import EngineOptions
 from runtime.engines.onnx import OnnxStream
 from runtime.opening import open_bundle, open_task
 from runtime.speech_to_text import SpeechToText
+from voxport.__main__ import main as voxport
 
 pytestmark = pytest.mark.slow
 RUN_ACTIVE = OnnxStream.run_active
@@ -271,6 +272,14 @@ def test_bench_compares_a_live_step_with_eager(realtime_bundles, capfd):
     assert (
         found["eager"]["components"].keys() == found["components"].keys() >= {"encode_chunk", "decode_step"}
     )
+
+
+def test_a_missing_recording_is_named_before_a_bundle_is_opened(tmp_path, capsys):
+    """Also where the embedded model would be exported first."""
+    assert voxport(["transcribe", str(tmp_path / "none.wav")]) == 2
+    assert "none.wav: no such file" in capsys.readouterr().err
+    assert runtime(["transcribe", str(tmp_path / "none.wav"), "--bundle", str(tmp_path / "no_bundle")]) == 2
+    assert "none.wav: no such file" in capsys.readouterr().err
 
 
 def raise_for_several(stream, component, inputs, active):

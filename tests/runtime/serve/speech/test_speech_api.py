@@ -63,13 +63,15 @@ def test_mp3_is_the_default_and_types_are_named(server):
 
 
 def test_samples_are_sent_while_they_are_made():
-    task = ToneSpeech(pass_s=0.05)
+    task, text = ToneSpeech(), "a" * 40
+    task.fault = lambda spoken, frame: task.gate.clear() if (spoken, frame) == (text, 5) else None
     with (
         running({"tone": task}) as server,
-        httpx2.stream("POST", f"{server.url}/v1/audio/speech", json=speech_body(input="a" * 40)) as response,
+        httpx2.stream("POST", f"{server.url}/v1/audio/speech", json=speech_body(input=text)) as response,
     ):
         first = next(response.iter_raw())
         assert task.running and len(first) < 40 * FRAME
+        task.gate.set()
 
 
 def test_a_long_text_is_spoken_sentence_by_sentence_with_pauses(client):
