@@ -103,8 +103,11 @@ async def load(port: int, pid: int, options: LoadOptions, results: Results) -> N
                 if task.done():
                     task.result()  # raises
     results.loop_lag_ms = lag.lags
-    for task in tasks:
-        task.cancel()
+    pending = set(tasks)
+    while pending:  # a timeout that ends at the same moment may take the place of a cancellation
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=1)
     for result in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(result, Exception):  # other than the cancellation
             raise result
