@@ -20,8 +20,8 @@ from runtime.machine import measure_bandwidth
 Arrays = dict[str, np.ndarray]
 CUDA_PRECISION = "float16"  # compute precision of the ONNX bundles that CUDA can run
 PAGE_VALUES = 1024  # float32 values of a memory page
-# Of one component. With fewer, a second thread gains nothing, and is many times slower while other programs
-# use the cores (docs/performance.md).
+# Of one component. With fewer, a second thread gains nothing for one stream, and makes a frame up to three
+# times longer while other programs use the cores (docs/performance.md).
 LEAST_BYTES_FOR_THREADS = 8 << 20
 
 
