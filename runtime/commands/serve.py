@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bundle.command import integer
 from bundle.errors import UsageError
 from runtime.commands import add_engine_arguments, engine_options
-from runtime.serve.address import LOOPBACK, Listener, bind, parse_wyoming, tls_context
+from runtime.serve.address import LOOPBACK, Listener, bind, check_origins, parse_wyoming, tls_context
 from runtime.speech_request import DEFAULT_SLOTS
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ def check(arguments: argparse.Namespace) -> ServerSetup:
         raise UsageError(f"host {arguments.host}: others can reach it, so it needs --keys FILE", field="host")
     if bool(arguments.tls_cert) != bool(arguments.tls_key):
         raise UsageError("tls_cert: needs --tls-key, and --tls-key needs it", field="tls_cert")
+    check_origins(arguments.allow_origin)
     wyoming = _wyoming(arguments.wyoming) if arguments.wyoming else None
     keys = read_keys(arguments.keys) if arguments.keys else Keys()
     limits = Limits(**{name: getattr(arguments, name) for name in LIMITS})

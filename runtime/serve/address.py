@@ -1,9 +1,10 @@
-"""Addresses that the server listens on."""
+"""Addresses that the server listens on, and of web pages that may use it."""
 
 import errno
 import os
 import socket
 import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -117,3 +118,23 @@ def parse_wyoming(uri: str) -> tuple[str, int]:
             field="wyoming",
         )
     return host, port
+
+
+def check_origins(origins: Iterable[str]) -> None:
+    """Raises UsageError on what is no URL of a web page without a path, such as `https://example.org`."""
+    for origin in origins:
+        try:
+            parts = urlsplit(origin.lower())
+            is_origin = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            is_origin = False
+        if (
+            not is_origin
+            or origin.lower().rstrip("/") != f"{parts.scheme}://{parts.netloc}"
+            or "@" in parts.netloc
+        ):
+            raise UsageError(
+                f"allow_origin {origin!r}: expected the URL of a web page without a path, as in "
+                "https://example.org",
+                field="allow_origin",
+            )

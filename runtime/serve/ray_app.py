@@ -16,6 +16,8 @@ from starlette.types import ASGIApp
 from bundle.errors import UsageError
 from runtime.engines.base import EngineOptions
 from runtime.json_content import Json
+from runtime.serve.address import check_origins
+from runtime.serve.collection import leave_out_loaded_objects
 from runtime.serve.http.app import build_app
 from runtime.serve.http.keys import Keys, read_keys
 from runtime.serve.limits import LIMITS, Limits
@@ -74,6 +76,7 @@ def parse_options(arguments: Json) -> RayOptions:
     for name in limits:
         if not 0 < getattr(chosen, name) < 1e9:
             raise UsageError(f"{name}: expected a positive number", field=name)
+    check_origins(found.allow_origin)
     if found.replicas < found.min_replicas:
         raise UsageError(
             f"replicas: {found.replicas} is less than min_replicas {found.min_replicas}", field="replicas"
@@ -123,6 +126,7 @@ class Replica:
             self.check_health()
             time.sleep(POLL_S)
         self._app = build_app(models, metrics, options.limits, keys, options.allow_origin)
+        leave_out_loaded_objects()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         return self._app

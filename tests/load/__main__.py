@@ -117,7 +117,7 @@ def resident_mb(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def report(results: Results, server: dict[str, dict[str, float]]) -> dict[str, Any]:
+def report(results: Results, server: dict[str, Any]) -> dict[str, Any]:
     """`server`: what it measured itself. Refusals and lags of both sides tell which one is late."""
     shares, memory = [results.frames[name] for name in TALKERS], results.memory_mb
     settled = memory[len(memory) // 2] if len(memory) < 120 else memory[60]

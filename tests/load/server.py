@@ -1,6 +1,7 @@
 """The server under load. Prints a JSON with what it measured when it ends."""
 
 import asyncio
+import gc
 import json
 import socket
 import sys
@@ -66,17 +67,19 @@ class LoopLag(AbstractAsyncContextManager["LoopLag"]):
 class RefusalTimes:
     """Measures how long the server takes to refuse: from the head of a request to that of the answer.
 
-    What the clients measure has also the time in which neither of the two processes runs.
+    What the clients measure has also the time in which neither of the two processes runs. What waits when
+    the server shuts down was not refused on arrival, and is left out.
     """
 
-    def __init__(self, app: ASGIApp):
-        self._app, self.times = app, list[float]()
+    def __init__(self, app: ASGIApp, models: Models):
+        self._app, self._models, self.times = app, models, list[float]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
 
         async def timed(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] in REFUSED:
+            is_refusal = message["type"] == "http.response.start" and message["status"] in REFUSED
+            if is_refusal and not self._models.is_draining:
                 self.times.append(1000 * (time.perf_counter() - started))
             await send(message)
 
@@ -112,14 +115,19 @@ def main() -> None:
     tasks = {"tone": ToneSpeech(PASS_S), "loud": LoudToText()}
     models = Models(tasks, LIMITS, metrics, SLOTS)
     models.start()
-    app = RefusalTimes(build_app(models, metrics, LIMITS, keys))
+    app = RefusalTimes(build_app(models, metrics, LIMITS, keys), models)
     listener = bind("127.0.0.1", int(sys.argv[1]))
     for each in listener.sockets:  # the connections have what the listener has
         each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
     protocol.TimedHttp = PauseCounter
     serve(app, models, LIMITS, listener, lag)
-    found = {"loop_lag_ms": percentiles(lag.lags), "server_refusal_ms": percentiles(app.times)}
-    print(json.dumps({**found, "pauses": PauseCounter.pauses}), flush=True)
+    found = {
+        "loop_lag_ms": percentiles(lag.lags),
+        "server_refusal_ms": percentiles(app.times),
+        "pauses": PauseCounter.pauses,
+        "objects_without_collection": gc.get_freeze_count(),
+    }
+    print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

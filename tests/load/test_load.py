@@ -26,6 +26,7 @@ def test_every_accepted_answer_is_whole_and_every_refusal_has_a_time_to_retry():
     assert found["refused"]["503"] > 0 and found["served"]["garbage"] > 0
     assert found["machine"].keys() == machine().keys()
     assert found["pauses"]["slow"] > 0 and "pauses" not in found["missed"]
+    assert found["objects_without_collection"] > 10_000
     assert 0 < found["server_refusal_ms"]["p50"] <= found["refusal_ms"]["max"]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from bundle.errors import UsageError
 from bundle.manifest import Bundle
 from runtime.batching import Fill, RowLimit, SlotOutput
 from runtime.codes import check_codes
@@ -17,9 +18,10 @@ from runtime.families.voxtral_tts.decoder import (
     max_slots,
 )
 from runtime.families.voxtral_tts.prompt import PromptBuilder, estimated_frames, open_tokenizer
-from runtime.families.voxtral_tts.voices import count_rows, default_voice, language_of_voice
+from runtime.families.voxtral_tts.voices import LANGUAGES, count_rows, default_voice, language_of_voice
 from runtime.prefix_cache import PrefixCache
 from runtime.speech_request import SpeechRequest
+from runtime.text.language import AUTO
 from runtime.text.tokenizer import tokenizer_paths
 from runtime.text_to_speech import TextToSpeech
 from runtime.utterance import FrameCollector, PromptPrefix, UtteranceSlots, read_prompt
@@ -69,6 +71,15 @@ class VoxtralTextToSpeech(TextToSpeech):
 
     def language(self, voice: str | None) -> str:
         return language_of_voice(self.bundle, voice)
+
+    def check_language(self, language: str) -> str | None:
+        code = super().check_language(language)
+        if code not in (None, *LANGUAGES):
+            known = ", ".join((AUTO, *LANGUAGES))
+            raise UsageError(
+                f"language {language!r}: this model does not speak it; it has {known}", field="language"
+            )
+        return code
 
     def fits_prompt(self, voice: str | None, instruct: str | None = None) -> Callable[[str], bool]:
         return self._prompts.fits_prompt(voice)

@@ -11,7 +11,7 @@ from bundle.manifest import VOICE_KEY, Bundle
 from runtime.audio.files import SOUNDS
 
 DEFAULT_VOICE = "neutral_female"
-LANGUAGES = ("ar", "de", "es", "fr", "hi", "it", "nl", "pt")  # voices of other names speak English
+LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "nl", "pt")  # voices of other names speak English
 DTYPES = ("F32", "F16", "BF16")  # as safetensors names them
 
 

@@ -1,7 +1,6 @@
 """Runs the application with uvicorn until a signal ends it."""
 
 import asyncio
-import gc
 import logging
 import socket
 import ssl
@@ -13,6 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from runtime.serve.address import Listener
+from runtime.serve.collection import leave_out_loaded_objects
 from runtime.serve.http.protocol import protocols
 from runtime.serve.limits import MIB, Limits
 from runtime.serve.models import Models
@@ -66,9 +66,7 @@ def serve(
 ) -> None:
     """Returns when the server has ended. `background` is open while it runs; see `Server`."""
     config = configuration(app, limits, listener.tls)
-    # A collection of the objects of all packages, about 100,000, would stop the event loop for 0.1 s.
-    gc.collect()
-    gc.freeze()
+    leave_out_loaded_objects()
     Server(config, models, limits.drain_s, background).run(listener.sockets)
 
 

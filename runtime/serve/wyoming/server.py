@@ -9,11 +9,11 @@ from typing import Self
 
 from bundle.errors import UsageError
 from runtime.serve.errors import ApiError, from_exception, overloaded
-from runtime.serve.http.protocol import SendTimer
 from runtime.serve.http.responses import ClientLeft
 from runtime.serve.limits import Limits
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
+from runtime.serve.send_timer import SendTimer
 from runtime.serve.wyoming.events import HEADER_BYTES, Connection, error_event
 from runtime.serve.wyoming.replies import ROUTE
 from runtime.serve.wyoming.session import ServerContext, Session

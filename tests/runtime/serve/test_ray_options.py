@@ -36,6 +36,7 @@ def test_arguments_may_be_those_of_a_file():
         ({"bundle": ""}, "bundle: "),
         ({"bundle": "a", "port": "80"}, "port: .*expected one of bundle, keys, .*drain_s"),
         ({"bundle": "a", "slots": "0"}, "slots: "),
+        ({"bundle": "a", "allow_origin": "a.example"}, "allow_origin .*: expected the URL of a web page"),
         ({"bundle": "a", "waiting": "many"}, "waiting: "),
         ({"bundle": "a", "waiting": "0"}, "waiting: expected a positive number"),
         ({"bundle": "a", "limits": {}, "send_s": "nan"}, "send_s: expected a positive number"),
@@ -71,6 +72,8 @@ def test_a_replica_that_cannot_start_ends_without_another_error(tmp_path, monkey
 def test_a_replica_is_ready_when_ray_sends_requests_to_it(bundles):
     replica = Replica(parse_options({"bundle": str(bundles / "onnx"), "check": False}))
     assert replica._models and replica._models.is_ready
+    assert gc.get_freeze_count() > 10_000  # objects of packages, which no collection looks at
+    gc.unfreeze()
 
 
 def test_ray_is_imported_by_build_only():

@@ -64,6 +64,26 @@ def test_files_of_tls_are_checked_first(tmp_path):
         assert error.field == field and str(error).startswith(f"{field}: {path}: ")
 
 
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "foo",
+        "example.org",
+        "https://",
+        "https://a.example/page",
+        "ftp://a.example",
+        "https://a:b@c.d",
+        "http://[",
+        "https://a.example:99999",
+        "https://a.example?b",
+        "",
+    ],
+)
+def test_an_origin_is_the_url_of_a_web_page(origin):
+    error = refused("--port", 1, "--allow-origin", "https://b.example", "--allow-origin", origin)
+    assert error.field == "allow_origin" and repr(origin) in str(error)
+
+
 def test_other_files_and_addresses_are_checked_first(tmp_path):
     file = tmp_path / "file"
     file.write_text("short")
@@ -77,7 +97,8 @@ def test_what_was_checked_is_bound_and_listens_later(tmp_path):
     own, key = certificate(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    ready = serve.check(parse("--port", port, "--tls-cert", own, "--tls-key", key))
+    origins = ["--allow-origin", "HTTPS://a.example/", "--allow-origin", "http://[::1]:80"]
+    ready = serve.check(parse("--port", port, "--tls-cert", own, "--tls-key", key, *origins))
     with ready.listener:
         assert ready.listener.port == port and isinstance(ready.listener.tls, ssl.SSLContext)
         with pytest.raises(ConnectionRefusedError):

@@ -198,3 +198,10 @@ def test_say_speaks_a_sentence_while_the_next_one_arrives(bundles):
     timer.cancel()
     whole = subprocess.run([*base, text], cwd=ROOT, check=True, capture_output=True).stdout
     assert process.wait() == 0 and streamed == whole
+
+
+def test_a_language_that_the_model_does_not_speak_is_refused(bundles):
+    task = open_bundle(bundles / "onnx")
+    assert [task.check_language(each) for each in ("fr-CA", "english", "auto")] == ["fr", "en", None]
+    with pytest.raises(UsageError, match="'ff': this model does not speak it; it has auto, ar, de, en, es"):
+        next(task.speak(TEXT, language="ff"))
