@@ -34,7 +34,7 @@ from runtime.machine import describe_machine
 ROOT = Path(__file__).resolve().parents[1]
 INSIDE = "VOXPORT_RAY_CHECK"  # set in the namespace
 URL, SOCKET = "http://127.0.0.1:8000", "ws://127.0.0.1:8000/v1/realtime?intent=transcription&model="
-TEXT = " ".join(f"Sentence number {index} is neither short nor long." for index in range(40))
+TEXT = " ".join(f"Sentence number {index} is neither short nor long." for index in range(75))
 STREAMS, NEW = 6, 20
 CPUS = 1  # of a node, and of a replica
 RATE = 16000  # of the audio of a socket
@@ -118,7 +118,7 @@ async def scenario(tts: str, stt: str, kill: Any) -> Json:
 
 
 def request(model: str, **fields: Any) -> Json:
-    return {"model": model, "input": TEXT, "response_format": "pcm", "max_frames": 400, **fields}
+    return {"model": model, "input": TEXT, "response_format": "pcm", "max_frames": 1200, **fields}
 
 
 async def latency(client: httpx2.AsyncClient) -> float:
