@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 from hypothesis import settings
 from support.bundle_options import QUANT
 from support.export.faulty_engines import Engines
+from support.export.golden_qwen3 import golden_bundle
 from support.export.short_verification import shorten_verification
 
 from export.__main__ import main as export
@@ -150,6 +151,15 @@ def qwen_bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Bundles of the embedded Qwen3-TTS Base model. The short cache keeps the long checks short."""
     arguments = ["--model", "qwen3-tts", "--quant", "w4", "--cache-length", "96"]
     return exported_once(tmp_path_factory, "qwen_bundles", arguments)
+
+
+@pytest.fixture(scope="session")
+def golden_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ONNX bundle of the golden Base checkpoint of Qwen3-TTS, with float weights and unverified."""
+    shared = _shared_folder(tmp_path_factory)
+    with FileLock(shared / "golden_base.lock"):
+        golden_bundle("base", "onnx", shared / "golden_base")
+    return shared / "golden_base"
 
 
 @pytest.fixture(scope="session")

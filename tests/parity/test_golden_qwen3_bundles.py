@@ -26,11 +26,13 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Callable[[str], Path]:
+def folder(tmp_path_factory, golden_base) -> Callable[[str], Path]:
     """The ONNX bundle of a checkpoint; each is exported once."""
     folder = tmp_path_factory.mktemp("golden")
 
     def exported(name: str) -> Path:
+        if name == "base":
+            return golden_base
         golden_bundle(name, "onnx", folder / name)
         return folder / name
 
