@@ -159,7 +159,7 @@ def serve_bundles(arguments: argparse.Namespace, setup: ServerSetup) -> int:
     models.start()
     scheme = "https" if setup.listener.tls else "http"
     log.info("serving %s at %s://%s:%d", ", ".join(models.names), scheme, arguments.host, arguments.port)
-    app = build_app(models, metrics, limits, setup.keys, arguments.allow_origin)
+    app = build_app(models, metrics, limits, setup.keys, arguments.allow_origin, arguments.host)
     background = setup.wyoming(models, limits, metrics) if setup.wyoming else None
     serve(app, models, limits, setup.listener, background)
     return 0

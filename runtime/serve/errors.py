@@ -5,7 +5,7 @@ from pydantic import JsonValue
 from bundle.errors import EngineUnavailable, IntegrityError, UsageError, VoxportError
 
 TYPES = {429: "rate_limit_error", 500: "server_error", 503: "service_unavailable_error"}
-MAY_RETRY = (429, 500, 503)
+MAY_RETRY = (408, 429, 500, 503)
 OVERLOADED = "server_is_overloaded"
 
 

@@ -21,14 +21,14 @@ class Metrics:
         self.requests = counter("requests", "Finished requests.", ("route", "code"))
         self.waiting = gauge("waiting", "Requests that wait for a slot.", BUNDLE)
         self.slots_busy = gauge("slots_busy", "Occupied slots.", BUNDLE)
-        self.slots = gauge("slots", "Slots, or live streams that the machine can follow.", BUNDLE)
+        self.slots = gauge("slots", "Slots, or live streams that fit the speed of the machine.", BUNDLE)
         self.frames = counter("frames", "Frames of 80 ms that were computed.", BUNDLE)
         self.pass_seconds = histogram(
             "pass_seconds", "Time of one pass over all slots.", BUNDLE, buckets=PASS_SECONDS
         )
         self.first_sound = histogram(
             "first_sound_seconds",
-            "Time from a request to its first samples.",
+            "Time from the moment a request is queued to its first samples.",
             BUNDLE,
             buckets=WAIT_SECONDS,
         )

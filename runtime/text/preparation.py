@@ -61,5 +61,5 @@ def _checked(piece: object) -> str:
 
 
 def _nothing_to_speak(verbatim: bool) -> UsageError:
-    advice = "give at least one word" + ("" if verbatim else "; the option verbatim keeps symbols")
-    return UsageError(f"the text has nothing to speak; {advice}", field="text")
+    found = "only spaces" if verbatim else "no word or number"
+    return UsageError(f"text: has {found}, so there is nothing to speak", field="text")

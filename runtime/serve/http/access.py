@@ -36,12 +36,21 @@ class AccessMiddleware:
     """Sets `scope["voxport"]` of an accepted request: the name of its key, and its id."""
 
     def __init__(
-        self, app: ASGIApp, keys: Keys, limits: Limits, metrics: Metrics, origins: Iterable[str] = ()
+        self,
+        app: ASGIApp,
+        keys: Keys,
+        limits: Limits,
+        metrics: Metrics,
+        origins: Iterable[str] = (),
+        host: str = "localhost",
     ):
-        """`origins`: URLs of web pages that may use the server, such as `https://example.org`."""
+        """`origins`: URLs of web pages that may use the server, such as `https://example.org`. `host`: the
+        server's own name.
+        """
         self._app, self._keys, self._limits, self._metrics = app, keys, limits, metrics
         self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
-        self._hosts = frozenset(filter(None, (urlsplit(origin).hostname for origin in self._origins)))
+        names = (urlsplit(origin).hostname for origin in self._origins)
+        self._hosts = frozenset(filter(None, (host.lower(), "localhost", *names)))
         self._open: Counter[str] = Counter()  # requests and sockets, by kind
         self._by_key: Counter[str] = Counter()
 
@@ -103,7 +112,7 @@ class AccessMiddleware:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:  # such as "["
             name = ""
-        if name == "localhost" or name in self._hosts or _is_address(name):
+        if name in self._hosts or _is_address(name):
             return
         raise ApiError(
             403,

@@ -28,6 +28,7 @@ from runtime.serve.transcription.api import transcription_router
 from runtime.serve.voices.api import voice_router
 
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+CODES = {404: "not_found", 405: "method_not_allowed"}  # of errors that the framework raises
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,9 @@ def build_app(
     limits: Limits,
     keys: Keys,
     origins: Iterable[str] = (),
+    host: str = "localhost",
 ) -> ASGIApp:
-    """The application. `models` are started."""
+    """The application. `models` are started; `origins` and `host` as in `AccessMiddleware`."""
     logging.getLogger("runtime.text").setLevel(logging.INFO)  # its debug lines quote the text of a client
     app = FastAPI(title="voxport", docs_url=None, redoc_url=None)
     app.include_router(speech_router(models, limits))
@@ -71,7 +73,7 @@ def build_app(
     for kind in (ApiError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, answer)
     app.add_exception_handler(ClientDisconnect, ignore)  # before the whole body arrived
-    return AccessMiddleware(app, keys, limits, metrics, origins)
+    return AccessMiddleware(app, keys, limits, metrics, origins, host)
 
 
 def _allowed_methods(app: FastAPI, scope: Scope) -> str:
@@ -94,9 +96,7 @@ def _as_api_error(error: Exception) -> ApiError:
         param = str(first["loc"][-1]) if first["loc"] else None
         return ApiError(400, f"{param or 'request'}: {first['msg']}", "invalid_value", param)
     if isinstance(error, HTTPException):
-        return ApiError(
-            error.status_code, str(error.detail), "not_found" if error.status_code == 404 else None
-        )
+        return ApiError(error.status_code, str(error.detail), CODES.get(error.status_code))
     return from_exception(error)
 
 
@@ -120,10 +120,12 @@ def _model(name: str) -> Json:
 
 
 def _add_probes(app: FastAPI, models: Models, metrics: Metrics) -> None:
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz")
     async def is_alive() -> Response:
         return PlainTextResponse("ok\n")
 
+    @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz")
     async def is_ready() -> Response:
         return PlainTextResponse("ready\n") if models.is_ready else PlainTextResponse("not ready\n", 503)

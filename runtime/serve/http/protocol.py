@@ -1,12 +1,15 @@
 """`protocols`: connections whose clients send and receive in time. uvicorn has no such limits."""
 
 import asyncio
+from http import HTTPStatus
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.datastructures import Headers
 from websockets.frames import Frame
+from websockets.http11 import Response
 
 from runtime.serve.errors import ApiError
 from runtime.serve.http.access import CONNECTIONS, REQUEST_ID, error_response, new_request_id
@@ -17,15 +20,30 @@ EXTRA_CONNECTIONS = 64  # beyond the limit, which are refused with an answer; fu
 
 
 class TimedHttp(SendTimer, H11Protocol):
-    """Closes a connection whose headers do not arrive in time."""
+    """Closes a connection whose headers do not arrive in time.
 
+    A connection counts from the moment it is accepted. With TLS, the time of its handshake is limited by the
+    server (`Server.startup`).
+    """
+
+    handshakes: dict["TimedHttp", float]  # accepted, but not connected: when, on the clock of the loop
     _timer: asyncio.TimerHandle | None = None
 
+    def __init__(self, *arguments: Any, **options: Any):  # Any: those of the base class
+        """Raises ConnectionRefusedError beyond the limit; asyncio then closes the connection."""
+        super().__init__(*arguments, **options)
+        now = self.loop.time()
+        for other, accepted in list(self.handshakes.items()):
+            if now - accepted > self.limits.header_s:  # its handshake has failed
+                del self.handshakes[other]
+        if len(self.connections) + len(self.handshakes) >= self.limits.connections + EXTRA_CONNECTIONS:
+            raise ConnectionRefusedError
+        self.handshakes[self] = now
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.handshakes.pop(self, None)
         self.app_state = {**self.app_state, CONNECTIONS: self.connections}
         super().connection_made(transport)
-        if len(self.connections) > self.limits.connections + EXTRA_CONNECTIONS:
-            self.transport.abort()
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
@@ -67,12 +85,24 @@ class TimedHttp(SendTimer, H11Protocol):
             self.transport.close()
 
 
+def refuse_handshake(status: HTTPStatus | int, text: str) -> Response:
+    """What is no handshake of a socket gets the envelope of all errors."""
+    found, body = error_response(ApiError(status, text.strip(), "invalid_handshake"))
+    headers = [*found, (REQUEST_ID, new_request_id().encode()), (b"connection", b"close")]
+    fields = Headers((name.decode(), value.decode()) for name, value in headers)
+    return Response(int(status), HTTPStatus(status).phrase, fields, body)
+
+
 class TimedSocket(SendTimer, WebSocketsSansIOProtocol):
     """A socket after its handshake.
 
     Its pings keep proxies from closing it. A client that is gone is noticed without them: it sends nothing,
     or receives nothing.
     """
+
+    def __init__(self, *arguments: Any, **options: Any):  # Any: those of the base class
+        super().__init__(*arguments, **options)
+        self.conn.reject = refuse_handshake  # type: ignore[method-assign]
 
     def handle_pong(self, event: Frame) -> None:
         """Takes no time: uvicorn sends the next ping sooner by the time that an answer took, up to all of it.
@@ -84,6 +114,6 @@ class TimedSocket(SendTimer, WebSocketsSansIOProtocol):
 def protocols(limits: Limits) -> dict[str, Any]:  # Any: passed on as keyword arguments
     """The classes of connections, as arguments of `uvicorn.Config`."""
     return {
-        "http": type("TimedHttp", (TimedHttp,), {"limits": limits}),
+        "http": type("TimedHttp", (TimedHttp,), {"limits": limits, "handshakes": {}}),
         "ws": type("TimedSocket", (TimedSocket,), {"limits": limits}),
     }

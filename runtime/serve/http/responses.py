@@ -13,6 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from runtime.serve.errors import ApiError, from_exception
 from runtime.serve.http.access import refuse
 
+LEAST_RATE = 1024  # bytes per second of a body, after the time in which its first part has to arrive
 CLIENT_LEFT = 499  # the status of a request in metrics and logs, whose client receives nothing
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
@@ -104,21 +105,23 @@ class StreamedResponse(Response):
 def with_body_limits(request: Request, size: int, what: str, seconds: float) -> Request:
     """The request with a body whose reading may raise ApiError.
 
-    413: beyond `size` bytes. 408: where the next part of it takes longer than `seconds`.
+    413: beyond `size` bytes. 408: where nothing arrives for `seconds`, or less than `LEAST_RATE` on average.
     """
     too_large = ApiError(413, f"the {what} has more than {size} bytes", "request_too_large")
     length = request.headers.get("content-length", "0")
     if length.isdecimal() and int(length) > size:
         raise too_large
-    receive, received = request.receive, 0
+    receive, received, started = request.receive, 0, asyncio.get_running_loop().time()
 
     async def receive_counted() -> Message:
         nonlocal received
         try:
-            async with asyncio.timeout(seconds):
+            now = asyncio.get_running_loop().time()
+            latest = started + seconds + received / LEAST_RATE
+            async with asyncio.timeout_at(min(now + seconds, latest)):
                 part = await receive()
         except TimeoutError:
-            message = f"no byte of the {what} arrived in {seconds:g} s"
+            message = f"no byte of the {what} arrived in {seconds:g} s, or fewer than {LEAST_RATE} a second"
             raise ApiError(408, message, "request_timeout") from None
         received += len(part.get("body", b""))
         if received > size:

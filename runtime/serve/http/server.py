@@ -6,6 +6,7 @@ import socket
 import ssl
 import time
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from types import FrameType
 
 import uvicorn
@@ -29,13 +30,24 @@ class Server(uvicorn.Server):
         self,
         config: uvicorn.Config,
         models: Models,
-        drain_s: float,
+        limits: Limits,
         background: AbstractAsyncContextManager[object] | None = None,
     ):
         """`background`, such as a Wyoming server, is open while the server runs, on its event loop."""
         super().__init__(config)
-        self._models, self._drain_s, self._background = models, drain_s, background or nullcontext()
+        self._models, self._limits, self._background = models, limits, background or nullcontext()
         self._draining: asyncio.Future[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn has no option for the time of a TLS handshake, which is 60 s by default."""
+        loop = asyncio.get_running_loop()
+        if self.config.ssl is not None:
+            create = partial(loop.create_server, ssl_handshake_timeout=self._limits.header_s)
+            loop.create_server = create  # type: ignore[method-assign]
+        try:
+            await super().startup(sockets)
+        finally:
+            vars(loop).pop("create_server", None)
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         async with self._background:
@@ -45,12 +57,12 @@ class Server(uvicorn.Server):
         if self._draining is not None:
             super().handle_exit(sig, frame)
             return
-        log.info("shutting down; work in progress has %g s", self._drain_s)
+        log.info("shutting down; work in progress has %g s", self._limits.drain_s)
         self._draining = asyncio.ensure_future(self._drain())
 
     async def _drain(self) -> None:
-        end = time.monotonic() + self._drain_s
-        await asyncio.to_thread(self._models.drain, self._drain_s)
+        end = time.monotonic() + self._limits.drain_s
+        await asyncio.to_thread(self._models.drain, self._limits.drain_s)
         end = max(end, time.monotonic() + FINAL_SEND_S)
         while self.server_state.tasks and time.monotonic() < end:  # what is transcribed and spoken is sent
             await asyncio.sleep(0.05)
@@ -67,7 +79,7 @@ def serve(
     """Returns when the server has ended. `background` is open while it runs; see `Server`."""
     config = configuration(app, limits, listener.tls)
     leave_out_loaded_objects()
-    Server(config, models, limits.drain_s, background).run(listener.sockets)
+    Server(config, models, limits, background).run(listener.sockets)
 
 
 def _is_not_refusal(record: logging.LogRecord) -> bool:
@@ -80,6 +92,7 @@ def configuration(app: ASGIApp, limits: Limits, tls: ssl.SSLContext | None = Non
     logging.getLogger("uvicorn.error").addFilter(_is_not_refusal)
     return uvicorn.Config(
         app,
+        loop="asyncio",  # `SendTimer` and `Server.startup` use names of its classes
         ssl_context_factory=(lambda *_: tls) if tls else None,
         **protocols(limits),
         log_config=None,

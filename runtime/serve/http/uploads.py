@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from fastapi import Request
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
+from starlette.types import Message
 
 from bundle.errors import UsageError
 from runtime.serve.errors import ApiError
 
 MAX_FIELDS = 64
+LAST_BYTES = 1024  # of a body, in which the closing boundary is
 # Threads that store, measure and encode uploads. The default ones would be occupied, and speech would wait.
 THREADS = ThreadPoolExecutor(2, "upload")
 Result = TypeVar("Result")
@@ -32,8 +35,9 @@ async def in_upload_thread(function: Callable[..., Result], *arguments: object) 
 
 async def read_form(request: Request, file: str) -> tuple[FormData, UploadFile]:
     """The form, and the upload of its field `file`. Raises ApiError."""
+    end = BodyEnd(request)
     try:
-        form = await request.form(max_files=1, max_fields=MAX_FIELDS)
+        form = await end.request.form(max_files=1, max_fields=MAX_FIELDS)
         _check_unicode(form)
     except UnicodeError:  # of another `charset`, which the client may name in the media type
         raise ApiError(400, "body: expected texts in UTF-8", "invalid_multipart") from None
@@ -42,10 +46,33 @@ async def read_form(request: Request, file: str) -> tuple[FormData, UploadFile]:
         raise ApiError(400, f"body: {detail}", "invalid_multipart") from None
     except OSError as error:  # a large upload goes to the disk while it arrives
         raise _not_stored(error, file) from None
+    end.check()
     upload = form.get(file)
     if not isinstance(upload, UploadFile):
         raise ApiError(400, f"{file}: expected a recording in multipart/form-data", "missing_file", file)
     return form, upload
+
+
+class BodyEnd:
+    """Notes the end of a multipart body: the parser drops a part that is not complete without an error."""
+
+    def __init__(self, request: Request):
+        """`request` with the noted body is read in place of the one that is given."""
+        media_type, options = parse_options_header(request.headers.get("content-type", ""))
+        is_multipart = media_type == b"multipart/form-data"
+        self._closing = b"--" + options.get(b"boundary", b"") + b"--" if is_multipart else b""
+        self._receive, self._last = request.receive, b""
+        self.request = Request(request.scope, self._noted)
+
+    async def _noted(self) -> Message:
+        part = await self._receive()
+        self._last = (self._last + part.get("body", b""))[-LAST_BYTES:]
+        return part
+
+    def check(self) -> None:
+        """Raises ApiError where the body ends before its last boundary."""
+        if self._closing not in self._last:
+            raise ApiError(400, "body: ends before its closing boundary", "invalid_multipart")
 
 
 def _check_unicode(form: FormData) -> None:

@@ -136,6 +136,7 @@ class OpenAiSession(Session):
 
     async def _commit(self) -> None:
         utterances = self._ready()
+        utterances.check_refused()
         current = utterances.current
         if current is None or current.seconds < MIN_COMMIT_S:
             found = 1000 * current.seconds if current else 0

@@ -16,13 +16,14 @@ from runtime.serve.realtime.session import ProtocolHandler, Session, run_session
 from runtime.serve.realtime.vllm_dialect import NO_MODEL, VllmSession
 from runtime.serve.transcription.worker import TranscriptionWorker
 
+REALTIME, MISTRAL = "/v1/realtime", "/v1/audio/transcriptions/realtime"
 SUBPROTOCOL = "realtime"  # of browsers, which send their key as another one
 
 
 def realtime_router(models: Models, limits: Limits) -> APIRouter:
     router = APIRouter()
 
-    @router.websocket("/v1/realtime")
+    @router.websocket(REALTIME)
     async def realtime(socket: WebSocket) -> None:
         query = socket.query_params
         if model := query.get("model"):
@@ -35,13 +36,19 @@ def realtime_router(models: Models, limits: Limits) -> APIRouter:
         handler = openai if is_openai else DialectDetection(context, openai)
         await run_session(handler, _session_created(openai))
 
-    @router.websocket("/v1/audio/transcriptions/realtime")
+    @router.websocket(MISTRAL)
     async def mistral(socket: WebSocket) -> None:
         worker = _live_worker(models, socket.query_params.get("model", ""))
         session = MistralSession(await _accept(socket, models, limits), worker)
         await run_session(session, {"type": "session.created", "session": session.description()})
 
+    for path in (REALTIME, MISTRAL):
+        router.add_api_route(path, _refuse_request, include_in_schema=False)
     return router
+
+
+async def _refuse_request() -> None:
+    raise ApiError(426, "this path takes WebSockets only", "upgrade_required")
 
 
 def _live_worker(models: Models, name: str) -> TranscriptionWorker:

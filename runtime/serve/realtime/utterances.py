@@ -78,6 +78,7 @@ class Utterances:
         self._context, self.worker, self._numbers, self._handlers = context, worker, numbers, handlers
         self.current: Utterance | None = None
         self._all: list[Utterance] = []  # that are not transcribed to their end
+        self._refusal: ApiError | None = None  # of the utterance whose audio arrives
 
     @property
     def are_pending(self) -> bool:
@@ -88,14 +89,19 @@ class Utterances:
         """Starts an utterance of audio at `rate`. Waits while two others are not transcribed to their end.
 
         Raises ApiError where no live stream is free, SocketError where the wait takes too long, and
-        SocketClosed.
+        SocketClosed. The rest of an utterance that is refused is refused as well.
         """
+        if self._refusal:
+            raise self._refusal
         if len(self._all) > 1:
             await self._with_timeout(self._wait_for_previous())
         try:
             job = self.worker.submit_live(self._context.key, delay_ms, self)
         except UsageError as error:
             raise from_exception(error) from None
+        except ApiError as error:
+            self._refusal = error
+            raise
         resampler = Resampler(rate, self.worker.task.sample_rate)
         utterance = Utterance(next(self._numbers), job, resampler, rate)
         utterance.reading = asyncio.create_task(self._read(utterance))
@@ -131,15 +137,26 @@ class Utterances:
             raise SocketError(ApiError(503, message, "audio_too_far_ahead"), TRY_LATER) from None
 
     def finish(self) -> Utterance | None:
-        """Ends the current utterance; its text is complete later."""
+        """Ends the current utterance; its text is complete later. Raises ApiError where it was refused."""
+        self.check_refused()
         utterance, self.current = self.current, None
         if utterance:
             utterance.job.feed(utterance.resampler.finish())
             utterance.job.finish()
         return utterance
 
+    def check_refused(self) -> None:
+        """Raises ApiError where the audio since the last utterance was refused.
+
+        The next audio begins another one.
+        """
+        refusal, self._refusal = self._refusal, None
+        if refusal:
+            raise refusal
+
     def clear(self) -> None:
         """Cancels the current utterance."""
+        self._refusal = None
         utterance, self.current = self.current, None
         if utterance:
             self._cancel(utterance)
@@ -164,6 +181,8 @@ class Utterances:
                     await self._handlers.on_delta(utterance, TranscriptDelta(text, delta.words))
             await self._handlers.on_end(utterance, utterance.text.strip())
         except ApiError as error:
+            if self.current is utterance:
+                self._refusal = error
             with suppress(SocketClosed):
                 await self._handlers.on_error(utterance, error)
         except SocketClosed:

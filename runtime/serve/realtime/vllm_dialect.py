@@ -25,7 +25,7 @@ class VllmSession(Session):
                     await utterances.begin(RATE, None)
                 await utterances.append(samples)
             case "input_audio_buffer.commit":
-                await self._commit(message.get("final", False))
+                self._commit(message.get("final", False))
             case other:
                 raise ApiError(400, f"type {other[:50]!r}: is no event of this session", "unknown_event")
 
@@ -42,19 +42,19 @@ class VllmSession(Session):
             raise ApiError(400, NO_MODEL, "model_not_validated")
         return self.utterances
 
-    async def _commit(self, is_final: object) -> None:
+    def _commit(self, is_final: object) -> None:
         utterances = self._ready()
-        if not is_final:
-            return  # audio is transcribed as it arrives
-        if utterances.current is None:
+        if not isinstance(is_final, bool):
+            raise ApiError(400, "final: expected true or false", "invalid_event")
+        if is_final and utterances.finish() is None:  # else audio is transcribed as it arrives
             raise ApiError(400, "there is no audio to transcribe", "invalid_audio")
-        utterances.finish()
 
     async def on_delta(self, utterance: Utterance, delta: TranscriptDelta) -> None:
         if delta.text:
             await self.connection.send({"type": "transcription.delta", "delta": delta.text})
 
     async def on_end(self, utterance: Utterance, text: str) -> None:
+        # the model generates a token for each 80 ms, most of them padding
         audio_tokens = round(utterance.seconds * TOKENS_PER_SECOND)
         usage: Json = {
             "prompt_tokens": audio_tokens,

@@ -109,7 +109,7 @@ class TranscriptionWorker(Worker[TranscriptionJob]):
             elif (streams := sum(not other.is_cancelled for other in self._live)) < self.live_slots:
                 self._live.append(job)
             else:
-                message = f"{self.name} follows {streams} live streams, its limit; try again later"
+                message = f"{self.name} has {streams} live streams, its limit; try again later"
                 raise overloaded(message, LIVE_RETRY_S)
             self._changed.notify_all()
         return job

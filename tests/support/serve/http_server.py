@@ -9,12 +9,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import uvicorn
-
 from runtime.serve.address import bind
 from runtime.serve.http.app import build_app
 from runtime.serve.http.keys import Keys
-from runtime.serve.http.server import configuration
+from runtime.serve.http.server import Server, configuration
 from runtime.serve.limits import Limits
 from runtime.serve.metrics import Metrics
 from runtime.serve.models import Models
@@ -60,7 +58,7 @@ def running(
     app = build_app(models, metrics, limits, keys or Keys(), origins)
     config = configuration(app, limits, tls)
     config.timeout_graceful_shutdown = 1
-    server = uvicorn.Server(config)
+    server = Server(config, models, limits)
     listener = bind("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, args=(listener.sockets,), daemon=True)
     thread.start()

@@ -50,7 +50,7 @@ def running_server(
     port = listener.getsockname()[1]
     app = build_app(models, metrics, limits, keys or Keys(), [origin % port] if origin else [])
     config = uvicorn.Config(app, log_config=None, access_log=False, ws="websockets-sansio", lifespan="off")
-    server = Server(config, models, drain_s=1)
+    server = Server(config, models, Limits(drain_s=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import httpx2
 import pytest
+from starlette.testclient import TestClient
 from support.serve.http_server import running, wait_until
 from support.serve.loud_to_text import LoudToText
 from support.serve.tone_speech import ToneSpeech
@@ -14,8 +15,11 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from bundle.errors import UsageError
+from runtime.serve.http.app import build_app
 from runtime.serve.http.keys import Keys, read_keys
 from runtime.serve.limits import Limits
+from runtime.serve.metrics import Metrics
+from runtime.serve.models import Models
 
 KEY, OTHER = "k" * 20, "o" * 20
 BODY = {"model": "tone", "input": "Hello there.", "response_format": "pcm"}
@@ -191,9 +195,22 @@ def test_connections_beyond_those_that_are_refused_are_closed(monkeypatch):
         opened = [socket.create_connection(address, timeout=3) for address in addresses]
         with suppress(ConnectionResetError):
             assert opened[-1].recv(1) == b""
-        assert len(server.connections) == 2
+        wait_until(lambda: len(server.connections) == 2)
         for each in opened:
             each.close()
+
+
+def test_a_server_takes_its_own_name():
+    metrics, limits = Metrics(), Limits()
+    models = Models({}, limits, metrics)
+    client = TestClient(build_app(models, metrics, limits, Keys(), host="Voice.local"))
+    for host, status in (
+        ("voice.local", 200),
+        ("VOICE.local:80", 200),
+        ("localhost", 200),
+        ("other.local", 403),
+    ):
+        assert client.get("/healthz", headers={"host": host}).status_code == status
 
 
 @pytest.mark.parametrize("content", ["", "anna", "anna:short", f":{KEY}", f"anna:{KEY}\nanna:{OTHER}"])

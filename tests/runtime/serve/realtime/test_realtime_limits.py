@@ -12,9 +12,11 @@ from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import LoudToText
 from support.serve.realtime_client import MISTRAL, OPENAI, SOUND, VLLM, Socket, pcm, talk, text_of
 
+from runtime.serve.errors import overloaded
 from runtime.serve.http.keys import Keys
 from runtime.serve.limits import MIB, Limits
 from runtime.serve.realtime.connection import Connection, SocketError
+from runtime.serve.realtime.openai_dialect import TEXT
 
 
 def test_keys_and_origins_of_sockets():
@@ -211,6 +213,45 @@ def test_more_live_streams_than_the_machine_can_follow_are_refused():
                 return await other(Socket(second))
 
         assert talk(server, conversation, OPENAI) == "server_is_overloaded"
+
+
+@pytest.mark.parametrize(
+    ("path", "end"),
+    [
+        (OPENAI, ("input_audio_buffer.commit", {})),
+        (VLLM, ("input_audio_buffer.commit", {"final": True})),
+    ],
+)
+def test_an_utterance_whose_start_was_refused_is_refused_whole(path, end, monkeypatch):
+    """Otherwise its text would begin in the middle. The utterance after it is transcribed."""
+    with running({"loud": LoudToText()}) as server:
+        worker = server.models.transcription_workers["loud"]
+
+        def refuse(*_: object) -> None:
+            raise overloaded("no live stream is free", 1)
+
+        async def conversation(socket: Socket):
+            await socket.receive()
+            if path == VLLM:
+                await socket.send("session.update", model="loud")
+            monkeypatch.setattr(worker, "submit_live", refuse)
+            codes = []
+            for _ in range(2):
+                await socket.send("input_audio_buffer.append", audio=SOUND)
+                codes.append(error_code(await socket.receive()))
+                monkeypatch.undo()
+            await socket.send(end[0], **end[1])
+            codes.append(error_code(await socket.receive()))
+            for block in pcm(24000 if path == OPENAI else 16000):
+                await socket.send("input_audio_buffer.append", audio=text_of(block))
+            await socket.send(end[0], **end[1])
+            last = f"{TEXT}.completed" if path == OPENAI else "transcription.done"
+            done = (await socket.until(last))[-1]
+            return codes, done.get("transcript", done.get("text"))
+
+        codes, text = talk(server, conversation, path)
+    assert codes == ["server_is_overloaded"] * 3
+    assert text == "one two three"
 
 
 def test_the_sixty_fifth_socket_is_refused_until_another_one_closes():
