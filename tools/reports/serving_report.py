@@ -27,7 +27,8 @@ def table(found: Json) -> str:
         for clients, figures in bundle["clients"].items():
             sound = (f"{figures[key]:.2f} s" for key in ("first_sound_s", "last_first_sound_s"))
             threads = f"{bundle['threads']} thread{'s' if bundle['threads'] > 1 else ''}"
-            label = f"{name}, {bundle['slots']} slots, {threads}"
+            size = f"{bundle['target']} {bundle['recipe']}, {bundle['bytes'] / 1e6:.1f} MB"
+            label = f"{name}, {size}, {bundle['slots']} slots, {threads}"
             rows.append((label, clients, *sound, f"{figures['frames_per_s']:.0f}"))
     lines = [f"| {' | '.join(row)} |" for row in rows] + [""]
     for key, what in (

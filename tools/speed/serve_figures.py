@@ -43,7 +43,7 @@ def main() -> None:
     arguments = parser.parse_args()
     load = round(os.getloadavg()[0], 1)  # of other work on the machine
     bundles = {
-        folder.name: {"threads": EngineOptions(threads=arguments.threads).thread_count(Bundle(folder))}
+        folder.name: describe(Bundle(folder), arguments.threads)
         | measure(folder, arguments.frames, arguments.threads)
         for folder in arguments.bundles
     }
@@ -57,6 +57,16 @@ def main() -> None:
     }
     arguments.o.parent.mkdir(parents=True, exist_ok=True)
     arguments.o.write_text(json.dumps({"conditions": conditions, "bundles": bundles}, indent=1) + "\n")
+
+
+def describe(bundle: Bundle, threads: int | None) -> Json:
+    return {
+        "checkpoint": bundle.job.source.name,
+        "target": bundle.job.target,
+        "recipe": bundle.job.request.quant,
+        "bytes": bundle.size,
+        "threads": EngineOptions(threads=threads).thread_count(bundle),
+    }
 
 
 def measure(bundle: Path, frames: int, threads: int | None) -> Json:

@@ -6,15 +6,18 @@ Passes are counted, because their time is that of the machine.
 import base64
 import json
 import socket
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import websockets.sync.client as websockets
 from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.speech_requests import asking
 
+from runtime.batching import PIECE_ROWS
 from runtime.engines.base import EngineOptions
 from runtime.opening import open_task
 from runtime.serve.speech.job import SpeechJob
@@ -25,6 +28,7 @@ from runtime.text_to_speech import TextToSpeech
 
 MODEL = "model"
 TEXT = "One two three four five six seven. " * 100  # is spoken in many parts
+SENTENCE = "one two three four five six seven " * 10 + "."
 FORMS = {
     "stream": {"response_format": "pcm"},
     "events": {"response_format": "pcm", "stream_format": "sse"},
@@ -135,6 +139,35 @@ def test_a_place_in_the_queue_of_a_target_is_free_after_at_most_one_pass(speakin
     wait_until(lambda: worker.is_idle, 60)
 
 
+def test_a_slot_whose_prompt_is_read_is_free_after_at_most_one_more_piece(speaking, passes, monkeypatch):
+    """The client leaves while the engine waits behind the first piece of the prompt.
+
+    Prompts are read in pieces while others speak; here they always are.
+    """
+    worker, half_read, left = worker_of(speaking), threading.Event(), threading.Event()
+    count_passes(speaking, passes, monkeypatch)
+    decoder, pieces = worker._decoder, []
+    read = decoder._read_prompt
+
+    def counted() -> None:
+        read()
+        pieces.append(decoder._reading is not None)
+        if decoder._reading and not half_read.is_set():
+            half_read.set()
+            left.wait(20)
+
+    monkeypatch.setattr(decoder, "_read_prompt", counted)
+    monkeypatch.setattr(decoder, "_row_limit", lambda: PIECE_ROWS)
+    with asking(speaking, MODEL, input=SENTENCE):
+        assert half_read.wait(20)
+    before = len(pieces)
+    wait_until(lambda: passes.cancelled, 60)
+    left.set()
+    wait_until(passes.finished, 60)
+    wait_until(lambda: worker.is_idle, 60)
+    assert sum(pieces[before:]) <= 1 and not passes.starts
+
+
 def test_a_slot_of_the_embedded_model_is_free_in_03_s(trained_bundles):
     """The least of several times: other work on the machine only adds to it."""
     task = open_task(TextToSpeech, trained_bundles["voxtral_tts"], EngineOptions(threads=1))
@@ -153,11 +186,16 @@ def test_a_slot_of_the_embedded_model_is_free_in_03_s(trained_bundles):
     assert max(times) < EMBEDDED_S
 
 
-def test_a_live_stream_of_the_embedded_model_is_free_after_at_most_one_step(
-    trained_bundles, passes, monkeypatch
-):
+@pytest.fixture(params=["embedded", "onnx", "executorch", "coreml"])
+def live_bundle(request) -> Path:
+    if request.param == "embedded":
+        return request.getfixturevalue("trained_bundles")["voxtral_realtime"]
+    return request.getfixturevalue("realtime_bundles") / request.param
+
+
+def test_a_live_stream_is_free_after_at_most_one_step(live_bundle, passes, monkeypatch):
     """More audio has arrived than one step takes."""
-    task = open_task(SpeechToText, trained_bundles["voxtral_realtime"], EngineOptions(threads=1))
+    task = open_task(SpeechToText, live_bundle, EngineOptions(threads=1))
     with running({MODEL: task}) as server:
         worker = server.models.transcription_workers[MODEL]
         monkeypatch.setattr(worker, "_step_live", passes.counted(worker._step_live))
