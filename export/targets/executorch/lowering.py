@@ -17,11 +17,12 @@ from executorch.exir import (
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
+from torch.fx.passes.tools_common import legalize_graph
 
 from bundle.spec import READ_METHOD, WRITE_METHOD
 from export.targets.base import Graph
 from export.targets.executorch.graph_code import lazily_compiled_graphs
-from export.targets.executorch.graph_order import order_kept
+from export.targets.executorch.graph_order import late_nodes_moved
 from export.targets.executorch.kernels import LlamaAttention, rms_norm
 from export.targets.executorch.layout import state_rows_per_call
 from export.targets.executorch.partitioner import LinearPartitioner
@@ -52,7 +53,6 @@ def lower_graph(graph: Graph, folder: Path) -> None:
         export_errors(f"{graph.name}: ExecuTorch lowering failed"),
         without_warnings(*LOGGERS),
         lazily_compiled_graphs(),
-        order_kept(),
         _shared_weights(),
         # torch would choose a kernel of the host for the size of the example, and bound dimensions by it
         torch.backends.mkldnn.flags(enabled=False),
@@ -77,7 +77,11 @@ def _edge_programs(programs: dict[str, torch.export.ExportedProgram], name: str)
     partitioner = LinearPartitioner()
     whole, _ = partitioner.ops_to_not_decompose(programs[name])
     config = EdgeCompileConfig(preserve_ops=whole, _check_ir_validity=False)
-    return to_edge(programs, compile_config=config).to_backend({name: partitioner})
+    edge = to_edge(programs, compile_config=config)
+    with late_nodes_moved():
+        edge = edge.to_backend({name: partitioner})
+    legalize_graph(edge.exported_program(name).graph_module)
+    return edge
 
 
 def _free_weights(edge: EdgeProgramManager) -> None:

@@ -32,10 +32,10 @@ class LinearPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # executorch
         self.delegation_spec: DelegationSpec = DelegationSpec(XnnpackBackend.__name__, options)
 
     def generate_partitions(self, ep: ExportedProgram) -> list[Partition]:
-        """Merges as many parts as can be computed at once.
+        """Merges parts that can be computed at once.
 
-        `GroupBasedPartitioner` of ExecuTorch does it with sets of all nodes that follow a node, and reads a
-        set again for each pair of parts.
+        `GroupBasedPartitioner` of ExecuTorch makes the same choice, but reads the set of all nodes that
+        follow a part anew for each pair of parts.
         """
         parts = _parts(ep.graph, [set(group) for group in self.get_matched_nodes_from_configs(ep)])
         return [Partition(id=part.number, nodes=part.nodes) for part in _merged(parts)]
@@ -52,7 +52,7 @@ class _Part:
     sources: int  # every node that one of its nodes needs, also through others
 
     def merge(self, other: "_Part") -> bool:
-        """Takes the nodes of `other`, unless a node outside both needs a result of them and is needed."""
+        """Takes the nodes of `other`, unless a node outside both needs one of them and is needed by one."""
         own, users, sources = self.own | other.own, self.users | other.users, self.sources | other.sources
         if users & sources & ~own:
             return False

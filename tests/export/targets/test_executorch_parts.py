@@ -6,6 +6,7 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.exir import EdgeProgramManager, to_edge
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule
+from torch.fx.passes.tools_common import legalize_graph
 
 from export.targets.executorch import graph_order
 from export.targets.executorch.partitioner import LINEARS, LinearPartitioner
@@ -32,32 +33,39 @@ def edge() -> EdgeProgramManager:
     return to_edge(torch.export.export(Branches(), (torch.rand(1, 8),)))
 
 
-def lowered_names(edge: EdgeProgramManager) -> list[str]:
+def lowered(edge: EdgeProgramManager) -> Graph:
     graph = edge.to_backend(LinearPartitioner()).exported_program().graph
     graph.lint()
-    calls = [node for node in graph.nodes if node.op == "call_function"]
-    return [node.target.__name__ for node in calls if node.target.__name__ != "getitem"]
+    return graph
 
 
 def test_nodes_that_a_part_puts_out_of_order_are_moved(edge, monkeypatch):
-    """Sorting is tried for each part, and never copies the graph."""
-    sorted_graphs, move = [], graph_order.move_late_nodes
+    """Each part moves nodes of the one graph, which is never copied."""
+    graphs, move = [], graph_order.move_late_nodes
     monkeypatch.setattr(
-        graph_order, "move_late_nodes", lambda graph: sorted_graphs.append(graph) or move(graph)
+        graph_order, "move_late_nodes", lambda module: graphs.append(module.graph) or move(module)
     )
-    monkeypatch.setattr(graph_order, "legalize_graph", lambda graph: pytest.fail("the graph was copied"))
-    call = "executorch_call_delegate"
-    with graph_order.order_kept():
-        names = lowered_names(edge)
-    layer = [call, "aten.cos.default", "aten.sin.default", "aten.mul.Tensor", call, "aten.add.Tensor"]
-    assert names == layer * 3
-    assert len(sorted_graphs) == 6 and all(graph is sorted_graphs[0] for graph in sorted_graphs)
+    monkeypatch.setattr(graph_order, "legalize_graph", lambda module: pytest.fail("the graph was copied"))
+    with graph_order.late_nodes_moved():
+        calls = [node.target.__name__ for node in lowered(edge).nodes if node.op == "call_function"]
+    part = "executorch_call_delegate"
+    layer = [part, "aten.cos.default", "aten.sin.default", "aten.mul.Tensor", part, "aten.add.Tensor"]
+    assert [call for call in calls if call != "getitem"] == layer * 3
+    assert len(graphs) == 6 and all(graph is graphs[0] for graph in graphs)
 
 
-def test_a_moved_program_has_the_calls_of_a_sorted_one(edge):
-    with graph_order.order_kept():
-        names = lowered_names(edge)
-    assert sorted(names) == sorted(lowered_names(edge))
+def test_a_program_sorted_once_is_the_one_that_executorch_sorts_after_each_part(edge):
+    with graph_order.late_nodes_moved():
+        once = edge.to_backend(LinearPartitioner())
+    legalize_graph(once.exported_program().graph_module)
+    found = []
+    for graph in (once.exported_program().graph, lowered(edge)):
+        nodes = [node for node in graph.nodes if node.op != "get_attr"]  # programs have no instruction for it
+        places = {node: place for place, node in enumerate(nodes)}
+        found.append(
+            [(str(node.target), [places.get(source) for source in node.all_input_nodes]) for node in nodes]
+        )
+    assert found[0] == found[1]
 
 
 def test_a_graph_is_sorted_where_a_part_precedes_its_input():
@@ -78,7 +86,7 @@ def test_a_graph_is_sorted_where_a_part_precedes_its_input():
 
 
 def test_parts_are_those_of_executorch(edge):
-    """The copies of its algorithm differ only in time."""
+    """Also their order and numbers."""
     tags = []
     for partitioner in (LinearPartitioner(), XnnpackPartitioner(configs=LINEARS)):
         for node in edge.exported_program().graph.nodes:
