@@ -8,26 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from executorch.backends.xnnpack.partition.config.gemm_configs import AddmmConfig, LinearConfig, MMConfig
-from executorch.backends.xnnpack.partition.config.generic_node_configs import SigmoidConfig
-from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import (
     EdgeCompileConfig,
     EdgeProgramManager,
     ExecutorchBackendConfig,
     to_edge,
 )
-from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.backend.partitioner import DelegationSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
+from torch.fx.passes.tools_common import legalize_graph
 
 from bundle.spec import READ_METHOD, WRITE_METHOD
 from export.targets.base import Graph
 from export.targets.executorch.graph_code import lazily_compiled_graphs
+from export.targets.executorch.graph_order import late_nodes_moved
 from export.targets.executorch.kernels import LlamaAttention, rms_norm
 from export.targets.executorch.layout import state_rows_per_call
+from export.targets.executorch.partitioner import LinearPartitioner
 from export.targets.tracing import (
     TRACE_ROWS,
     Stateful,
@@ -39,9 +37,6 @@ from export.targets.tracing import (
 from model.component import Component
 from quantize.modules import int8_per_token
 
-# Linears, of every precision. With everything that XNNPACK takes, slices and reshapes cut the
-# codec of the golden checkpoint into 157 delegates, and lowering takes twice as long.
-LINEARS = [LinearConfig, AddmmConfig, MMConfig, SigmoidConfig]
 LOGGERS = ("torch", "torchao", "executorch", "root")
 
 
@@ -79,18 +74,14 @@ def _edge_programs(programs: dict[str, torch.export.ExportedProgram], name: str)
 
     `to_edge_transform_and_lower` makes the same programs, but decomposes each one twice.
     """
-    partitioner = _linear_partitioner()
+    partitioner = LinearPartitioner()
     whole, _ = partitioner.ops_to_not_decompose(programs[name])
     config = EdgeCompileConfig(preserve_ops=whole, _check_ir_validity=False)
-    return to_edge(programs, compile_config=config).to_backend({name: partitioner})
-
-
-def _linear_partitioner() -> XnnpackPartitioner:
-    """The compile option makes XNNPACK run the one pass for linears, of 17, on each delegate."""
-    partitioner = XnnpackPartitioner(configs=LINEARS)
-    backend = partitioner.delegation_spec.backend_id
-    partitioner.delegation_spec = DelegationSpec(backend, [CompileSpec("dqlinear_partitioner", b"")])
-    return partitioner
+    edge = to_edge(programs, compile_config=config)
+    with late_nodes_moved():
+        edge = edge.to_backend({name: partitioner})
+    legalize_graph(edge.exported_program(name).graph_module)
+    return edge
 
 
 def _free_weights(edge: EdgeProgramManager) -> None:
