@@ -44,6 +44,11 @@ class SendTimer(asyncio.Protocol):
             self._sending.cancel()
 
     @property
+    def _is_gone(self) -> bool:
+        """Whether the transport has lost its TLS layer, at the end of the connection."""
+        return getattr(self.transport, "_ssl_protocol", self) is None
+
+    @property
     def _tls(self) -> Any:  # asyncio has no public name for it
         """asyncio's TLS layer, or None."""
         return getattr(self.transport, "_ssl_protocol", None)
@@ -62,13 +67,20 @@ class SendTimer(asyncio.Protocol):
 
     def _check_sending(self, before: int) -> None:
         """`before`: the unsent bytes at the last check."""
+        if self._is_gone:
+            return
         if self._unsent() < before:
             self._watch_sending()
         else:
             self.transport.abort()
 
     def _check_closing(self, before: int | None) -> None:
-        """`before`: the unsent bytes at the last check; None where the transport was not closing."""
+        """`before`: the unsent bytes at the last check; None where the transport was not closing.
+
+        The timer of an HTTP connection also ends here after a socket has taken over.
+        """
+        if self._is_gone:
+            return
         unsent = self._unsent() if self.transport.is_closing() else None
         if before is not None and unsent is not None and unsent >= before:
             self.transport.abort()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import socket
 import ssl
 import time
@@ -10,9 +11,11 @@ import pytest
 from support.serve.certificates import certificate
 from support.serve.http_server import RunningServer, running, wait_until
 from support.serve.loud_to_text import LoudToText
+from support.serve.realtime_client import VLLM
 from support.serve.speech_requests import speech_body
 from support.serve.tone_speech import FRAME, ToneSpeech
 from support.serve.wyoming_fixture import WyomingFixture, wyoming_fixture
+from websockets.sync.client import connect
 
 from runtime.serve.limits import Limits
 
@@ -97,6 +100,17 @@ def test_a_slow_client_of_a_socket_gets_every_answer_over_tls(certificates):
         assert receive_slowly(client, 3 * ANSWER_BYTES) > 2 * SEND_S
         receive_slowly(client, (TLS_ANSWERS - 3) * ANSWER_BYTES, pause_s=0)
         assert len(server.connections) == 1
+
+
+def test_a_socket_over_tls_that_has_ended_leaves_no_error(certificates, caplog):
+    """The timers of its connection run on for `send_s`."""
+    own, other = certificates
+    with running({"loud": LoudToText()}, Limits(send_s=SEND_S), tls=own) as server:
+        with connect(f"wss://127.0.0.1:{server.port}{VLLM}", ssl=other) as client:
+            client.recv(5)
+        wait_until(lambda: not server.connections)
+        time.sleep(2 * SEND_S)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def test_a_slow_client_of_wyoming_gets_every_answer(monkeypatch):
