@@ -1,5 +1,7 @@
-"""Lowering of one graph to an ExecuTorch program: XNNPACK for linears, portable and llama operators for the
-rest, and methods `GRAPH.read` and `GRAPH.write`, by which a runtime saves and restores states.
+"""Lowering of one graph to an ExecuTorch program.
+
+XNNPACK computes linears and convolutions, portable and llama operators the rest. A runtime saves and restores
+states with the methods `GRAPH.read` and `GRAPH.write`.
 """
 
 from collections.abc import Iterator
@@ -25,7 +27,12 @@ from export.targets.executorch.graph_code import lazily_compiled_graphs
 from export.targets.executorch.graph_order import late_nodes_moved
 from export.targets.executorch.kernels import LlamaAttention, rms_norm
 from export.targets.executorch.layout import state_rows_per_call
-from export.targets.executorch.partitioner import LinearPartitioner
+from export.targets.executorch.partitioner import (
+    ConvolutionPartitioner,
+    LinearPartitioner,
+    keep_convolution_weights,
+)
+from export.targets.executorch.pass_values import values_kept
 from export.targets.tracing import (
     TRACE_ROWS,
     Stateful,
@@ -53,6 +60,7 @@ def lower_graph(graph: Graph, folder: Path) -> None:
         export_errors(f"{graph.name}: ExecuTorch lowering failed"),
         without_warnings(*LOGGERS),
         lazily_compiled_graphs(),
+        values_kept(),
         _shared_weights(),
         # torch would choose a kernel of the host for the size of the example, and bound dimensions by it
         torch.backends.mkldnn.flags(enabled=False),
@@ -70,16 +78,17 @@ def lower_graph(graph: Graph, folder: Path) -> None:
 
 
 def _edge_programs(programs: dict[str, torch.export.ExportedProgram], name: str) -> EdgeProgramManager:
-    """Delegates the linears of `name`. The state methods have none.
+    """Delegates the linears and convolutions of `name`. The state methods have none.
 
     `to_edge_transform_and_lower` makes the same programs, but decomposes each one twice.
     """
     partitioner = LinearPartitioner()
+    keep_convolution_weights(programs[name])
     whole, _ = partitioner.ops_to_not_decompose(programs[name])
     config = EdgeCompileConfig(preserve_ops=whole, _check_ir_validity=False)
     edge = to_edge(programs, compile_config=config)
     with late_nodes_moved():
-        edge = edge.to_backend({name: partitioner})
+        edge = edge.to_backend({name: partitioner}).to_backend({name: ConvolutionPartitioner()})
     legalize_graph(edge.exported_program(name).graph_module)
     return edge
 

@@ -4,6 +4,7 @@ Linears are in delegates of XNNPACK. Each delegate is a flatbuffer that names it
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -69,7 +70,8 @@ def _decode(delegates: Iterator[bytes]) -> Iterator[Delegate]:
             options = ["--json", "--defaults-json", "--strict-json", "-o", folder]
             _run_flatc([*options, str(schema), "--", *map(str, files)])
         for file in files:
-            yield json.loads(file.with_suffix(".json").read_text())
+            # flatc writes the open bound of a ReLU as "inf"
+            yield json.loads(re.sub(r": (-?)inf\b", r": \1Infinity", file.with_suffix(".json").read_text()))
 
 
 def _linears(delegate: Delegate, hash_of_constant: Callable[[str], str]) -> Iterator[StoredLinear]:

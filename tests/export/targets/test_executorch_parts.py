@@ -2,14 +2,21 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import EdgeProgramManager, to_edge
+from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule
 from torch.fx.passes.tools_common import legalize_graph
 
 from export.targets.executorch import graph_order
-from export.targets.executorch.partitioner import LINEARS, LinearPartitioner
+from export.targets.executorch.partitioner import (
+    LINEARS,
+    ConvolutionPartitioner,
+    LinearPartitioner,
+    keep_convolution_weights,
+)
 
 
 class Branches(nn.Module):
@@ -95,3 +102,32 @@ def test_parts_are_those_of_executorch(edge):
         tags.append({part.id: sorted(node.name for node in part.nodes) for part in partitions})
     ours, theirs = tags
     assert ours == theirs and list(ours) == list(theirs) and len(ours) == 6
+
+
+class Convolutions(nn.Module):
+    """A dilated convolution, a depthwise one, a strided one, and one whose weights are no checkpoint's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dilated, self.depthwise = nn.Conv1d(4, 6, 3, dilation=2), nn.Conv1d(6, 6, 3, groups=6)
+        self.strided = nn.Conv1d(6, 8, 4, stride=2)
+        self.taps = nn.Buffer(torch.randn(4, 8, 2), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv1d(self.strided(self.depthwise(self.dilated(x)).sin()), self.taps)
+
+
+def test_all_convolutions_are_parts_and_compute_the_same():
+    torch.manual_seed(0)
+    module, x = Convolutions(), torch.randn(1, 4, 40)
+    axes = {2: torch.export.Dim("columns", min=16, max=64)}
+    program = torch.export.export(module, (x,), dynamic_shapes=(axes,))
+    keep_convolution_weights(program)
+    edge = to_edge(program).to_backend(ConvolutionPartitioner())
+    calls = [str(node.target) for node in edge.exported_program().graph.nodes]
+    assert not [call for call in calls if "convolution" in call]
+    content = edge.to_executorch().buffer  # which the loaded program reads
+    loaded = _load_for_executorch_from_buffer(content)
+    for columns in (16, 40, 64):
+        x = torch.randn(1, 4, columns)
+        torch.testing.assert_close(loaded.forward((x,))[0], module(x))
