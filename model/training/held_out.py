@@ -1,9 +1,10 @@
 """Writes recordings of held-out sentences, to evaluate bundles with.
 
-    python -m model.training.held_out --out FOLDER
+    python -m model.training.held_out --out FOLDER [--noise DECIBELS]
 
 The folder has the layout of LibriSpeech: lines "ID TEXT" in a file *.trans.txt, and the recording ID.opus of
-each, of about 24 kbit/s. espeak-ng speaks them with the voices of the training data.
+each, of about 24 kbit/s. espeak-ng speaks them with the voices of the training data. With `--noise 20`, noise of three colours in turn
+is 20 dB below the speech.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import numpy as np
 import soundfile
 
 from model.training.data.clips import Shard, make_shard
+from model.training.data.sound import NOISE_SMOOTHING, samples_of, with_noise
 
 CLIPS = 100
 SEED = 1  # as in the evaluations of the trainings
@@ -26,16 +28,19 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True, help="a new folder")
     parser.add_argument("--clips", type=int, default=CLIPS)
+    parser.add_argument("--noise", type=float, metavar="DECIBELS", help="add noise this far below the speech")
     arguments = parser.parse_args()
-    import soxr
-
     arguments.out.mkdir(parents=True)
     lines = []
     for number, clip in enumerate(
         make_shard(Shard(0, SEED, "held_out", varied=False, clips=arguments.clips))
     ):
         name = f"held-out-{number:03}"
-        samples = soxr.resample(clip.utterance.samples.astype(np.float32) / 2**15, clip.rate, RATE)
+        samples = samples_of(clip, RATE)
+        if arguments.noise is not None:
+            noise = np.random.default_rng(number).standard_normal(len(samples), dtype=np.float32)
+            smoothing = NOISE_SMOOTHING[number % len(NOISE_SMOOTHING)]
+            samples = with_noise(samples, noise, smoothing, arguments.noise)
         path = arguments.out / f"{name}.opus"
         soundfile.write(path, samples, RATE, "OPUS", format="OGG", compression_level=BITRATE_LEVEL)
         lines.append(f"{name} {clip.utterance.text}\n")

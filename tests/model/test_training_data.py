@@ -17,6 +17,7 @@ import torch
 from model.training.data.clips import Clip, Shard, read_shard, start_shard
 from model.training.data.espeak import LIBRARY, SAMPLE_RATE, Utterance
 from model.training.data.phonemes import phoneme_class
+from model.training.data.sound import NOISE_SMOOTHING, with_noise
 from model.training.data.tokens import Encoder
 from model.training.recognition.streams import DELAYS, IGNORED, PHONEME_LAG, SCHEDULE, make_batch
 from model.training.speech.batches import IGNORED as UNCHOSEN
@@ -65,6 +66,16 @@ def test_equal_arguments_give_equal_streams():
 def test_phonemes_stand_at_their_times():
     found = subframe_phonemes(_clip(), 0, 60)  # 20 ms each
     assert found == [0] * 5 + [phoneme_class("k")] * 35 + [0] * 20
+
+
+@pytest.mark.parametrize("smoothing", NOISE_SMOOTHING)
+def test_noise_is_as_far_below_the_speech_as_asked_for(smoothing):
+    rng = np.random.default_rng(0)
+    speech, noise = rng.standard_normal((2, 16000), dtype=np.float32) * np.float32(0.1)
+    added = with_noise(speech, noise, smoothing, 20) - speech
+    assert 10 * np.log10(np.mean(speech**2) / np.mean(added**2)) == pytest.approx(20, abs=0.01)
+    neighbours = np.corrcoef(added[1:], added[:-1])[0, 1]
+    assert neighbours == pytest.approx(smoothing, abs=0.05)
 
 
 def test_sounds_are_full_of_sentences_with_a_phoneme_per_subframe():

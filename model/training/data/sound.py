@@ -11,6 +11,7 @@ from model.training.data.clips import Clip
 RECOGNITION_RATE, SPEECH_RATE = 16000, 24000
 N_MELS, WINDOW, HOP = 128, 400, 160
 LEAST_POWER, LEAST_LOG = 1e-10, -6.5
+NOISE_SMOOTHING = (0.0, 0.7, 0.95)  # decay of a filter: white noise, and two that have more low frequencies
 
 
 def samples_of(clip: Clip, rate: int) -> np.ndarray:
@@ -45,10 +46,16 @@ def augment(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     if rng.random() < 0.5:
         return samples
     noise = rng.standard_normal(len(samples), dtype=np.float32)
-    smoothing = np.float32(rng.choice((0.0, 0.7, 0.95)))
+    smoothing = rng.choice(NOISE_SMOOTHING)
+    return with_noise(samples, noise, smoothing, rng.uniform(15, 40))
+
+
+def with_noise(samples: np.ndarray, noise: np.ndarray, smoothing: float, decibels: float) -> np.ndarray:
+    """samples and white noise float32 [n] -> float32 [n]: the noise, smoothed, is `decibels` below the mean
+    power of the samples.
+    """
     if smoothing:
-        noise = np.convolve(noise, smoothing ** np.arange(64, dtype=np.float32))[: len(samples)]
-    decibels = rng.uniform(15, 40)
+        noise = np.convolve(noise, np.float32(smoothing) ** np.arange(64, dtype=np.float32))[: len(samples)]
     level = np.sqrt(np.mean(samples**2) / (np.mean(noise**2) + 1e-12)) * 10 ** (-decibels / 20)
     noisy: np.ndarray = (samples + noise * np.float32(level)).clip(-1, 1).astype(np.float32)
     return noisy
