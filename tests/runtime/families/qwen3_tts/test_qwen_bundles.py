@@ -109,3 +109,15 @@ def test_a_voice_of_the_user_speaks_by_its_name(qwen_bundles, recording, target,
     arguments = ["say", "Hi.", "--voice", "anna", "--max-frames", "3", "--bundle", bundle, "-o", str(out)]
     assert voxport(arguments) == 0
     assert soundfile.info(str(out)).frames <= 3 * 1920
+
+
+def test_executorch_has_no_convolution_of_its_own(qwen_bundles):
+    """Its kernel takes a hundred times as long as XNNPACK."""
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    paths = list((qwen_bundles / "executorch").glob("*.pte"))
+    assert {"codec", "speech_encoder", "speaker_encoder"} <= {path.stem for path in paths}
+    for path in paths:
+        plans = deserialize_pte_binary(path.read_bytes()).program.execution_plan
+        operators = {operator.name for plan in plans for operator in plan.operators}
+        assert operators and not [name for name in operators if "convolution" in name], path.name
