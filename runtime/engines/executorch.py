@@ -34,6 +34,7 @@ from runtime.engines.base import (
     unique_states,
 )
 from runtime.engines.executorch_program import check_file, check_method
+from runtime.engines.packed_weights import packed_once
 
 
 @contextmanager
@@ -92,13 +93,14 @@ class ExecuTorchEngine(Engine):
 
             # registers the cache operators
             from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
-            from executorch.extension.pybindings import portable_lib
+            from executorch.extension.pybindings import _portable_lib, portable_lib
             from executorch.runtime import Runtime
 
             portable_lib._unsafe_reset_threadpool(options.thread_count(bundle))
             _multiply_in_the_calling_thread(torch)
         self.bundle, self.identity = bundle, f"executorch {version('executorch')}"
         self._torch, self._runtime = torch, Runtime.get()
+        self._library: str = _portable_lib.__file__
         self._programs: dict[str, Any] = {}  # untyped in ExecuTorch; kept because methods point into them
         self._methods: dict[str, Any] = {}
         self.active: MutableMapping[str, ExecuTorchStream] = WeakValueDictionary()
@@ -128,7 +130,8 @@ class ExecuTorchEngine(Engine):
                     self._programs[file] = self._runtime.load_program(path)
                 step = f"method {method}: ExecuTorch failed"
                 check_method(path, self._programs[file].metadata(method), entries)
-                self._methods[method] = self._programs[file].load_method(method)
+                with packed_once(self, self._library):
+                    self._methods[method] = self._programs[file].load_method(method)
         except (RuntimeError, KeyError) as error:
             raise VoxportError(f"{path}: {step}: {_error_text(error, log)}") from None
         return self._methods[method]

@@ -1,0 +1,98 @@
+"""Parts of ExecuTorch programs share packed weights within one bundle, and not with another."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from executorch.exir import EdgeCompileConfig, to_edge
+from executorch.extension.pybindings import _portable_lib
+from executorch.runtime import Runtime
+from torch import Tensor, nn
+
+from export.targets.executorch.partitioner import LinearPartitioner
+from quantize.modules import QuantizedLinear, int8_per_token, linear_kernel
+from quantize.schemes import IntegerScheme
+from runtime.engines.packed_weights import packed_once
+
+WIDTH = 64
+
+
+class Bundle:
+    """An engine and its bundle, as far as sharing depends on them."""
+
+    def __init__(self, manifest: str):
+        self.bundle = SimpleNamespace(manifest=manifest)
+
+    def load(self, path: Path):
+        program = Runtime.get().load_program(path)
+        with packed_once(self, _portable_lib.__file__):
+            return program, program.load_method("forward")
+
+
+class Linear(nn.Module):
+    def __init__(self, factor: float):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        integers = torch.randint(-127, 128, (WIDTH, WIDTH), dtype=torch.int8, generator=generator)
+        scale = torch.rand(WIDTH, 1, generator=generator) * factor
+        self.linear = QuantizedLinear(integers, scale, IntegerScheme(bits=8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x)
+
+
+@pytest.fixture(scope="module")
+def x() -> Tensor:
+    return torch.randn(1, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def programs(x, tmp_path_factory) -> dict[float, Path]:
+    """Programs with equal integers, by the factor of their scales."""
+    folder, paths = tmp_path_factory.mktemp("programs"), {}
+    for factor in (1.0, 3.0):
+        module, partitioner = Linear(factor), LinearPartitioner()
+        with linear_kernel(module, int8_per_token):
+            traced = torch.export.export(module, (x,))
+        whole, _ = partitioner.ops_to_not_decompose(traced)
+        edge = to_edge(traced, compile_config=EdgeCompileConfig(preserve_ops=whole, _check_ir_validity=False))
+        paths[factor] = folder / f"{factor}.pte"
+        paths[factor].write_bytes(edge.to_backend(partitioner).to_executorch().buffer)
+    return paths
+
+
+def result(loaded, x: Tensor) -> Tensor:
+    return loaded[1].execute([x])[0].clone()
+
+
+def expected(factor: float, x: Tensor) -> Tensor:
+    module = Linear(factor)
+    with linear_kernel(module, int8_per_token):
+        return module(x)
+
+
+def test_bundles_with_equal_integers_keep_their_scales(programs, x):
+    first, second = Bundle("first"), Bundle("second")
+    loaded = [first.load(programs[1.0]), second.load(programs[3.0]), first.load(programs[1.0])]
+    for each, factor in zip(loaded, (1.0, 3.0, 1.0), strict=True):
+        torch.testing.assert_close(result(each, x), expected(factor, x), rtol=1e-4, atol=1e-3)
+
+
+def test_the_next_bundle_finds_no_weights_of_one_that_was_closed(programs, x):
+    first = Bundle("first")
+    loaded = first.load(programs[1.0])
+    result(loaded, x)
+    del first, loaded
+    second = Bundle("second")
+    torch.testing.assert_close(result(second.load(programs[3.0]), x), expected(3.0, x), rtol=1e-4, atol=1e-3)
+
+
+def test_parts_of_one_bundle_share_weights(programs, x):
+    """Seen by what the cache of XNNPACK gets wrong: it does not compare scales. If it once does, bundles may
+    share it, too.
+    """
+    engine = Bundle("first")
+    kept = engine.load(programs[1.0])
+    again = Bundle("first")  # another engine of the same bundle
+    assert torch.equal(result(again.load(programs[3.0]), x), result(kept, x))
