@@ -3,8 +3,8 @@
     python -m model.training.held_out --out FOLDER [--noise DECIBELS]
 
 The folder has the layout of LibriSpeech: lines "ID TEXT" in a file *.trans.txt, and the recording ID.opus of
-each, of about 24 kbit/s. espeak-ng speaks them with the voices of the training data. With `--noise 20`, noise
-of three colours in turn is 20 dB below the speech.
+each, of about 24 kbit/s. espeak-ng speaks them with the voices of the training data. With `--noise 20`,
+white noise and two kinds with more low frequencies, in turn, are 20 dB below the speech at 24 kHz.
 """
 
 import argparse

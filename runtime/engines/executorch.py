@@ -124,14 +124,13 @@ class ExecuTorchEngine(Engine):
         path, step = self.bundle.folder / file, "ExecuTorch cannot open it"
         entries = [entry for entry in self.bundle.components if entry.file == file]
         try:
-            with _captured_stderr() as log:
+            with packed_once(self, self._library), _captured_stderr() as log:
                 if file not in self._programs:
                     check_file(path)
                     self._programs[file] = self._runtime.load_program(path)
                 step = f"method {method}: ExecuTorch failed"
                 check_method(path, self._programs[file].metadata(method), entries)
-                with packed_once(self, self._library):
-                    self._methods[method] = self._programs[file].load_method(method)
+                self._methods[method] = self._programs[file].load_method(method)
         except (RuntimeError, KeyError) as error:
             raise VoxportError(f"{path}: {step}: {_error_text(error, log)}") from None
         return self._methods[method]

@@ -20,6 +20,7 @@ class EngineOfBundle(Protocol):
 
 _loading = Lock()
 _sharing: WeakSet[EngineOfBundle] = WeakSet()
+_is_usable = True
 
 
 class _BackendOption(ctypes.Structure):
@@ -30,34 +31,45 @@ class _BackendOption(ctypes.Structure):
 
 @contextmanager
 def packed_once(engine: EngineOfBundle, library: str) -> Iterator[None]:
-    """Methods that are loaded within share packed weights with the others of this bundle.
+    """Lets the methods that are loaded in it share packed weights with the others of their bundle.
 
     XNNPACK packs the weights of each part of a program. The predictor of Qwen3-TTS has 15 parts for each
-    weight, one per step: 1.3 GB for 80 MB of weights, and calls that take 85 ms in place of 60.
+    weight, one per step.
 
-    The cache of XNNPACK finds packed weights by their integers, and does not compare scales. Other bundles
-    may have equal integers with other scales, so bundles do not share it: it serves the first bundle of a
-    process. Within a bundle, verification finds a weight that got the scales of another.
+    XNNPACK's cache identifies weights by their integers and ignores their scales. Another bundle may have
+    equal integers with other scales, so only one bundle of a process shares: the first that loads a method.
+    Within a bundle, verification finds a weight with the scales of another. A method that fails to load may
+    leave weights behind, so nothing is shared after it.
     `library` is the path of ExecuTorch's Python module. Builds that hide the function share nothing.
     """
-    set_option: Any = getattr(ctypes.CDLL(library), SET_OPTION, None)  # Any: a C function
-    if set_option is None:
-        yield
-        return
+    global _is_usable
+    set_option = _find(library)
     with _loading:
         is_alone = all(other.bundle.manifest == engine.bundle.manifest for other in _sharing)
-        if is_alone:
-            _sharing.add(engine)
-        _set(set_option, is_alone)
+        if set_option is None or not is_alone or not _is_usable or _set(set_option, True):
+            yield
+            return
+        _sharing.add(engine)
         try:
             yield
+        except BaseException:
+            _is_usable = False
+            raise
         finally:
             _set(set_option, False)
 
 
-def _set(set_option: Any, value: bool) -> None:
+def _find(library: str) -> Any:  # Any: a C function
+    try:
+        return getattr(ctypes.CDLL(library), SET_OPTION, None)
+    except OSError:
+        return None
+
+
+def _set(set_option: Any, value: bool) -> int:
+    """Returns 0 where the option has the value now."""
     option = _BackendOption(key=OPTION)
     option.value[0] = value
     set_option.argtypes = (ctypes.c_char_p, ctypes.POINTER(_BackendOption), ctypes.c_size_t)
     set_option.restype = ctypes.c_uint32
-    set_option(BACKEND, option, 1)
+    return int(set_option(BACKEND, option, 1))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from operator import attrgetter
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,24 +10,28 @@ from executorch.exir.dialects.edge._ops import EdgeOpOverload
 from executorch.exir.pass_base import _ExportPassBase
 from torch._subclasses import FakeTensor
 from torch.fx import Interpreter, Node
-from torch.fx.node import map_arg
+
+
+@dataclass(frozen=True)
+class _Call:
+    operator: Any
+    inputs: Any
+    result: Any
 
 
 @contextmanager
 def values_kept() -> Iterator[None]:
-    """Lets a pass keep the value of a node whose operator and inputs it leaves as they are.
+    """Lets passes keep the value of a node that an earlier pass computed from equal inputs.
 
     Eight passes run every operator of a program on tensors without data, to find shapes. This was a quarter
     of the time of lowering.
     """
     interpreter: Any = _ExportPassBase.ExportInterpreter  # Any: a method of it is replaced
-    run_node = interpreter.run_node
+    run_node, calls = interpreter.run_node, dict[tuple[bool, int], _Call]()
 
     def run(self: Any, node: Node) -> Any:
-        self.callback.interpreter, computing = (
-            _Keeping(self.callback.interpreter, node),
-            self.callback.interpreter,
-        )
+        computing = self.callback.interpreter
+        self.callback.interpreter = _Keeping(computing, node, calls)
         try:
             return run_node(self, node)
         finally:
@@ -41,33 +45,35 @@ def values_kept() -> Iterator[None]:
 
 
 class _Keeping:
-    """Calls operators for a pass, which has come to `node`."""
+    """Calls operators for a pass, which has come to `node`.
 
-    def __init__(self, interpreter: Interpreter, node: Node):
+    `calls` are those of all passes, by their results. The arguments of `node` cannot be compared in their
+    place, because a pass may have changed them and left the value.
+    """
+
+    def __init__(self, interpreter: Interpreter, node: Node, calls: dict[tuple[bool, int], _Call]):
         self.output = interpreter.output
-        self._interpreter, self._node = interpreter, node
+        self._interpreter, self._value, self._calls = interpreter, node.meta.get("val"), calls
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        node = self._node
-        is_same = _operator(target) is _operator(node.target) and _equal((args, kwargs), _inputs(node))
-        if is_same and "val" in node.meta:
-            return node.meta["val"]
-        return self._interpreter.call_function(target, args, kwargs)
+        operator, inputs = _operator(target), (args, kwargs)
+        call = self._calls.get(_key(self._value))
+        if call and call.operator is operator and _equal(call.inputs, inputs):
+            return call.result
+        result = self._interpreter.call_function(target, args, kwargs)
+        self._calls[_key(result)] = _Call(operator, inputs, result)
+        return result
+
+
+def _key(value: Any) -> tuple[bool, int]:
+    """Identity of a value. Passes copy lists of values, and keep the values."""
+    is_list = isinstance(value, (list, tuple))
+    return is_list, id(value[0] if is_list and value else value)
 
 
 def _operator(target: Any) -> Any:
     """An operator of ExecuTorch computes the shapes of the operator of torch that it was made from."""
     return target._op if isinstance(target, EdgeOpOverload) else target
-
-
-def _inputs(node: Node) -> Any:
-    return map_arg((node.args, node.kwargs), _value)
-
-
-def _value(node: Node) -> Any:
-    if node.op == "get_attr":
-        return attrgetter(str(node.target))(node.graph.owning_module)
-    return node.meta.get("val")
 
 
 def _equal(first: Any, second: Any) -> bool:

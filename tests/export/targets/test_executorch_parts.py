@@ -105,7 +105,7 @@ def test_parts_are_those_of_executorch(edge):
 
 
 class Convolutions(nn.Module):
-    """A dilated convolution, a depthwise one, a strided one, and one whose weights are no checkpoint's."""
+    """A dilated convolution, a depthwise one, a strided one, and one with weights outside the state dict."""
 
     def __init__(self) -> None:
         super().__init__()

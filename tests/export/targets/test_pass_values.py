@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule
 
+from export.targets.executorch.partitioner import ConvolutionPartitioner, LinearPartitioner
 from export.targets.executorch.pass_values import values_kept
 
 
@@ -26,15 +27,9 @@ class Model(nn.Module):
         return values.cos() + places + rows
 
 
-def traced() -> torch.export.ExportedProgram:
-    torch.manual_seed(0)
+def traced(module: nn.Module | None = None) -> torch.export.ExportedProgram:
     rows = torch.export.Dim("rows", min=2, max=9)
-    return torch.export.export(Model(), (torch.rand(5, 8),), dynamic_shapes=({0: rows},))
-
-
-@pytest.fixture
-def program() -> torch.export.ExportedProgram:
-    return traced()
+    return torch.export.export(module or Model(), (torch.rand(5, 8),), dynamic_shapes=({0: rows},))
 
 
 def values(graph: GraphModule) -> list[str]:
@@ -64,25 +59,59 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_pass_gives_the_values_that_it_would_compute(program, change):
-    make = (lambda: Changes(*CHANGES[change])) if CHANGES[change] else ExportPass
-    computed = values(make()(program.graph_module).graph_module)
+class ChangesInPlace(ExportPass):
+    """Changes a number of a node and leaves its value, before the nodes are called."""
+
+    def call(self, graph_module):
+        (node,) = graph_module.graph.find_nodes(op="call_function", target=ATEN.slice.Tensor)
+        node.args = (*node.args[:2], 6, *node.args[3:])
+        return super().call(graph_module)
+
+
+def a_pass(change: str) -> ExportPass:
+    if change == "a number in place":
+        return ChangesInPlace()
+    return Changes(*CHANGES[change]) if CHANGES[change] else ExportPass()
+
+
+@pytest.mark.parametrize("change", [*CHANGES, "a number in place"])
+def test_a_pass_gives_the_values_that_it_would_compute(change):
+    def values_after(graph: GraphModule) -> list[str]:
+        return values(a_pass(change)(ExportPass()(graph).graph_module).graph_module)
+
+    computed = values_after(traced().graph_module)
     with values_kept():
-        kept = values(make()(program.graph_module).graph_module)
-    assert kept == computed
-    assert (computed == values(program.graph_module)) == (change == "nothing")
+        assert values_after(traced().graph_module) == computed
+    assert (computed == values(traced().graph_module)) == (change == "nothing")
+
+
+class Parts(nn.Module):
+    """A linear and a convolution for XNNPACK, and a sine between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8).requires_grad_(False)
+        self.convolution = nn.Conv1d(1, 2, 3).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.convolution(self.linear(x).sin()[:, None])
 
 
 def test_a_program_is_the_one_that_executorch_makes_alone():
+    def lowered(module: nn.Module) -> bytes:
+        edge = to_edge(traced(module))
+        edge = edge.to_backend(LinearPartitioner()).to_backend(ConvolutionPartitioner())
+        return bytes(edge.to_executorch().buffer)
+
     with torch.backends.mkldnn.flags(enabled=False):  # as in lowering
-        alone = to_edge(traced()).to_executorch().buffer
-        with values_kept():
-            assert to_edge(traced()).to_executorch().buffer == alone
+        for module in (Model(), Parts()):
+            alone = lowered(module)
+            with values_kept():
+                assert lowered(module) == alone
 
 
 @pytest.mark.parametrize(("change", "computed"), [("nothing", set()), ("an operator", {ATEN.cos.default})])
-def test_a_pass_computes_only_what_it_changes(program, change, computed, monkeypatch):
+def test_a_pass_computes_only_what_it_changes(change, computed, monkeypatch):
     """The nodes behind an operator with the same shape keep their values, too."""
     calls, dispatch = [], FakeTensorMode.dispatch
 
@@ -90,7 +119,9 @@ def test_a_pass_computes_only_what_it_changes(program, change, computed, monkeyp
         calls.append(function)
         return dispatch(self, function, *arguments)
 
-    monkeypatch.setattr(FakeTensorMode, "dispatch", counting)
+    graph = traced().graph_module
     with values_kept():
-        (Changes(*CHANGES[change]) if CHANGES[change] else ExportPass())(program.graph_module)
-    assert {node.target for node in program.graph.nodes} & set(calls) == computed
+        graph = ExportPass()(graph).graph_module
+        monkeypatch.setattr(FakeTensorMode, "dispatch", counting)
+        a_pass(change)(graph)
+    assert {node.target for node in graph.graph.nodes} & set(calls) == computed

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -13,9 +14,16 @@ from torch import Tensor, nn
 from export.targets.executorch.partitioner import LinearPartitioner
 from quantize.modules import QuantizedLinear, int8_per_token, linear_kernel
 from quantize.schemes import IntegerScheme
+from runtime.engines import packed_weights
 from runtime.engines.packed_weights import packed_once
 
 WIDTH = 64
+
+
+@pytest.fixture(autouse=True)
+def no_engine_of_another_test(monkeypatch):
+    monkeypatch.setattr(packed_weights, "_sharing", WeakSet())
+    monkeypatch.setattr(packed_weights, "_is_usable", True)
 
 
 class Bundle:
@@ -89,10 +97,26 @@ def test_the_next_bundle_finds_no_weights_of_one_that_was_closed(programs, x):
 
 
 def test_parts_of_one_bundle_share_weights(programs, x):
-    """Seen by what the cache of XNNPACK gets wrong: it does not compare scales. If it once does, bundles may
-    share it, too.
+    """The second program has other scales, which the cache ignores. If a later ExecuTorch compares scales,
+    this test fails, and several bundles may share.
     """
     engine = Bundle("first")
     kept = engine.load(programs[1.0])
     again = Bundle("first")  # another engine of the same bundle
     assert torch.equal(result(again.load(programs[3.0]), x), result(kept, x))
+
+
+def test_nothing_is_shared_after_a_method_failed_to_load(programs, x):
+    engine = Bundle("first")
+    with pytest.raises(RuntimeError, match="damaged"), packed_once(engine, _portable_lib.__file__):
+        raise RuntimeError("damaged")
+    loaded = [engine.load(programs[1.0]), engine.load(programs[3.0])]
+    for each, factor in zip(loaded, (1.0, 3.0), strict=True):
+        torch.testing.assert_close(result(each, x), expected(factor, x), rtol=1e-4, atol=1e-3)
+
+
+def test_a_build_without_the_option_shares_nothing(programs, x, tmp_path):
+    engine = Bundle("first")
+    for library in (str(tmp_path / "missing.so"), torch._C.__file__):
+        with packed_once(engine, library):
+            assert not packed_weights._sharing
