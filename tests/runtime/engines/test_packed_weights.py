@@ -115,7 +115,7 @@ def test_nothing_is_shared_after_a_method_failed_to_load(programs, x):
         torch.testing.assert_close(result(each, x), expected(factor, x), rtol=1e-4, atol=1e-3)
 
 
-def test_a_build_without_the_option_shares_nothing(programs, x, tmp_path):
+def test_a_build_without_the_option_shares_nothing(tmp_path):
     engine = Bundle("first")
     for library in (str(tmp_path / "missing.so"), torch._C.__file__):
         with packed_once(engine, library):
