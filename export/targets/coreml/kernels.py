@@ -75,18 +75,32 @@ class OneHotAttention(AttentionKernel[CacheUpdate]):
 
 
 def lower_linear(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
-    """x [..., K] -> [..., N] with dequantised weights, and activations as the scheme asks. For eager mode and
-    for lowering.
+    """x [..., K] -> [..., N] with dequantised weights, and activations as the scheme asks."""
+    return linear.multiply(_activations(x, linear))  # dequantises a few rows at a time
+
+
+class TracedLinears:
+    """`lower_linear` in operators that the converter knows, for one trace.
+
+    The weight of a linear is dequantised once, however often the trace calls the linear. The 15 steps of a
+    predictor would add it 15 times, and the converter would compare and merge all of them.
     """
-    if linear.scheme.activations == "int8":
-        x = _int8_rows(x)
-    if not torch.compiler.is_exporting():
-        return linear.multiply(x)  # the same numbers, computed for a few rows at a time
-    low, high = RANGES[linear.scheme.bits]
-    weight = torch.ops.torchao.dequantize_affine(
-        linear.constant, [1, linear.block], linear.scale, None, torch.int8, low, high
-    )
-    return F.linear(x, weight, linear.bias)
+
+    def __init__(self) -> None:
+        self._weights: dict[QuantizedLinear, torch.Tensor] = {}
+
+    def __call__(self, x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
+        x = _activations(x, linear)
+        if linear not in self._weights:
+            low, high = RANGES[linear.scheme.bits]
+            self._weights[linear] = torch.ops.torchao.dequantize_affine(
+                linear.constant, [1, linear.block], linear.scale, None, torch.int8, low, high
+            )
+        return F.linear(x, self._weights[linear], linear.bias)
+
+
+def _activations(x: torch.Tensor, linear: QuantizedLinear) -> torch.Tensor:
+    return _int8_rows(x) if linear.scheme.activations == "int8" else x
 
 
 def _int8_rows(x: torch.Tensor) -> torch.Tensor:

@@ -12,10 +12,11 @@ from bundle.manifest import Precision
 from bundle.spec import Kind, TensorSpec
 from export.memory import free_memory
 from export.targets.base import Graph
-from export.targets.coreml.kernels import DECOMPOSITIONS, OneHotAttention, lower_linear, register_palettes
+from export.targets.coreml.kernels import DECOMPOSITIONS, OneHotAttention, TracedLinears, register_palettes
 from export.targets.coreml.package import merge, normalise
 from export.targets.coreml.read_back import bounds_of
-from export.targets.coreml.tools import OPSET, Builder, ct, without_converter_output
+from export.targets.coreml.tools import OPSET, Builder, ct, unchecked_passes, without_converter_output
+from export.targets.graph_code import lazily_compiled_graphs
 from export.targets.tracing import export_errors, target_kernels, trace
 from model.component import Component
 
@@ -23,8 +24,7 @@ DTYPES = {"float32": np.float32, "int64": np.int32, "int32": np.int32}  # Core M
 # Outputs that are rounded to codes. They are computed in float32 from the last product on, unless its weight
 # is compressed.
 FLOAT32_KINDS = (Kind.LOGITS, Kind.LATENT)
-# The passes of coremltools that change a program, in its order. The program is validated after each pass, and
-# the other passes take more than half of the conversion time. Packages made with all passes had the same
+# The passes of coremltools that change a program, in its order. Packages made with all passes had the same
 # bytes: every graph of both models with none, w8, w4, 8da4w and lut4 in float16. A test repeats this for two
 # graphs. One pass that changes something is left out: `divide_to_multiply` multiplies by a rounded 1 / x,
 # where a division by x is exact.
@@ -82,7 +82,8 @@ def lower_graph(graph: Graph, path: Path, precision: Precision) -> None:
     with (
         export_errors(f"{graph.name}: Core ML export failed"),
         without_converter_output(),
-        target_kernels(graph.module, lower_linear, OneHotAttention()),
+        lazily_compiled_graphs(),
+        unchecked_passes(),
         TemporaryDirectory(dir=path.parent, prefix=".coreml") as temporary,
     ):
         register_palettes(graph.module)
@@ -101,7 +102,7 @@ def lower_graph(graph: Graph, path: Path, precision: Precision) -> None:
 
 def _convert(component: Component, module: nn.Module, precision: Precision, path: Path) -> None:
     signature = component.signature
-    with torch.no_grad():
+    with torch.no_grad(), target_kernels(module, TracedLinears(), OneHotAttention()):
         program = trace(component, module)
     exact = [index for index, spec in enumerate(signature.outputs) if spec.kind in FLOAT32_KINDS]
     mixed = ct.transform.FP16ComputePrecision(lambda op: not _stays_float32(op, exact))

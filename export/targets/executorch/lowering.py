@@ -23,7 +23,6 @@ from torch.fx.passes.tools_common import legalize_graph
 
 from bundle.spec import READ_METHOD, WRITE_METHOD
 from export.targets.base import Graph
-from export.targets.executorch.graph_code import lazily_compiled_graphs
 from export.targets.executorch.graph_order import late_nodes_moved
 from export.targets.executorch.kernels import LlamaAttention, rms_norm
 from export.targets.executorch.layout import state_rows_per_call
@@ -33,6 +32,7 @@ from export.targets.executorch.partitioner import (
     keep_convolution_weights,
 )
 from export.targets.executorch.pass_values import values_kept
+from export.targets.graph_code import lazily_compiled_graphs
 from export.targets.tracing import (
     TRACE_ROWS,
     Stateful,

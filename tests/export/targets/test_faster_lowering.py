@@ -7,7 +7,7 @@ import torch
 from torch.fx import GraphModule, symbolic_trace
 
 from export import memory
-from export.targets.executorch.graph_code import lazily_compiled_graphs
+from export.targets.graph_code import lazily_compiled_graphs
 from export.targets.onnx.registry import registry_read_once
 
 

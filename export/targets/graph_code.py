@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import Parameter, Signature
 from typing import Any
 
 from torch.fx import GraphModule
@@ -14,8 +15,8 @@ _compile = GraphModule.recompile
 def lazily_compiled_graphs() -> Iterator[None]:
     """Lets graphs have code only once they are called. Passes of exporters walk through graphs instead.
 
-    ExecuTorch changes a program for each part that it delegates. If it compiles the whole program each time,
-    the time of lowering grows with the square of the number of parts.
+    Otherwise each change of a graph writes and compiles the code of the whole graph. ExecuTorch changes a
+    program for each part that it delegates, so its time would grow with the square of the number of parts.
     """
     graph_module: Any = GraphModule  # Any: a method of it is replaced
     graph_module.recompile = _compile_later
@@ -30,9 +31,12 @@ def _compile_later(module: Any) -> None:  # Any: sets private attributes, as the
     if isinstance(codegen, _PyTreeCodeGen):
         module._in_spec, module._out_spec = codegen.pytree_info.in_spec, codegen.pytree_info.out_spec
     module._code = "not compiled yet"
-    type(module).forward = _compile_and_call  # each module has a class of its own
 
+    def forward(self: GraphModule, *arguments: Any, **named: Any) -> Any:
+        _compile(self)
+        return self.forward(*arguments, **named)
 
-def _compile_and_call(module: GraphModule, *arguments: Any, **named: Any) -> Any:
-    _compile(module)
-    return module.forward(*arguments, **named)
+    if isinstance(codegen, _PyTreeCodeGen):  # torch.export reads the names of its arguments
+        names = dict.fromkeys(("self", *codegen.pytree_info.orig_args))
+        forward.__signature__ = Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names])  # type: ignore[attr-defined]
+    type(module).forward = forward  # each module has a class of its own
