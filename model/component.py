@@ -11,6 +11,7 @@ import numpy as np
 from bundle.spec import Signature
 
 Inputs = dict[str, np.ndarray]  # by name
+PROMPT_ROWS = 256  # of a prompt in one call, where a target plans memory for the largest call
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Component:
         `forward(*inputs, *states) -> (*outputs, *states)`.
     example(seed, **dims): inputs by name, of the given sizes.
     batched: axis 0 of every input, output and state may be larger than 1. The rows are independent.
+    rows_per_call: the bound of the dynamic dimension on targets that plan memory for the largest call. Other
+        inputs are divided into several calls, see `run_rows` of the runtime. None: no input can be divided.
     """
 
     name: str
@@ -30,6 +33,7 @@ class Component:
     example: Callable[..., Inputs]
     purpose: str = ""
     batched: bool = False
+    rows_per_call: int | None = None
 
 
 def random_ids(vocab_size: int, seed: int, S: int = 8) -> Inputs:

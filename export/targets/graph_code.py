@@ -38,5 +38,6 @@ def _compile_later(module: Any) -> None:  # Any: sets private attributes, as the
 
     if isinstance(codegen, _PyTreeCodeGen):  # torch.export reads the names of its arguments
         names = dict.fromkeys(("self", *codegen.pytree_info.orig_args))
-        forward.__signature__ = Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names])  # type: ignore[attr-defined]
+        parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+        forward.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     type(module).forward = forward  # each module has a class of its own

@@ -6,11 +6,12 @@ import numpy as np
 
 from bundle.json_types import Json
 from bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
-from model.component import Component, Inputs, random_ids
+from model.component import PROMPT_ROWS, Component, Inputs, random_ids
 from model.qwen3_tts.config import CodecDecoderConfig, Options, Qwen3TTSConfig
 from model.qwen3_tts.split_six.components import split_components
 
 MAX_CODEC_FRAMES = 64  # of one call; a ring of window + 63 rows holds them
+PLANNED_CODEC_FRAMES = 16  # a target that plans memory would hold 3.7 MB more for each further frame
 MAX_REFERENCE_FRAMES = 375  # 30 s of a recording
 MEL_FRAMES = (5, 2813)  # of a recording: at least what is reflected at its ends, at most 30 s
 CONTROL_IDS = 1024  # the last ids of the talker's vocabulary, which no frame has
@@ -78,6 +79,7 @@ def _tables(config: Qwen3TTSConfig, cache_length: int) -> tuple[Component, ...]:
             ),
             example=partial(random_ids, config.talker_config.text_vocab_size),
             purpose="rows of the text table, projected to the width of the talker",
+            rows_per_call=PROMPT_ROWS,
         ),
         Component(
             name="embed_codes",
@@ -90,6 +92,7 @@ def _tables(config: Qwen3TTSConfig, cache_length: int) -> tuple[Component, ...]:
             example=lambda seed, T=4: {"codes": _random_codes(config, seed, T)},
             purpose="the sum of one row per code of a frame; a code below 0 adds nothing",
             batched=True,
+            rows_per_call=PROMPT_ROWS,
         ),
     )
 
@@ -103,6 +106,7 @@ def _talker(config: Qwen3TTSConfig, cache_length: int, layout: LayoutName) -> tu
             signature=talker("S"),
             example=partial(_random_embeddings, config),
             purpose="embeddings of the prompt, written to the cache from `position` on",
+            rows_per_call=PROMPT_ROWS,
         ),
         Component(
             name="decode_step",
@@ -195,7 +199,7 @@ def _codec(config: Qwen3TTSConfig, layout: LayoutName) -> tuple[Component, ...]:
         return {"codes": codes, "position": np.array([0])}
 
     return tuple(
-        Component(name, "codec", signature, example, purpose)
+        Component(name, "codec", signature, example, purpose, rows_per_call=PLANNED_CODEC_FRAMES)
         for name, purpose in (
             ("codec", "codes of an utterance to samples; `position` is 0, and the states have no effect"),
             ("codec_step", "the next frames of an utterance to samples; `position` counts the frames before"),

@@ -6,7 +6,7 @@ import numpy as np
 
 from bundle.json_types import Json
 from bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
-from model.component import Component, Inputs, random_ids
+from model.component import PROMPT_ROWS, Component, Inputs, random_ids
 from model.voxtral_realtime.config import (
     FLUSH_TOKENS,
     KERNEL,
@@ -71,6 +71,7 @@ def components(
             example=partial(random_ids, config.vocab_size),
             purpose="rows of the token table, which are added to the audio's",
             batched=True,
+            rows_per_call=PROMPT_ROWS,
         ),
         Component(
             name="audio_encoder",

@@ -6,7 +6,7 @@ import numpy as np
 
 from bundle.json_types import Json
 from bundle.spec import CacheSpec, Kind, LayoutName, Signature, StateSpec, TensorSpec, cache_shape
-from model.component import Component, Inputs, random_ids
+from model.component import PROMPT_ROWS, Component, Inputs, random_ids
 from model.voxtral_tts.config import FIRST_LEVEL, AudioTokenizerArgs, Options, VoxtralTTSConfig
 
 MAX_CODEC_FRAMES = 256  # frames of one codec call; codec_step decodes longer utterances
@@ -45,6 +45,7 @@ def components(
             ),
             example=partial(random_ids, config.vocab_size),
             purpose="rows of the text table; the voice then overwrites the rows of [AUDIO] ids",
+            rows_per_call=PROMPT_ROWS,
         ),
         _embed_codes(config),
         Component(
@@ -53,6 +54,7 @@ def components(
             signature=backbone("S"),
             example=partial(_random_embeddings, config),
             purpose="embeddings of the prompt, written to the cache from `position` on",
+            rows_per_call=PROMPT_ROWS,
         ),
         Component(
             name="decode_step",
@@ -145,8 +147,10 @@ def _codec(config: VoxtralTTSConfig) -> tuple[Component, ...]:
         states=_codec_states(config.codec),
         dims={"T": (1, MAX_CODEC_FRAMES)},
     )
+    # with a dynamic size, lowering to ExecuTorch takes twice as long, and calls are not faster
+    make = partial(Component, graph="codec", signature=signature, rows_per_call=1)
     return tuple(
-        Component(name, "codec", signature, partial(_random_frames, config), purpose)
+        make(name, example=partial(_random_frames, config), purpose=purpose)
         for name, purpose in (
             (
                 "codec",

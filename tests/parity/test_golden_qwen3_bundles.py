@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 from parity.test_golden_qwen3 import BAR, DESIGN, open_golden
-from support.export.golden_qwen3 import CASES, golden_bundle, misses, partly_lowered
+from support.export.golden_qwen3 import CACHE, CASES, golden_bundle, misses, partly_lowered
 
 from runtime.engines.base import Engine
 from runtime.families.qwen3_tts.verification import VERIFICATION
@@ -58,9 +58,13 @@ def test_codes_of_a_seed_are_those_of_eager(folder):
 
 
 @pytest.mark.parametrize("target", ["executorch", "coreml"])
-def test_the_talker_of_other_targets_gives_runs_of_the_official_package(target, tmp_path):
-    """And the codes that eager draws from one seed."""
+def test_the_talker_of_other_targets_gives_runs_of_the_official_package(target, tmp_path, monkeypatch):
+    """And the codes that eager draws from one seed. ExecuTorch reads the prompts in several calls."""
+    monkeypatch.setattr("model.qwen3_tts.components.PROMPT_ROWS", 5)
     golden = partly_lowered("base", target, TALKER, tmp_path)
+    rows = {"executorch": 5, "coreml": CACHE}[target]
+    signatures = golden.engine.stream().signatures
+    assert {signatures[name].dims["S"] for name in ("embed_text", "prefill")} == {(1, rows)}
     with TemporaryDirectory() as inputs:
         assert [misses(golden.run(run, Path(inputs))) for run in FEW] == [[]] * len(FEW)
     assert drawn(golden.engine) == drawn(open_golden("base").engine)

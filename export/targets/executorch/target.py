@@ -26,9 +26,10 @@ class ExecuTorchTarget(Target):
 States are mutable buffers of the program of a graph. They are zero when the program is loaded. `GRAPH.read`
 returns all states of a graph in the order of the table. Its one input is int64 row numbers, at most
 `state_rows_per_call` of `manifest.json`. Of each cache it returns those rows. It has no input if the graph
-has no cache. `GRAPH.write` takes the same row numbers, then all states, and replaces them. Link the portable
-operators, XNNPACK, and the custom operators of `extension/llm` (update_cache, update_cache_with_indices,
-custom_sdpa), of the version in `manifest.json`.
+has no cache. `GRAPH.write` takes the same row numbers, then all states, and replaces them. Divide an input
+with more rows than its table allows into several calls. Add the number of rows before a call to `position`.
+Link the portable operators, XNNPACK, and the custom operators of `extension/llm` (update_cache,
+update_cache_with_indices, custom_sdpa), of the version in `manifest.json`.
 """
     sliding_window_notes = RING_NOTES
     runners = ("ExecuTorch",)
@@ -40,15 +41,12 @@ custom_sdpa), of the version in `manifest.json`.
         return super().holds(scheme) and not (in_groups and scheme.bits > GROUPED_BITS)
 
     def signature(self, component: Component) -> Signature:
-        """A component with states but without a cache takes one step per call.
-
-        Such a component is called step by step anyway. With a dynamic size, lowering the codec takes twice as
-        long.
-        """
-        signature = component.signature
-        if not signature.states or signature.cache:
+        """Calls take a limited number of rows. ExecuTorch holds memory for the largest call."""
+        signature, most = component.signature, component.rows_per_call
+        if most is None:
             return signature
-        return replace(signature, dims=dict.fromkeys(signature.dims, (1, 1)))
+        bounds = {name: (low, min(high, most)) for name, (low, high) in signature.dims.items()}
+        return replace(signature, dims=bounds)
 
     def entry_point(self, component: Component) -> EntryPoint:
         return EntryPoint(f"{component.graph}.pte", component.graph, state_rows_per_call(component))

@@ -12,6 +12,7 @@ from bundle.errors import UsageError
 from bundle.manifest import ComponentEntry
 from runtime.batching import RowLimit
 from runtime.engines.base import Arrays, Stream
+from runtime.engines.rows import run_rows
 from runtime.families.qwen3_tts.constants import Constants, Sampling
 from runtime.families.qwen3_tts.prompt import PromptEmbedder, PromptRows
 from runtime.sampler import gumbel_noise, sample
@@ -106,7 +107,7 @@ class SpeechDecoder:
     def _prefill(self, embeddings: np.ndarray) -> None:
         """Feeds embeddings float32 [P, dim] of the prompt from `position` on."""
         inputs = {"embeddings": embeddings[None], "position": np.array([self.position])}
-        self._keep(self.stream.run("prefill", inputs))
+        self._keep(run_rows(self.stream, "prefill", inputs))
         self.position += len(embeddings)
 
     @property
@@ -201,14 +202,12 @@ class SpeechDecoder:
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
         """codes int64 [T, K] of the next frames -> samples float32 [T * samples_per_frame]."""
-        max_frames = self.stream.signatures["codec_step"].dims.get("T", (1, 1))[1]
-        pieces = [np.zeros(0, np.float32)]
-        for start in range(0, len(codes), max_frames):
-            part = codes[None, start : start + max_frames]
-            inputs = {"codes": part, "position": np.array([self._decoded])}
-            pieces.append(self.stream.run("codec_step", inputs)["audio"][0])
-            self._decoded += part.shape[1]
-        return np.concatenate(pieces)
+        if not len(codes):
+            return np.zeros(0, np.float32)
+        inputs = {"codes": codes[None], "position": np.array([self._decoded])}
+        audio = run_rows(self.stream, "codec_step", inputs)["audio"][0]
+        self._decoded += len(codes)
+        return np.asarray(audio)
 
     def _keep(self, outputs: Arrays) -> None:
         self.hidden, self.logits = outputs["hidden"][0, -1], outputs["logits"][0]

@@ -16,6 +16,7 @@ from bundle.errors import UsageError
 from bundle.manifest import ComponentEntry, Record
 from runtime.batching import RowLimit
 from runtime.engines.base import Arrays, Stream
+from runtime.engines.rows import run_rows
 from runtime.families.base import Count, Id, Values, parse_record
 from runtime.sampler import sample
 from runtime.utterance import read_pieces
@@ -159,7 +160,7 @@ class SpeechDecoder:
     ) -> np.ndarray:
         """ids int64 [P] of the next rows -> float32 [P, dim]. Raises UsageError where they do not fit."""
         check_room(self.position + len(ids), self.stream.capacity("prefill"))
-        embeddings = self.stream.run("embed_text", {"ids": ids[None]})["embeddings"][0].copy()
+        embeddings = run_rows(self.stream, "embed_text", {"ids": ids[None]})["embeddings"][0].copy()
         if voice is not None:
             embeddings[positions] = voice
         return np.asarray(embeddings)
@@ -167,7 +168,7 @@ class SpeechDecoder:
     def _prefill(self, embeddings: np.ndarray) -> np.ndarray:
         """Feeds embeddings float32 [P, dim] from `position` on -> hidden float32 [1, P, dim]."""
         inputs = {"embeddings": embeddings[None], "position": np.array([self.position])}
-        outputs = self.stream.run("prefill", inputs)
+        outputs = run_rows(self.stream, "prefill", inputs)
         self._keep(outputs)
         self.position += len(embeddings)
         return outputs["hidden"]
@@ -215,14 +216,12 @@ class SpeechDecoder:
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
         """codes int64 [T, K] of the next frames -> samples float32 [T * samples_per_frame]."""
-        max_frames = self.stream.signatures["codec_step"].dims.get("T", (1, 1))[1]
-        pieces = [np.zeros(0, np.float32)]
-        for start in range(0, len(codes), max_frames):
-            part = codes[None, start : start + max_frames]
-            inputs = {"codes": part, "position": np.array([self._decoded])}
-            pieces.append(self.stream.run("codec_step", inputs)["audio"][0])
-            self._decoded += part.shape[1]
-        return np.concatenate(pieces)
+        if not len(codes):
+            return np.zeros(0, np.float32)
+        inputs = {"codes": codes[None], "position": np.array([self._decoded])}
+        audio = run_rows(self.stream, "codec_step", inputs)["audio"][0]
+        self._decoded += len(codes)
+        return np.asarray(audio)
 
     def _keep(self, outputs: Arrays) -> None:
         self.output = StepOutput(outputs["hidden"][0, -1], outputs["semantic_logits"], outputs["condition"])
