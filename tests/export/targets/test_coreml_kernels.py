@@ -4,8 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.export.rounding import float32_bar
+from torch import nn
 
-from export.targets.coreml.kernels import OneHotAttention, lower_linear, rms_norm
+from export.targets.coreml.kernels import OneHotAttention, TracedLinears, lower_linear, rms_norm
+from export.targets.coreml.tools import Function, Program, unchecked_passes
 from model.layers.attention import KVCache, Projected, ReferenceAttention
 from model.layers.rope import RotaryTable
 from quantize.modules import float_activations, int8_per_token
@@ -38,6 +40,37 @@ def test_linears_equal_the_shared_kernels():
         linear = scheme.quantize(weight, "weight", is_table=False).module
         assert torch.equal(lower_linear(x, linear), same(x, linear))
         assert lower_linear(torch.zeros_like(x), linear).eq(0).all()
+
+
+def test_a_trace_dequantises_a_weight_once() -> None:
+    """Also where it calls a linear several times. The arithmetic is that of eager PyTorch."""
+    torch.manual_seed(0)
+    linears = [
+        find_recipe(recipe).linears.quantize(torch.randn(64, 64), "weight", is_table=False).module
+        for recipe in ("w4", "8da4w")
+    ]
+
+    class Loop(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for linear in linears * 3:
+                x = kernel(x, linear)
+            return x
+
+    x, kernel = torch.randn(2, 64), TracedLinears()
+    program = torch.export.export(Loop(), (x,), strict=False)
+    operators = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert operators.count("torchao.dequantize_affine.default") == len(linears)
+    assert operators.count("aten.linear.default") == 3 * len(linears)
+    kernel = lower_linear
+    torch.testing.assert_close(program.module()(x), Loop()(x))
+
+
+def test_passes_are_checked_again_after_a_lowering_that_failed() -> None:
+    methods = Program.validate, Program.__str__, Function.__str__
+    with pytest.raises(ZeroDivisionError), unchecked_passes():
+        assert Program.validate != methods[0]
+        raise ZeroDivisionError
+    assert (Program.validate, Program.__str__, Function.__str__) == methods
 
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-5, 1e-2])

@@ -1,5 +1,6 @@
 """What lowering changes in its tools to take less time."""
 
+import inspect
 import operator
 
 import pytest
@@ -21,6 +22,26 @@ def test_a_graph_computes_what_it_holds_when_it_is_called():
         added.target = operator.sub
         graph.recompile()
     assert graph(3, 4) == -1, "a graph that was changed within is compiled after it"
+
+
+def test_a_graph_without_code_has_the_names_of_its_arguments() -> None:
+    """torch.export reads them to check inputs, here that `second` has an even number of rows."""
+
+    class Halves(torch.nn.Module):
+        def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+            return first + second.reshape(2, -1, 3).sum(0)
+
+    rows = torch.export.Dim("rows", min=1, max=50)
+    with lazily_compiled_graphs():
+        program = torch.export.export(
+            Halves(),
+            (torch.ones(2, 3), torch.ones(4, 3)),
+            dynamic_shapes=({0: rows}, {0: 2 * rows}),
+            strict=False,
+        )
+        module = program.run_decompositions({}).module()
+        assert list(inspect.signature(module.forward).parameters) == ["first", "second"]
+        assert module(torch.ones(5, 3), torch.ones(10, 3)).eq(3).all()
 
 
 def test_graphs_have_no_code_before_they_are_called(monkeypatch):
