@@ -6,7 +6,7 @@ import coremltools as ct
 import numpy as np
 import pytest
 from coremltools.converters.mil import Builder as mb
-from mil_packages import save
+from support.runtime.mil_packages import save
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from reference import normal, op, same
+from support.runtime.mil_reference import normal, op, same
 
 from runtime.mil.errors import MilError, UnsupportedError
 from runtime.mil.ops import OPERATIONS as OPS

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from reference import CLOSE, EDGES, GROWN, floats, normal, op, same, shapes
+from support.runtime.mil_reference import CLOSE, EDGES, GROWN, floats, normal, op, same, shapes
 
 from runtime.mil.errors import MilError, UnsupportedError
 from runtime.mil.ops import OPERATIONS as OPS

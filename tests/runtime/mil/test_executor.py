@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import get_new_symbol, types
-from mil_packages import save
+from support.runtime.mil_packages import save
 
 from runtime.mil import CallError, Executor, MilError, Package, describe, describe_text
 from runtime.mil.executor import MAX_ITERATIONS

@@ -12,7 +12,7 @@ from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mil_packages import MODEL, WEIGHTS, save
+from support.runtime.mil_packages import MODEL, WEIGHTS, save
 
 from runtime.mil import Executor, MilError, Package, describe, describe_text
 from runtime.mil.weights import unpack_bits

@@ -8,7 +8,7 @@ import coremltools as ct
 import numpy as np
 import pytest
 from coremltools.converters.mil import Builder as mb
-from mil_packages import MODEL, WEIGHTS, edit, save
+from support.runtime.mil_packages import MODEL, WEIGHTS, edit, save
 
 from runtime.mil import (
     CallError,

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from reference import normal, op, same
+from support.runtime.mil_reference import normal, op, same
 
 from runtime.mil.errors import MilError
 from runtime.mil.ops import OPERATIONS as OPS
